@@ -1,0 +1,69 @@
+"""The `hifi` command: finds its sub-commands, and turns errors into one line and an exit code."""
+
+import sys
+import traceback
+
+import typer
+
+from hifi_cli import __version__
+from hifi_cli.cli import cp, evaluate, export, ls, score, select, table, train
+from hifi_cli.errors import HifiError
+
+app = typer.Typer(
+    name="hifi",
+    help="Fine-tune encoders on GLUE by the HiFi and EH-FT papers' methods, and print the scores beside theirs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"hifi {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version.")) -> None:
+    """Options before a command."""
+
+
+app.command("score")(score.score)
+app.command("select")(select.select)
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("table")(table.table)
+app.command("export")(export.export)
+app.command("ls")(ls.ls)
+app.command("cp")(cp.cp)
+
+
+def main() -> None:
+    """Run the command line; exit codes are those of `hifi_cli.errors`, 2 for wrong usage, 130 when interrupted."""
+    debug = "--debug" in sys.argv
+    try:
+        code = app(standalone_mode=False)
+    except HifiError as error:
+        if debug:
+            traceback.print_exc()
+        _fail(f"hifi: {error}", error.exit_code)
+    except KeyboardInterrupt:
+        _fail("hifi: interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)  # the reader of a pipe left early, as `head` does
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the option parser's own errors
+            _fail(f"hifi: {error.format_message()} (hifi --help)", 2)
+        if type(error).__name__ == "Abort":
+            _fail("hifi: interrupted", 130)
+        if debug:
+            raise
+        _fail(f"hifi: unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    print(" ".join(message.split()), file=sys.stderr)
+    sys.exit(code)

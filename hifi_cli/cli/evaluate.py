@@ -1,0 +1,37 @@
+"""`hifi eval`: a finished run made again from its delta, and its scores computed anew."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+
+def evaluate(
+    run_dir: Annotated[Path | None, typer.Argument(help="A run's directory; or name it by the options.")] = None,
+    task: options.Task = None,
+    method: options.Method = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = options.DEFAULT_PROTOCOL,
+    seeds: options.Seeds = "1",
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = Path("results"),
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Rebuild finished runs from backbone and delta, predict again, and compare with what they stored."""
+    from hifi_cli.cli.show import print_evaluation
+    from hifi_cli.runs.directory import RunDirectory
+    from hifi_cli.runs.evaluate import evaluate as reproduce
+    from hifi_cli.runs.workspace import Workspace
+
+    if run_dir:
+        paths = [run_dir]
+    else:
+        configs = options.configurations(task=task, method=method, backbone=backbone, protocol=protocol, seeds=seeds)
+        paths = [RunDirectory.of(config, results_dir).path for config in configs]
+    workspace = Workspace(results_dir, data_dir)
+    for path in paths:
+        print_evaluation(reproduce(path, workspace))

@@ -1,0 +1,109 @@
+"""The options that mean the same in every command, and the layers they make a configuration from."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hifi_cli import registry
+from hifi_cli.config import RunConfig, protocol_spec, resolve
+from hifi_cli.errors import UsageError
+
+DEFAULT_PROTOCOL = "hifi"
+HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
+
+
+def _complete(kind: str) -> Callable[[str], list[str]]:
+    return lambda incomplete: [name for name in registry.names(kind) if name.startswith(incomplete)]
+
+
+Task = Annotated[str | None, typer.Option(help="Task, or several with commas.", autocompletion=_complete("tasks"))]
+Method = Annotated[str | None, typer.Option(help="Method, or several with commas.", autocompletion=_complete("methods"))]
+Backbone = Annotated[
+    str | None, typer.Option(help="Encoder: a name, a local directory or a hub id.", autocompletion=_complete("backbones"))
+]
+Protocol = Annotated[str, typer.Option(help="How runs are set up.", autocompletion=_complete("protocols"))]
+Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5.")]
+DataDir = Annotated[
+    Path | None, typer.Option(envvar="HIFI_DATA_DIR", help="Official download with the task's files; default: the hub.")
+]
+ResultsDir = Annotated[Path, typer.Option(help="Where results are kept.")]
+Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys, last word.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages but errors.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More messages.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.")]
+
+
+def say(quiet: bool) -> Callable[[str], None]:
+    """Messages to stderr, a line each; nothing when quiet."""
+    return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+
+
+def configurations(
+    *,
+    task: str | None,
+    method: str | None,
+    backbone: str | None,
+    protocol: str,
+    seeds: str = "1",
+    files: list[Path] | None = None,
+    overrides: list[str] | None = None,
+    extra: dict[str, Any] | None = None,
+) -> list[RunConfig]:
+    """The configuration of every cell, all validated before any is used.
+
+    Args:
+        extra: keys that options of the command stand for; they come last, None means not given.
+
+    Raises:
+        UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
+    """
+    rules = protocol_spec(protocol)
+    tasks = _names(task or rules.task, "--task")
+    methods = _names(method or rules.method, "--method")
+    encoder = backbone or rules.backbone
+    if encoder is None:
+        raise UsageError(f"protocol {protocol} names no backbone: give --backbone")
+    given = [f"{key}={value}" for key, value in (extra or {}).items() if value is not None]
+    return [
+        resolve(
+            task=one_task,
+            method=one_method,
+            backbone=encoder,
+            protocol=protocol,
+            seed=seed,
+            files=files or [],
+            overrides=[*(overrides or []), *given],
+        )
+        for one_task in tasks
+        for one_method in methods
+        for seed in parse_seeds(seeds)
+    ]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`1,2,3` or `1-5` as numbers.
+
+    Raises:
+        UsageError: anything else.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UsageError(f"--seeds '{text}': numbers with commas (1,2,3) or a range (1-5) are wanted")
+        seeds += range(int(first), int(last or first) + 1)
+    if len(set(seeds)) != len(seeds):
+        raise UsageError(f"--seeds '{text}': a seed stands twice")
+    return seeds
+
+
+def _names(text: str | None, option: str) -> list[str]:
+    if not text:
+        raise UsageError(f"{option} is wanted")
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,64 @@
+"""`hifi score`: how much information each attention head carries, and how heads correlate."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+
+def score(
+    overrides: options.Overrides = None,
+    task: options.Task = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = options.DEFAULT_PROTOCOL,
+    samples: Annotated[int | None, typer.Option(help="Training samples n.")] = None,
+    xi: Annotated[float | None, typer.Option(help="Share of the singular values' sum.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a sample that are read.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Draws the samples.")] = None,
+    warm_steps: Annotated[int | None, typer.Option(help="Full fine-tuning steps before scoring.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Score a finished run's model instead; wants --out.")] = None,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = Path("results"),
+    files: options.Files = None,
+    out: options.Out = None,
+    force: Annotated[bool, typer.Option("--force", help="Score again.")] = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Score every attention head: information richness by SVD, correlation by covariance (HiFi, eq. 1-7)."""
+    from hifi_cli.cli.show import print_config, print_scores
+    from hifi_cli.errors import UsageError
+
+    extra = {
+        "scoring.samples": samples,
+        "scoring.xi": xi,
+        "scoring.max_length": max_length,
+        "scoring.seed": seed,
+        "scoring.warm_steps": warm_steps,
+    }
+    if run is not None and (out is None or task or warm_steps):
+        raise UsageError("--run wants --out FILE, and neither --task nor --warm-steps: the run says what it was")
+    if run is None:
+        configs = options.configurations(
+            task=task, method=options.HEAD_METHOD, backbone=backbone, protocol=protocol, files=files, overrides=overrides, extra=extra
+        )
+        if dry_run:
+            return print_config(configs)
+    from hifi_cli.runs import evaluate, selection
+    from hifi_cli.runs.workspace import Workspace
+
+    workspace, say = Workspace(results_dir, data_dir), options.say(quiet)
+    if run is not None:
+        assert out is not None
+        found, path = evaluate.scores_of_run(run, workspace, extra, out), out
+        print_scores(found)
+        say(f"scores of {run}: {path}")
+        return
+    for config in configs:
+        found, path = selection.scores(config, workspace, force=force, out=out)
+        print_scores(found)
+        say(f"scores: {path}")

@@ -1,0 +1,72 @@
+"""`hifi select`: which heads are tuned, and what drove the choice."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+
+def select(
+    overrides: options.Overrides = None,
+    task: options.Task = None,
+    scores: Annotated[Path | None, typer.Option(help="Choose by this scores file instead of a task's.")] = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = options.DEFAULT_PROTOCOL,
+    rank: Annotated[str | None, typer.Option(help="Ranking: pagerank, richness, correlation, random, ...")] = None,
+    strategy: Annotated[str | None, typer.Option(help="layerwise or midtop.")] = None,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="Heads per layer.")] = None,
+    damping: Annotated[float | None, typer.Option(help="PageRank's d.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="PageRank's bound.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Draws the heads of --rank random.")] = None,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = Path("results"),
+    files: options.Files = None,
+    out: options.Out = None,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Choose heads by their scores (HiFi, eq. 8-10), scoring them first where that was not done yet."""
+    from hifi_cli.cli.show import print_config, print_heads
+
+    extra = {
+        "heads.rank": rank,
+        "heads.strategy": strategy,
+        "heads.k": k,
+        "heads.damping": damping,
+        "heads.epsilon": epsilon,
+        "heads.seed": seed,
+    }
+    configs = options.configurations(
+        task=_task_of(scores) if scores else task,
+        method=options.HEAD_METHOD,
+        backbone=backbone,
+        protocol=protocol,
+        files=files,
+        overrides=overrides,
+        extra=extra,
+    )
+    if dry_run:
+        return print_config(configs)
+    from hifi_cli.runs import selection
+    from hifi_cli.runs.workspace import Workspace
+
+    workspace, say = Workspace(results_dir, data_dir), options.say(quiet)
+    for config in configs:
+        if scores:
+            chosen, path = selection.choose(selection.read_scores(scores), config.heads, results_dir, out=out)
+        else:
+            chosen, path = selection.heads(config, workspace, out=out)
+        print_heads(chosen)
+        for line in selection.explain(chosen):
+            say(line)
+        say(f"heads: {path}")
+
+
+def _task_of(scores: Path) -> str:
+    from hifi_cli.files import read_json
+
+    return str(read_json(scores, what="scores").get("task"))

@@ -1,0 +1,56 @@
+"""`hifi train`: every combination of the named tasks, methods and seeds, one run each, in one process."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+
+def train(
+    overrides: options.Overrides = None,
+    task: options.Task = None,
+    method: options.Method = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = options.DEFAULT_PROTOCOL,
+    seeds: options.Seeds = "1",
+    heads: Annotated[Path | None, typer.Option(help="Tune the heads in this file instead of choosing.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only so many examples of each split.")] = None,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = Path("results"),
+    files: options.Files = None,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on from a checkpoint.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Replace runs that are there.")] = False,
+    dry_run: options.DryRun = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train and evaluate; finished runs are skipped. Heads are scored and chosen when the method needs them."""
+    from hifi_cli.cli.show import print_config
+
+    configs = options.configurations(
+        task=task,
+        method=method,
+        backbone=backbone,
+        protocol=protocol,
+        seeds=seeds,
+        files=files,
+        overrides=overrides,
+        extra={"limit": limit},
+    )
+    if dry_run:
+        return print_config(configs, results_dir)
+    from hifi_cli.runs import run as runs
+    from hifi_cli.runs import selection
+    from hifi_cli.runs.workspace import Workspace
+
+    say = options.say(quiet)
+    if heads:
+        given = selection.read_given_heads(heads, configs[0].backbone.name)
+        configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]
+    workspace = Workspace(results_dir, data_dir)
+    results = [runs.run(config, workspace, force=force, resume=resume, log=say) for config in configs]
+    if any(one["status"] != "done" for one in results):
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""The fine-tuning methods, one file each."""

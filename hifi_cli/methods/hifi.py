@@ -1,0 +1,107 @@
+"""HiFi (Gui & Xiao, ACL 2023): only the chosen attention heads' rows of W_Q, W_K and W_V train, and the task head."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from hifi_cli.config import Section
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Method, head_names, train_only
+from hifi_cli.models.encoder import Encoder
+
+
+class _RowGradient(Function):
+    """The product with the whole matrix forwards; the gradient of the tuned rows alone backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, row_bias: Tensor | None, index: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight, index)
+        ctx.with_bias = row_bias is not None
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, index = ctx.saved_tensors
+        gradient = gradients[0]
+        to_x = gradient @ weight if ctx.needs_input_grad[0] else None
+        of_rows = gradient.index_select(-1, index).flatten(0, -2)
+        to_rows = of_rows.T @ x.flatten(0, -2)
+        return to_x, None, None, to_rows, of_rows.sum(0) if ctx.with_bias else None, None
+
+
+class RowLinear(nn.Module):
+    """A Linear of which only some rows train, as a parameter of their own.
+
+    `weight` (frozen) always holds the current rows, so one product computes the layer; the gradient, the moments and
+    the update exist for the tuned rows only. Masking a full gradient would cost the whole matrix's memory and time, and
+    AdamW's weight decay would still move the frozen rows.
+
+    Attributes:
+        rows: [tuned rows, in], trainable.
+        row_bias: [tuned rows], trainable, or None when biases stay frozen.
+    """
+
+    index: Tensor
+
+    def __init__(self, linear: nn.Linear, rows: list[int], *, biases: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.detach(), requires_grad=False)
+        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach(), requires_grad=False)
+        self.register_buffer("index", torch.tensor(rows, device=linear.weight.device), persistent=False)
+        self.rows = nn.Parameter(linear.weight.detach()[rows].clone())
+        self.row_bias = nn.Parameter(linear.bias.detach()[rows].clone()) if biases and linear.bias is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.synchronise()
+        weight, bias = self.weight, self.bias
+        if torch.is_autocast_enabled(x.device.type):  # a custom Function is not cast by autocast itself
+            kind = torch.get_autocast_dtype(x.device.type)
+            x, weight, bias = x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
+        result: Tensor = _RowGradient.apply(x, weight, bias, self.rows, self.row_bias, self.index)  # type: ignore[no-untyped-call]
+        return result
+
+    @torch.no_grad()
+    def synchronise(self) -> None:
+        """Copy the tuned rows into the whole matrix."""
+        self.weight.index_copy_(0, self.index, self.rows)
+        if self.row_bias is not None and self.bias is not None:
+            self.bias.index_copy_(0, self.index, self.row_bias)
+
+    def merged(self) -> nn.Linear:
+        """A plain Linear with the same output."""
+        self.synchronise()
+        linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=self.bias is not None, device="meta")
+        linear.weight = self.weight
+        if self.bias is not None:
+            linear.bias = self.bias
+        return linear
+
+
+class HiFi(Method):
+    """Train the rows of W_Q, W_K and W_V that belong to the chosen heads (Algorithm 3), and the task head."""
+
+    class Settings(Section):
+        """`biases`: whether the rows' biases train too (the paper leaves them out of its notation)."""
+
+        biases: bool = True
+
+    needs_heads = True
+
+    def prepare(self, encoder: Encoder) -> None:
+        heads = self.context.heads or []
+        if len(heads) != encoder.num_layers or any(not 0 <= head < encoder.num_heads for layer in heads for head in layer):
+            raise UsageError(
+                f"the chosen heads are of another encoder: this one has {encoder.num_layers} layers of {encoder.num_heads} heads"
+            )
+        train_only(encoder, head_names(encoder))
+        for layer, chosen in enumerate(heads):
+            rows = [row for head in chosen for row in encoder.head_rows(head)]
+            if rows:
+                encoder.replace_projections(layer, lambda linear: RowLinear(linear, rows, biases=self.settings.biases))
+
+    def merge(self, encoder: Encoder) -> None:
+        for layer, chosen in enumerate(self.context.heads or []):
+            if chosen:
+                encoder.replace_projections(layer, lambda module: module.merged())  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Encoders, what training changed in them, and their export."""

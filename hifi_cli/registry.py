@@ -1,0 +1,85 @@
+"""Finds the YAML files that come with the project or that a user names, and suggests the nearest name."""
+
+import difflib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hifi_cli.errors import MissingError, UsageError
+
+KINDS = ("tasks", "methods", "backbones", "protocols", "tables")
+_MOST_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
+
+
+@cache
+def configs_directory() -> Path:
+    """Where the shipped YAML files are: inside the installed package, or at the top of a checkout."""
+    inside = Path(__file__).parent / "configs"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "configs"
+
+
+def names(kind: str) -> list[str]:
+    """The names of all shipped YAMLs of a kind, sorted."""
+    return sorted(path.stem for path in (configs_directory() / kind).glob("*.yaml"))
+
+
+def nearest(name: str, among: Iterable[str]) -> str:
+    """A phrase that suggests the nearest known name, or nothing."""
+    found = difflib.get_close_matches(name, list(among), n=1, cutoff=0.5)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def is_file(name: str) -> bool:
+    """Whether a name given by the user is a YAML file of their own rather than a shipped one."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def find(kind: str, name: str) -> Path:
+    """The YAML file of that kind and name; `name` may also be the path of a user's own file.
+
+    Raises:
+        UsageError: no such name; the nearest is suggested.
+        MissingError: no such file.
+    """
+    if is_file(name):
+        if not Path(name).is_file():
+            raise MissingError(f"no file {name}")
+        return Path(name)
+    if name not in names(kind):
+        raise UsageError(f"unknown {kind[:-1]} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
+    return configs_directory() / kind / f"{name}.yaml"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: not readable, too large, not YAML, or not a mapping.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path}: larger than {_MOST_BYTES} bytes, which no configuration is")
+        value = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise MissingError(f"no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not readable: {error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())[:120]
+        raise UsageError(f"{path}{where}: not valid YAML: {problem}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise UsageError(f"{path}: a mapping of names to values is wanted")
+    return value
+
+
+def load(kind: str, name: str) -> dict[str, Any]:
+    """The content of the YAML of that kind and name."""
+    return read_yaml(find(kind, name))

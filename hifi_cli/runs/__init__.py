@@ -1,0 +1,1 @@
+"""A run from configuration to results.json."""

@@ -1,0 +1,123 @@
+"""Where a run keeps its files, and which of them say that it is finished."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hifi_cli.config import RunConfig, parse
+from hifi_cli.errors import ConflictError, MissingError
+from hifi_cli.files import read_json, safe_name, write_text
+from hifi_cli.registry import read_yaml
+
+RESULTS_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """`<results>/runs/<protocol>/<backbone>/<task>/<method>/seed<k>/`; results.json is written last."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
+        """The directory a configuration's run belongs in."""
+        parts = (config.protocol, config.backbone.name, config.task, config.method)
+        return cls(results_dir.joinpath("runs", *map(safe_name, parts), f"seed{config.seed}"))
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def delta(self) -> Path:
+        return self.path / "delta.safetensors"
+
+    @property
+    def predictions(self) -> Path:
+        return self.path / "predictions.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoints" / "last.pt"
+
+    def config(self) -> RunConfig:
+        """The configuration the directory holds.
+
+        Raises:
+            MissingError: it holds none.
+        """
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            raise MissingError(f"no run in {self.path} (config.yaml is missing)")
+        return parse(RunConfig, read_yaml(path), str(path))
+
+    def write_config(self, config: RunConfig) -> None:
+        """Store the resolved configuration."""
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        write_text(self.path / "config.yaml", f"# the resolved configuration of this run; hash {config.hash}\n{text}")
+
+    def read_results(self) -> dict[str, Any]:
+        """A finished run's results.json.
+
+        Raises:
+            MissingError: the run is not finished.
+        """
+        return read_json(self.results, what="results.json of a finished run")
+
+    def check_is_of(self, config: RunConfig) -> None:
+        """Refuse a directory that holds a run of another configuration.
+
+        Raises:
+            ConflictError: it does; the first differing key is named.
+        """
+        if not (self.path / "config.yaml").is_file():
+            return
+        held = self.config()
+        if held.hash != config.hash:
+            raise ConflictError(
+                f"{self.path} holds a run of another configuration ({_difference(held, config)});"
+                " use --force to replace it or another --results-dir"
+            )
+
+    def clear(self) -> None:
+        """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run."""
+        for path in (self.results, self.delta, self.predictions, self.metrics, self.manifest, self.checkpoint):
+            path.unlink(missing_ok=True)
+        (self.path / "config.yaml").unlink(missing_ok=True)
+
+    def write_predictions(self, rows: list[dict[str, Any]]) -> None:
+        """One JSON object per example of the reported split."""
+        write_text(self.predictions, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def read_predictions(self) -> list[dict[str, Any]]:
+        """The stored predictions, in the order of the split's rows."""
+        if not self.predictions.is_file():
+            raise MissingError(f"no predictions at {self.predictions}")
+        return [json.loads(line) for line in self.predictions.read_text(encoding="utf-8").splitlines()]
+
+
+def _difference(held: RunConfig, wanted: RunConfig) -> str:
+    left, right = held.model_dump(mode="json"), wanted.model_dump(mode="json")
+    for key, value in right.items():
+        if left[key] != value and isinstance(value, dict):
+            inner = next((name for name in value if left[key].get(name) != value[name]), None)
+            if inner:
+                return f"{key}.{inner} is {left[key].get(inner)} there, {value[inner]} here"
+        if left[key] != value:
+            return f"{key} is {left[key]} there, {value} here"
+    return "in its keys"

@@ -1,0 +1,89 @@
+"""A finished run made again from its backbone and its delta."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hifi_cli.config import ScoringConfig, parse
+from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.files import file_digest, write_json
+from hifi_cli.models import delta as deltas
+from hifi_cli.runs import selection
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.run import Prepared, labels_of, prediction_rows, prepare, split_examples
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks import metrics
+
+
+def reload(path: Path, workspace: Workspace) -> tuple[Prepared, dict[str, Any]]:
+    """Rebuild a finished run's model.
+
+    Returns:
+        The model, and results.json.
+
+    Raises:
+        MissingError: no finished run is there, or its backbone cannot be had.
+        UsageError: its delta is damaged or belongs to other backbone weights.
+        RunFailed: the run diverged and has no model.
+    """
+    directory = RunDirectory(path)
+    config, results = directory.config(), directory.read_results()
+    if results["status"] != "done":
+        raise RunFailed(f"the run in {path} {results['status']} and left no model")
+    if not directory.delta.is_file() or file_digest(directory.delta) != results["delta_sha256"]:
+        raise UsageError(f"{directory.delta} is missing or is not the file the run wrote; train the run again with --force")
+    tensors, belongs_to = deltas.load(directory.delta)
+    prepared = prepare(config, workspace, belongs_to["heads"])
+    if prepared.identity != belongs_to["backbone_identity"]:
+        raise UsageError(
+            f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now"
+        )
+    with torch.no_grad():
+        prepared.method.load_delta(prepared.encoder.model, tensors)
+    return prepared, results
+
+
+def evaluate(path: Path, workspace: Workspace) -> dict[str, Any]:
+    """Predict the reported split again and compare with what the run stored.
+
+    Returns:
+        `scores` (metrics now), `stored` (metrics of the run) and `largest_difference` between the logits.
+
+    Raises:
+        UsageError: the data are not those of the run.
+    """
+    prepared, results = reload(path, workspace)
+    config = prepared.engine.config
+    if workspace.rows(config.task).fingerprint["validation"] != results["data"]["validation"]:
+        raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
+    examples = split_examples(config, workspace).reported
+    logits = prepared.engine.predict(examples)
+    predictions = metrics.predictions_of(prepared.task, logits)
+    rows = prediction_rows(prepared.task, examples, logits, predictions)
+    stored = RunDirectory(path).read_predictions()
+    now, then = np.array([row["logits"] for row in rows]), np.array([row["logits"] for row in stored])
+    if now.shape != then.shape:
+        raise UsageError(f"{RunDirectory(path).predictions} does not hold the predictions of this split")
+    return {
+        "run": str(path),
+        "scores": metrics.compute(prepared.task, labels_of(examples), predictions),
+        "stored": results["metrics"],
+        "largest_difference": float(np.abs(now - then).max()),
+    }
+
+def scores_of_run(run: Path, workspace: Workspace, overrides: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Score a finished run's heads on its task's training samples, and store the scores.
+
+    Args:
+        overrides: `scoring.*` keys from the command line; None means not given.
+    """
+    prepared, _ = reload(run, workspace)
+    prepared.method.merge(prepared.encoder)
+    config = prepared.engine.config
+    scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
+    setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
+    found = selection.compute_scores(config.model_copy(update={"scoring": setting}), workspace, prepared.encoder)
+    write_json(out, {**found, "run": str(run)})
+    return found

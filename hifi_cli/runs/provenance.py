@@ -1,0 +1,81 @@
+"""Where a number comes from: the command, the code, the libraries, the machine. Never the environment's secrets."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hifi_cli import __version__
+
+_LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scipy", "scikit-learn", "safetensors")
+
+
+def describe() -> dict[str, Any]:
+    """The command line, versions, git state of the project's checkout, and the device."""
+    import torch
+
+    return {
+        "command": ["hifi", *sys.argv[1:]],
+        "hifi": __version__,
+        "git": _git_state(),
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+    }
+
+
+def reset_peak_memory() -> None:
+    """Forget the highest memory use so far, so that the next reading belongs to one run of the process."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass  # not Linux, or not permitted: the reading is then the process's highest so far
+
+
+def peak_memory() -> int:
+    """Highest memory use since the last reset, in bytes: of the GPU where there is one, else of the process."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    try:
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    except (OSError, IndexError):
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_state() -> dict[str, Any] | None:
+    root = Path(__file__).parent.parent.parent
+    if not (root / ".git").exists():
+        return None
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True, env=environment
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None

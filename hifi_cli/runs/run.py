@@ -1,0 +1,264 @@
+"""One run, from its configuration to results.json."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hifi_cli.config import RunConfig
+from hifi_cli.errors import ConflictError
+from hifi_cli.files import digest, file_digest, locked, make_directory, write_json
+from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import Context, Method
+from hifi_cli.models import delta as deltas
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import provenance, selection
+from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
+from hifi_cli.runs.loop import Diverged, Engine, Progress, fit
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks import metrics
+from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.metrics import Values
+from hifi_cli.tasks.spec import TaskSpec
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The examples a run trains on, chooses its epoch by, and reports on."""
+
+    train: list[Example]
+    choosing: list[Example]
+    reported: list[Example]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run ready to train, or a finished one ready to predict."""
+
+    task: TaskSpec
+    method: Method
+    encoder: Encoder
+    engine: Engine
+    identity: str
+    plain_parameters: int
+
+
+def prepare(config: RunConfig, workspace: Workspace, heads: methods.Heads | None) -> Prepared:
+    """Build the model and let the method prepare it."""
+    task = workspace.task(config.task)
+    encoder, pretrained = workspace.encoder(config)
+    plain = sum(parameter.numel() for parameter in encoder.model.parameters())
+    method = methods.build(config, Context(heads, pretrained.fresh))
+    method.prepare(encoder)
+    engine = Engine(encoder, task, config, selection.padding(pretrained.tokenizer))
+    return Prepared(task, method, encoder, engine, pretrained.identity, plain)
+
+
+def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | None:
+    """The heads a run's method tunes: given, or chosen by the configuration; None for a method that needs none."""
+    if not methods.method_class(config).needs_heads:
+        return None
+    found: methods.Heads = config.heads.given or selection.heads(config, workspace)[0]["heads"]
+    return found
+
+
+def run(config: RunConfig, workspace: Workspace, *, force: bool = False, resume: bool = True, log: Any = print) -> dict[str, Any]:
+    """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
+
+    Returns:
+        The content of results.json.
+
+    Raises:
+        ConflictError: the directory holds, or another process writes, another run.
+        MissingError, UsageError: something it needs is missing or wrong.
+    """
+    directory = RunDirectory.of(config, workspace.results_dir)
+    make_directory(directory.path)
+    with locked(directory.lock, wait=False) as had:
+        if not had:
+            raise ConflictError(f"another process is writing {directory.path}; wait for it")
+        if force:
+            directory.clear()
+        directory.check_is_of(config)
+        if directory.results.is_file():
+            results = directory.read_results()
+            _check_data(results, config, workspace, directory)
+            log(f"{name(config)}: finished before, {summary(results)}")
+            return results
+        if not resume:
+            directory.clear()
+        return _train(config, workspace, directory, log)
+
+
+def name(config: RunConfig) -> str:
+    """A run in one word."""
+    return f"{config.task}/{config.method}/seed{config.seed}"
+
+
+def summary(results: dict[str, Any]) -> str:
+    """A run's result in a few words."""
+    if results["status"] != "done":
+        return f"{results['status']}: {results['reason']}"
+    score, epoch = results["scores"][results["report"]], results["epochs"][results["report"]]
+    marks = "".join(f", {mark}" for mark in ("collapsed", "limited") if results[mark])
+    return f"{results['primary_metric']} {100 * score:.2f} ({results['report']}, epoch {epoch} of {results['epochs']['total']}){marks}"
+
+
+def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, log: Any) -> dict[str, Any]:
+    heads = chosen_heads(config, workspace)
+    splits = split_examples(config, workspace)
+    prepared = prepare(config, workspace, heads)
+    directory.write_config(config)
+    data = workspace.rows(config.task)
+    facts = {
+        "heads": heads,
+        "backbone_identity": prepared.identity,
+        "data": {"fingerprint": data.fingerprint, "origin": data.origin},
+    }
+    write_json(directory.manifest, {**provenance.describe(), **facts})
+    provenance.reset_peak_memory()
+    began = time.monotonic()
+    results: dict[str, Any] = {
+        "schema": RESULTS_SCHEMA,
+        "status": "done",
+        "task": config.task,
+        "method": config.method,
+        "backbone": config.backbone.name,
+        "protocol": config.protocol,
+        "seed": config.seed,
+        "split": "validation",
+        "selection": config.selection,
+        "report": config.report,
+        "primary_metric": prepared.task.primary,
+        "n_examples": {"train": len(splits.train), "choosing": len(splits.choosing), "reported": len(splits.reported)},
+        "params": count_parameters(prepared),
+        "config_hash": config.hash,
+        "setting_hash": config.setting_hash,
+        "heads_sha256": digest(heads, 64) if heads else None,
+        "data": data.fingerprint,
+        "limited": config.limit is not None,
+    }
+    try:
+        progress = _fit(prepared, splits, directory, log, name(config))
+    except Diverged as error:
+        results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
+    else:
+        logits = prepared.engine.predict(splits.reported)
+        predictions = metrics.predictions_of(prepared.task, logits)
+        directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
+        best, reported = progress.best_epoch, progress.reported
+        results |= {
+            "scores": {"last": reported[-1], "best": reported[best - 1], "max": max(reported)},
+            "epochs": {
+                "total": progress.epoch,
+                "last": progress.epoch,
+                "best": best,
+                "max": 1 + reported.index(max(reported)),
+            },
+            "metrics": metrics.compute(prepared.task, labels_of(splits.reported), predictions),
+            "collapsed": metrics.is_collapsed(predictions),
+            "delta_sha256": file_digest(directory.delta),
+            "time_s": round(progress.seconds, 3),
+        }
+    results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
+    write_json(directory.results, results)
+    directory.checkpoint.unlink(missing_ok=True)
+    log(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
+    return results
+
+
+def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory, log: Any, called: str) -> Progress:
+    """Train, store the delta that is reported, and leave the model in that state."""
+    engine, task, method, config = prepared.engine, prepared.task, prepared.method, prepared.engine.config
+    directory.metrics.unlink(missing_ok=True)
+
+    def write_line(line: dict[str, Any]) -> None:
+        with directory.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        if "epoch" in line:
+            log(f"{called}: epoch {line['epoch']} of {config.epochs}, {task.primary} {100 * line[task.primary]:.2f}")
+
+    def evaluate() -> tuple[float, float, dict[str, Any]]:
+        reported = measure(prepared, splits.reported)
+        if splits.choosing is splits.reported:
+            return reported[task.primary], reported[task.primary], reported
+        choosing = measure(prepared, splits.choosing)
+        return choosing[task.primary], reported[task.primary], {**reported, "choosing": choosing[task.primary]}
+
+    progress, kept = fit(engine, method, splits.train, evaluate=evaluate, log=write_line, checkpoint=directory.checkpoint)
+    belongs_to = {
+        "schema": 1,
+        "method": config.method,
+        "backbone": config.backbone.name,
+        "backbone_identity": prepared.identity,
+        "heads": method.context.heads,
+    }
+    deltas.save(directory.delta, kept, belongs_to)
+    with torch.no_grad():
+        method.load_delta(prepared.encoder.model, kept)
+    return progress
+
+
+def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
+    """Every metric of the model as it is."""
+    predictions = metrics.predictions_of(prepared.task, prepared.engine.predict(examples))
+    return metrics.compute(prepared.task, labels_of(examples), predictions)
+
+
+def labels_of(examples: list[Example]) -> Values:
+    """The examples' labels, float64."""
+    return np.array([example.row.label for example in examples], dtype=np.float64)
+
+
+def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Values) -> list[dict[str, Any]]:
+    """What predictions.jsonl holds: id, label, prediction (class names, or numbers) and logits."""
+
+    def word(value: float | None) -> str | float | None:
+        return value if value is None or task.kind == "regression" else task.labels[int(value)]
+
+    return [
+        {
+            "id": example.row.id,
+            "label": word(example.row.label),
+            "prediction": word(float(predicted)),
+            "logits": [float(np.float32(value)) for value in row],
+        }
+        for example, row, predicted in zip(examples, logits, predictions, strict=True)
+    ]
+
+
+def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
+    """Train, choosing and reported examples, as `selection` and `limit` say."""
+    train = workspace.examples(config, "train", config.max_length)[: config.limit]
+    reported = workspace.examples(config, "validation", config.max_length)[: config.limit]
+    if config.selection == "validation":
+        return Splits(train, reported, reported)
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed)).tolist()
+    cut = max(1, round(config.holdout * len(train)))
+    return Splits([train[index] for index in order[cut:]], [train[index] for index in order[:cut]], reported)
+
+
+def count_parameters(prepared: Prepared) -> dict[str, int]:
+    """How many numbers train, in all and in the backbone; how many are stored; how many the plain model has."""
+    model = prepared.encoder.model
+    head = {parameter_name for parameter_name, _ in prepared.encoder.head_parameters()}
+    trained = {key: value.numel() for key, value in model.named_parameters() if value.requires_grad}
+    return {
+        "trainable": sum(trained.values()),
+        "trainable_backbone": sum(count for key, count in trained.items() if key not in head),
+        "stored": sum(tensor.numel() for tensor in prepared.method.delta(model).values()),
+        "total": prepared.plain_parameters,
+    }
+
+
+def _check_data(results: dict[str, Any], config: RunConfig, workspace: Workspace, directory: RunDirectory) -> None:
+    """Refuse to show a stored score as that of other data."""
+    if workspace.data_dir and workspace.rows(config.task).fingerprint != results["data"]:
+        raise ConflictError(
+            f"{directory.path} holds a run on other data than those in {workspace.data_dir};"
+            " use --force to replace it or another --results-dir"
+        )

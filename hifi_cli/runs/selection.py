@@ -1,0 +1,238 @@
+"""Score heads and choose them, with the files that keep both, so that every seed and method shares one scoring."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hifi_cli.config import HeadsConfig, RunConfig
+from hifi_cli.errors import UsageError
+from hifi_cli.files import digest, locked, read_json, safe_name, write_json
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import provenance
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.scoring.correlation import head_correlation
+from hifi_cli.scoring.richness import information_richness
+from hifi_cli.scoring.selection import choose_heads
+from hifi_cli.tasks.batches import collate, evaluation_order
+from hifi_cli.tasks.inputs import Example
+
+SCORES_SCHEMA = HEADS_SCHEMA = 1
+
+
+def padding(tokenizer: Any) -> dict[str, int]:
+    """What fills a tokenizer's lists up to the longest of a batch."""
+    return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+
+
+def scores(config: RunConfig, workspace: Workspace, *, force: bool = False, out: Path | None = None) -> tuple[dict[str, Any], Path]:
+    """The head scores of a backbone and task: read, or computed once under a lock and stored.
+
+    Returns:
+        The content of the scores file, and where it is.
+    """
+    path = out or _scores_path(config, workspace)
+    with locked(workspace.results_dir / "scores" / ".lock", wait=True):
+        if path.is_file() and not force:
+            return read_scores(path), path
+        write_json(path, compute_scores(config, workspace))
+    return read_scores(path), path
+
+
+def heads(config: RunConfig, workspace: Workspace, *, out: Path | None = None) -> tuple[dict[str, Any], Path]:
+    """The chosen heads of a backbone, task and setting: read, or chosen once and stored."""
+    found, _ = scores(config, workspace)
+    return choose(found, config.heads, workspace.results_dir, out=out)
+
+
+def choose(
+    found: dict[str, Any], setting: HeadsConfig, results_dir: Path, *, out: Path | None = None
+) -> tuple[dict[str, Any], Path]:
+    """Choose heads by a scores file's content and store the choice with what drove it.
+
+    Raises:
+        UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
+    """
+    how = setting.model_dump(exclude={"given"})
+    selection = choose_heads(np.array(found["richness"]), np.array(found["correlation"]), **how)
+    content = {
+        "schema": HEADS_SCHEMA,
+        "backbone": found["backbone"],
+        "task": found["task"],
+        "num_heads": found["num_heads"],
+        **how,
+        "heads": selection.heads,
+        "values": selection.values,
+        "iterations": selection.iterations,
+        "ties": selection.ties,
+        "overlap": selection.overlap,
+        "scores_sha256": digest(_measured(found), 64),
+    }
+    folder = results_dir / "heads" / safe_name(found["backbone"]) / safe_name(found["task"])
+    path = out or folder / f"{digest([how, content['scores_sha256']])}.json"
+    if out or not path.is_file() or read_json(path, what="heads") != content:
+        write_json(path, content)
+    return content, path
+
+
+def explain(chosen: dict[str, Any]) -> list[str]:
+    """Two lines on what drove a choice."""
+    k, layers = chosen["k"], [layer for layer, heads in enumerate(chosen["heads"]) if heads]
+    expected = k * k / chosen["num_heads"]
+    shared = {name: sum(counts[layer] for layer in layers) / len(layers) for name, counts in chosen["overlap"].items()}
+    steps = [chosen["iterations"][layer] for layer in layers]
+    how = f"{min(steps)}-{max(steps)} iterations, d={chosen['damping']:g}" if max(steps) else "no iteration"
+    ties = f"ties parted by head number in layers {chosen['ties']}" if chosen["ties"] else "no ties"
+    return [
+        f"{chosen['rank']} ({how}): {k} of {chosen['num_heads']} heads in {len(layers)} layers; {ties}",
+        f"shared with correlation alone {shared['correlation']:.2f} of {k} per layer, with richness alone"
+        f" {shared['richness']:.2f} of {k} (chance: {expected:.2f})",
+    ]
+
+
+def read_scores(path: Path) -> dict[str, Any]:
+    """A scores file, checked.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: not a scores file, or damaged.
+    """
+    content = read_json(path, what="scores")
+    try:
+        shape = (content["num_layers"], content["num_heads"])
+        richness, correlation = np.array(content["richness"], float), np.array(content["correlation"], float)
+        sound = richness.shape == shape and correlation.shape == (*shape, shape[1]) and content["sha256"] == digest(_measured(content), 64)
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise UsageError(f"{path} is damaged or not a scores file; delete it and score again")
+    return content
+
+
+def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
+    """The heads of a heads file, for `--heads`.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: not a heads file, or one of another backbone.
+    """
+    content = read_json(path, what="heads")
+    found = content.get("heads")
+    if not isinstance(found, list) or not all(isinstance(layer, list) and all(isinstance(head, int) for head in layer) for layer in found):
+        raise UsageError(f"{path} is not a heads file: 'heads' must hold one list of head numbers per layer")
+    if content.get("backbone") != backbone:
+        raise UsageError(f"{path} holds heads of backbone '{content.get('backbone')}', not of '{backbone}'")
+    return found
+
+
+def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | None = None) -> dict[str, Any]:
+    """Score every head on random training samples (Algorithm 1).
+
+    Args:
+        encoder: scored instead of the pretrained one (a finished run's).
+    """
+    task = workspace.task(config.task)
+    pretrained = workspace.pretrained(config.backbone, task, config.dropout)
+    if encoder is None:
+        encoder = _warmed(config, workspace) if config.scoring.warm_steps else Encoder(pretrained.model)
+    examples = sample(workspace.examples(config, "train", config.scoring.max_length), config.scoring.samples, config.scoring.seed)
+    richness, correlation = score_examples(encoder, examples, padding(pretrained.tokenizer), config.scoring.xi)
+    found = {
+        "schema": SCORES_SCHEMA,
+        "backbone": config.backbone.name,
+        "task": config.task,
+        **config.scoring.model_dump(exclude={"samples"}),
+        "samples": len(examples),
+        "num_layers": encoder.num_layers,
+        "num_heads": encoder.num_heads,
+        "richness": richness.double().mean(0).tolist(),
+        "richness_std": richness.double().std(0, correction=0).tolist(),
+        "correlation": correlation.mean(0).tolist(),
+        "backbone_identity": pretrained.identity,
+        "data": workspace.rows(config.task).fingerprint["train"],
+        "provenance": provenance.describe(),
+    }
+    return {**found, "sha256": digest(_measured(found), 64)}
+
+
+def sample(examples: list[Example], number: int, seed: int) -> list[Example]:
+    """`number` of the examples, drawn without replacement; all of them when there are fewer."""
+    generator = torch.Generator().manual_seed(seed)
+    return [examples[index] for index in torch.randperm(len(examples), generator=generator)[:number].tolist()]
+
+
+@torch.inference_mode()
+def score_examples(
+    encoder: Encoder, examples: list[Example], pad: dict[str, int], xi: float, batch_size: int = 32
+) -> tuple[Tensor, Tensor]:
+    """Richness and correlation of every head for every example: one forward pass per batch, all layers together.
+
+    Returns:
+        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the examples' order.
+    """
+    captured: list[Tensor] = [torch.empty(0)] * encoder.num_layers
+
+    def capture(layer: int) -> Any:
+        def hook(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            captured[layer] = inputs[0]
+
+        return encoder.output_projection(layer).register_forward_pre_hook(hook)
+
+    device = next(encoder.model.parameters()).device
+    encoder.model.eval()
+    shape = (len(examples), encoder.num_layers, encoder.num_heads)
+    richness, correlation = torch.zeros(shape, dtype=torch.int64), torch.zeros((*shape, encoder.num_heads), dtype=torch.float64)
+    hooks = [capture(layer) for layer in range(encoder.num_layers)]
+    try:
+        for indices in _batches(examples, batch_size):
+            batch = {name: values.to(device) for name, values in collate([examples[index] for index in indices], pad).items()}
+            encoder.base(**batch)
+            real = batch["attention_mask"].bool()
+            for layer, joined in enumerate(captured):
+                outputs = joined.unflatten(-1, (encoder.num_heads, encoder.head_size)).transpose(1, 2)
+                richness[indices, layer] = information_richness(outputs, real, xi).cpu()
+                correlation[indices, layer] = head_correlation(outputs, real).cpu()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return richness, correlation
+
+
+def _batches(examples: list[Example], batch_size: int) -> Iterable[list[int]]:
+    return evaluation_order([len(example) for example in examples], batch_size)
+
+
+def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
+    """The backbone after `warm_steps` steps of full fine-tuning at the run's batch size and learning rate."""
+    from hifi_cli.methods.base import Context, implementation
+    from hifi_cli.runs.loop import Engine, fit
+
+    encoder, pretrained = workspace.encoder(config)
+    full = implementation("full_ft")
+    method = full(full.Settings(), Context(fresh=pretrained.fresh))
+    method.prepare(encoder)
+    engine = Engine(encoder, workspace.task(config.task), config, padding(pretrained.tokenizer))
+    train = workspace.examples(config, "train", config.max_length)
+    fit(engine, method, train, evaluate=lambda: (0.0, 0.0, {}), log=lambda line: None, most_steps=config.scoring.warm_steps)
+    return encoder
+
+
+def _scores_path(config: RunConfig, workspace: Workspace) -> Path:
+    task = workspace.task(config.task)
+    decides: dict[str, Any] = {
+        "backbone": workspace.pretrained(config.backbone, task, config.dropout).identity,
+        "data": workspace.rows(config.task).fingerprint["train"],
+        "scoring": config.scoring.model_dump(),
+    }
+    if config.scoring.warm_steps:
+        training = ("seed", "epochs", "batch_size", "learning_rate", "weight_decay", "warmup", "schedule", "max_length")
+        decides["training"] = config.model_dump(mode="json", include=set(training))
+    folder = workspace.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
+    return folder / f"{digest(decides)}.json"
+
+
+def _measured(found: dict[str, Any]) -> list[Any]:
+    return [found["backbone"], found["task"], found["richness"], found["correlation"]]

@@ -1,0 +1,64 @@
+"""What the runs of one process share: the backbone is read once, rows are read once, texts are tokenised once."""
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import nn
+
+from hifi_cli.config import BackboneConfig, RunConfig
+from hifi_cli.models import encoder as encoders
+from hifi_cli.models.encoder import Encoder, Pretrained
+from hifi_cli.tasks import inputs, spec
+from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.spec import Dataset, Split, TaskSpec
+
+
+@dataclass
+class Workspace:
+    """Directories named on the command line, and what was read from them so far."""
+
+    results_dir: Path
+    data_dir: Path | None = None
+    _rows: dict[str, Dataset] = field(default_factory=dict)
+    _pretrained: dict[str, Pretrained] = field(default_factory=dict)
+    _examples: dict[tuple[str, str, int, str], list[Example]] = field(default_factory=dict)
+
+    def task(self, name: str) -> TaskSpec:
+        """A task's description."""
+        return spec.load(name)
+
+    def rows(self, task: str) -> Dataset:
+        """A task's rows."""
+        if task not in self._rows:
+            self._rows[task] = inputs.load_rows(self.task(task), data_dir=self.data_dir, results_dir=self.results_dir)
+        return self._rows[task]
+
+    def pretrained(self, backbone: BackboneConfig, task: TaskSpec, dropout: float | None = None) -> Pretrained:
+        """A backbone with a head for the task."""
+        key = f"{backbone.model_dump_json()} {task.labels} {dropout}"
+        if key not in self._pretrained:
+            self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
+            self._pretrained[key] = encoders.load(backbone, labels=task.labels, dropout=dropout)
+        return self._pretrained[key]
+
+    def fresh_model(self, config: RunConfig) -> tuple[nn.Module, Pretrained]:
+        """A run's own copy of its backbone, the task head drawn from the run's seed."""
+        pretrained = self.pretrained(config.backbone, self.task(config.task), config.dropout)
+        model = copy.deepcopy(pretrained.model)
+        encoders.initialise(model, pretrained.fresh, config.seed)
+        return model, pretrained
+
+    def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
+        """`fresh_model`, seen as an encoder."""
+        model, pretrained = self.fresh_model(config)
+        return Encoder(model), pretrained
+
+    def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
+        """A split's tokens."""
+        key = (config.task, config.backbone.name, max_length, split)
+        if key not in self._examples:
+            rows = self.rows(config.task).splits[split]
+            tokenizer = self.pretrained(config.backbone, self.task(config.task), config.dropout).tokenizer
+            self._examples[key] = inputs.tokenise(tokenizer, rows, max_length)
+        return self._examples[key]

@@ -1,0 +1,1 @@
+"""The mathematics of the HiFi paper: tensors and arrays in, arrays out."""

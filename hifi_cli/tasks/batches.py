@@ -1,0 +1,57 @@
+"""Batches by length: drawn from (seed, epoch) alone, padded to their longest example and never further."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from hifi_cli.tasks.inputs import Example
+
+_WINDOW = 32  # batches sorted together: enough that they hold like lengths, few enough that epochs differ
+
+
+def training_order(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[list[int]]:
+    """Every example once, in shuffled batches of like length.
+
+    The examples are shuffled, cut into windows, sorted by length within a window, cut into batches, and the batches
+    shuffled. It depends on nothing but its arguments, so a resumed run draws the same batches.
+    """
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    shuffled = torch.randperm(len(lengths), generator=generator).tolist()
+    size = batch_size * _WINDOW
+    batches = []
+    for start in range(0, len(shuffled), size):
+        window = sorted(shuffled[start : start + size], key=lambda index: lengths[index])
+        batches += [window[at : at + batch_size] for at in range(0, len(window), batch_size)]
+    return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def evaluation_order(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Every example once, longest first, so that a batch too large for memory fails at once."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    return [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+
+
+def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tensor]:
+    """Pad to the longest example.
+
+    Args:
+        pad: the value that fills each of the tokenizer's lists.
+
+    Returns:
+        int64 [examples, tokens] for each list, and `attention_mask`.
+    """
+    longest = max(len(example) for example in examples)
+    batch = {
+        name: torch.tensor([example.tokens[name] + [pad.get(name, 0)] * (longest - len(example)) for example in examples])
+        for name in examples[0].tokens
+    }
+    batch["attention_mask"] = torch.tensor([[1] * len(example) + [0] * (longest - len(example)) for example in examples])
+    return batch
+
+
+def split_batch(batch: list[int], parts: int) -> Iterator[list[int]]:
+    """A batch in at most `parts` consecutive parts of nearly equal size."""
+    size = -(-len(batch) // parts)
+    for at in range(0, len(batch), size):
+        yield batch[at : at + size]

@@ -1,0 +1,200 @@
+"""Make the demo encoder: a small BERT, pretrained by masked language modelling on the demo grammar's own English.
+
+    python scripts/make_demo_encoder.py configs/backbones/demo
+
+The corpus is endless unlabelled text from hifi_cli.tasks.demo: single sentences, and pairs of related ones, from
+which the encoder learns to look across the [SEP]. No task label takes part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from torch.nn import functional
+from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs without the package being installed
+from hifi_cli.tasks import demo  # noqa: E402
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+MAX_LENGTH = 128
+MASKED = 0.2  # more than BERT's 15 %: the sentences are short, and a small model learns from every hint
+PAIR_STEPS = 0.7  # share of the steps that see pairs; they take far longer to learn than single sentences
+IGNORED = -100
+WARM = __import__("os").environ.get("WARM", "")
+
+
+def corpus(rng: random.Random, *, pairs: bool) -> Iterator[tuple[str, ...]]:
+    """Endless texts of one sentence, or of two related ones."""
+    if pairs:
+        yield from demo.pairs(rng)
+    else:
+        for sentence in demo.sentences(rng):
+            yield (sentence,)
+
+
+def make_tokenizer(seed: int) -> BertTokenizerFast:
+    """A lower-case WordPiece tokenizer: the grammar's words, and the letters for any other word."""
+    rng, counts = random.Random(seed), Counter()
+    for pairs in (False, True):
+        texts = corpus(rng, pairs=pairs)
+        for _ in range(20000):
+            counts.update(word for sentence in next(texts) for word in sentence.split())
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    entries = SPECIAL + words
+    entries += [piece for letter in LETTERS for piece in (letter, "##" + letter) if piece not in counts]
+    vocabulary = {entry: index for index, entry in enumerate(entries)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    return BertTokenizerFast(tokenizer_object=tokenizer, do_lower_case=True, model_max_length=MAX_LENGTH,
+                             unk_token="[UNK]", sep_token="[SEP]", pad_token="[PAD]", cls_token="[CLS]",
+                             mask_token="[MASK]")
+
+
+class Damage:
+    """Damages texts for the model to mend, with words that suit one neighbour: random ones would be too easy to spot.
+
+    A text of ids becomes, per token, its id, the id to predict there, and whether the token is out of place.
+    """
+
+    def __init__(self, tokenizer: BertTokenizerFast, seed: int) -> None:
+        self.special, self.mask_id = set(tokenizer.all_special_ids), tokenizer.mask_token_id
+        self.separator, self.rng = tokenizer.sep_token_id, random.Random(seed)
+        self.after: dict[int, list[int]] = defaultdict(list)  # token -> what has followed it, as often as it has
+        self.before: dict[int, list[int]] = defaultdict(list)
+        for pairs in (False, True):
+            texts = corpus(self.rng, pairs=pairs)
+            for _ in range(5000):
+                ids = tokenizer(*next(texts))["input_ids"]
+                for one, other in zip(ids, ids[1:], strict=False):
+                    if other not in self.special:
+                        self.after[one].append(other)
+                    if one not in self.special:
+                        self.before[other].append(one)
+
+    def another(self, ids: list[int], at: int) -> int:
+        """A word that has been seen beside one of the neighbours of the place."""
+        choices = self.after[ids[at - 1]] if self.rng.random() < 0.5 else self.before[ids[at + 1]]
+        return self.rng.choice(choices) if choices else ids[at]
+
+    def __call__(self, ids: list[int]) -> list[tuple[int, int, int]]:
+        rng, shown = self.rng, list(ids)
+        damaged, masked = rng.random() < 0.6, rng.random() < 0.7  # apart, so that a [MASK] tells nothing of damage
+        if damaged and rng.random() < 0.3:
+            second = rng.random() < 0.5 or ids.count(self.separator) == 1
+            cut = ids.index(self.separator)
+            places = range(1, cut) if ids.count(self.separator) == 1 or not second else range(cut + 1, len(ids) - 1)
+            one, other = rng.sample(places, 2)
+            shown[one], shown[other] = shown[other], shown[one]
+        rate = rng.choice((0.04, 0.08, 0.12)) if damaged else 0.0
+        text, gap = [], False  # gap: the word before this one is missing
+        for at, (token, original) in enumerate(zip(shown, ids, strict=True)):
+            chance = rng.random()
+            if token not in self.special and chance < rate / 4:
+                gap = True
+                continue
+            if token not in self.special and chance < rate / 2:
+                text.append((self.another(ids, at), IGNORED, 1))
+            elif token not in self.special and chance < 1.5 * rate:
+                token = self.another(ids, at)
+            changed = int(gap or token != original)
+            text.append((token, original if token != original else IGNORED, changed))
+            gap = False
+        for at, (token, target, changed) in enumerate(text):
+            if masked and rng.random() < MASKED and token not in self.special and (target != IGNORED or not changed):
+                text[at] = (self.mask_id, target if target != IGNORED else token, IGNORED)
+        return text
+
+
+def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: float, seed: int) -> BertForMaskedLM:
+    """Masked language modelling from scratch, with a line of progress every 200 steps.
+
+    Besides the hidden words the model says which of the others are out of place, and its [CLS] whether any is.
+    """
+    torch.manual_seed(seed)
+    rng, damage = random.Random(seed + 1), Damage(tokenizer, seed)
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=128, num_hidden_layers=4, num_attention_heads=8,
+                        intermediate_size=512, max_position_embeddings=MAX_LENGTH, pad_token_id=tokenizer.pad_token_id)
+    model = BertForMaskedLM(config).eval()  # eval: a model this small underfits endless text, dropout would only hurt
+    if WARM:
+        model.bert.load_state_dict(__import__("transformers").BertModel.from_pretrained(WARM, add_pooling_layer=False).state_dict())
+    detector, judge = torch.nn.Linear(config.hidden_size, 1), torch.nn.Linear(config.hidden_size, 1)
+    parameters = [*model.parameters(), *detector.parameters(), *judge.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+    warm_up = max(1, steps // 20)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / warm_up, (steps - step) / max(1, steps - warm_up)))
+    texts = {pairs: corpus(rng, pairs=pairs) for pairs in (False, True)}
+    totals, start = {False: Counter(), True: Counter()}, time.monotonic()
+    for step in range(1, steps + 1):
+        pairs = rng.random() < PAIR_STEPS
+        rows = tokenizer(*map(list, zip(*(next(texts[pairs]) for _ in range(batch)), strict=True)))["input_ids"]
+        rows = [damage(row) for row in rows]
+        length = max(map(len, rows))
+        padding = (tokenizer.pad_token_id, IGNORED, IGNORED)
+        ids, targets, changed = torch.tensor([row + [padding] * (length - len(row)) for row in rows]).unbind(-1)
+        separators = (ids == tokenizer.sep_token_id).long()
+        types = ((separators.cumsum(1) - separators) > 0).long() * (ids != tokenizer.pad_token_id)
+        hidden = model.bert(input_ids=ids, token_type_ids=types, attention_mask=(ids != tokenizer.pad_token_id).long(),
+                            ).last_hidden_state
+        logits, wanted = model.cls(hidden[targets != IGNORED]), targets[targets != IGNORED]
+        suspicion, wrong = detector(hidden[changed != IGNORED])[:, 0], changed[changed != IGNORED].float()
+        verdict, any_wrong = judge(hidden[:, 0])[:, 0], (changed == 1).any(1).float()
+        loss = functional.cross_entropy(logits, wanted)
+        loss_all = (loss + 3.0 * functional.binary_cross_entropy_with_logits(suspicion, wrong)
+                    + 0.5 * functional.binary_cross_entropy_with_logits(verdict, any_wrong))
+        optimizer.zero_grad()
+        loss_all.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+        totals[pairs].update({
+            "texts": len(rows), "words": len(wanted), "loss": loss.item() * len(wanted),
+            "right": int((logits.argmax(-1) == wanted).sum()), "found": int((suspicion[wrong == 1] > 0).sum()),
+            "wrong": int(wrong.sum()), "judged": int(((verdict > 0) == (any_wrong == 1)).sum())})
+        if step % 200 == 0 or step == steps:
+            parts = [f"{name} loss {t['loss'] / max(1, t['words']):.3f} accuracy {t['right'] / max(1, t['words']):.3f} "
+                     f"found {t['found'] / max(1, t['wrong']):.3f} judged {t['judged'] / max(1, t['texts']):.3f}"
+                     for name, t in (("single:", totals[False]), ("pair:", totals[True]))]
+            print(f"step {step}/{steps}  {'  '.join(parts)}  {time.monotonic() - start:.0f} s", flush=True)
+            totals = {False: Counter(), True: Counter()}
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pretrain the demo encoder and write it to a directory.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    tokenizer = make_tokenizer(arguments.seed)
+    print(f"{len(tokenizer)} tokens in the vocabulary", flush=True)
+    model = pretrain(tokenizer, steps=arguments.steps, batch=arguments.batch, rate=arguments.rate,
+                     seed=arguments.seed)
+    model.bert.save_pretrained(arguments.directory)
+    tokenizer.save_pretrained(arguments.directory)
+    for path in sorted(arguments.directory.iterdir()):
+        print(f"{path.stat().st_size:>9,} bytes  {path.name}")
+
+
+if __name__ == "__main__":
+    main()
