@@ -67,53 +67,54 @@ def make_tokenizer(seed: int) -> BertTokenizerFast:
 
 
 class Damage:
-    """Damages texts for the model to mend, with words that suit one neighbour: random ones would be too easy to spot.
+    """Damages texts for the model to mend, with words that suit the place: random ones would be too easy to spot.
 
-    A text of ids becomes, per token, its id, the id to predict there, and whether the token is out of place.
+    A text of ids becomes, per token, its id, the id to predict there, and whether the token is out of place. Of a
+    pair only the second sentence suffers, so that what is wrong with it is often just that the first says otherwise.
     """
 
     def __init__(self, tokenizer: BertTokenizerFast, seed: int) -> None:
         self.special, self.mask_id = set(tokenizer.all_special_ids), tokenizer.mask_token_id
         self.separator, self.rng = tokenizer.sep_token_id, random.Random(seed)
-        self.after: dict[int, list[int]] = defaultdict(list)  # token -> what has followed it, as often as it has
-        self.before: dict[int, list[int]] = defaultdict(list)
+        self.seen: dict[tuple[int | None, int | None], list[int]] = defaultdict(list)  # neighbours -> words there
         for pairs in (False, True):
             texts = corpus(self.rng, pairs=pairs)
             for _ in range(5000):
                 ids = tokenizer(*next(texts))["input_ids"]
-                for one, other in zip(ids, ids[1:], strict=False):
-                    if other not in self.special:
-                        self.after[one].append(other)
-                    if one not in self.special:
-                        self.before[other].append(one)
+                for before, word, after in zip(ids, ids[1:], ids[2:], strict=False):
+                    if word not in self.special:
+                        for place in ((before, None), (None, after), (before, after)):
+                            self.seen[place].append(word)
 
-    def another(self, ids: list[int], at: int) -> int:
-        """A word that has been seen beside one of the neighbours of the place."""
-        choices = self.after[ids[at - 1]] if self.rng.random() < 0.5 else self.before[ids[at + 1]]
-        return self.rng.choice(choices) if choices else ids[at]
+    def another(self, ids: list[int], at: int, *, pair: bool) -> int:
+        """A word that has been seen in such a place: beside one of the neighbours, in pairs mostly between both."""
+        places = [(ids[at - 1], None), (None, ids[at + 1])]
+        places += [(ids[at - 1], ids[at + 1])] * (4 if pair else 0)
+        return self.rng.choice(self.seen.get(self.rng.choice(places)) or [ids[at]])
 
-    def __call__(self, ids: list[int]) -> list[tuple[int, int, int]]:
-        rng, shown = self.rng, list(ids)
-        damaged, masked = rng.random() < 0.6, rng.random() < 0.7  # apart, so that a [MASK] tells nothing of damage
-        if damaged and rng.random() < 0.3:
-            second = rng.random() < 0.5 or ids.count(self.separator) == 1
-            cut = ids.index(self.separator)
-            places = range(1, cut) if ids.count(self.separator) == 1 or not second else range(cut + 1, len(ids) - 1)
-            one, other = rng.sample(places, 2)
+    def __call__(self, ids: list[int], *, harm: bool) -> list[tuple[int, int, int]]:
+        rng, shown, pair = self.rng, list(ids), ids.count(self.separator) == 2
+        start = ids.index(self.separator) + 1 if pair else 1
+        rate = rng.choice((0.05, 0.08, 0.12)) if harm else 0.0
+        if harm and rng.random() < 0.3:  # two words change places, two after the same word if there are such
+            one = rng.randrange(start, len(ids) - 1)
+            places = [at for at in range(start, len(ids) - 1) if ids[at] != ids[one]]
+            places = [at for at in places if ids[at - 1] == ids[one - 1]] or places
+            other = rng.choice(places)
             shown[one], shown[other] = shown[other], shown[one]
-        rate = rng.choice((0.04, 0.08, 0.12)) if damaged else 0.0
+            rate = 0.0
+        masked = rng.random() < 0.7  # whatever the damage, so that a [MASK] tells nothing of it
         text, gap = [], False  # gap: the word before this one is missing
         for at, (token, original) in enumerate(zip(shown, ids, strict=True)):
-            chance = rng.random()
-            if token not in self.special and chance < rate / 4:
+            chance = rng.random() if at >= start and token not in self.special else 1.0
+            if chance < 0.3 * rate:
                 gap = True
                 continue
-            if token not in self.special and chance < rate / 2:
-                text.append((self.another(ids, at), IGNORED, 1))
-            elif token not in self.special and chance < 1.5 * rate:
-                token = self.another(ids, at)
-            changed = int(gap or token != original)
-            text.append((token, original if token != original else IGNORED, changed))
+            if chance < 0.6 * rate:
+                text.append((rng.choice(self.seen[ids[at - 1], None]), IGNORED, 1))
+            elif chance < 1.5 * rate:
+                token = self.another(ids, at, pair=pair)
+            text.append((token, original if token != original else IGNORED, int(gap or token != original)))
             gap = False
         for at, (token, target, changed) in enumerate(text):
             if masked and rng.random() < MASKED and token not in self.special and (target != IGNORED or not changed):
@@ -143,18 +144,21 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
     totals, start = {False: Counter(), True: Counter()}, time.monotonic()
     for step in range(1, steps + 1):
         pairs = rng.random() < PAIR_STEPS
-        rows = tokenizer(*map(list, zip(*(next(texts[pairs]) for _ in range(batch)), strict=True)))["input_ids"]
-        rows = [damage(row) for row in rows]
+        reverse = torch.tensor([pairs and rng.random() < 0.15 for _ in range(batch)])
+        rows = [next(texts[pairs])[::-1 if back else 1] for back in reverse]
+        rows = tokenizer(*map(list, zip(*rows, strict=True)))["input_ids"]
+        rows = [damage(row, harm=not back and rng.random() < 0.5) for row, back in zip(rows, reverse, strict=True)]
         length = max(map(len, rows))
         padding = (tokenizer.pad_token_id, IGNORED, IGNORED)
         ids, targets, changed = torch.tensor([row + [padding] * (length - len(row)) for row in rows]).unbind(-1)
+        changed[reverse] = IGNORED
         separators = (ids == tokenizer.sep_token_id).long()
         types = ((separators.cumsum(1) - separators) > 0).long() * (ids != tokenizer.pad_token_id)
         hidden = model.bert(input_ids=ids, token_type_ids=types, attention_mask=(ids != tokenizer.pad_token_id).long(),
                             ).last_hidden_state
         logits, wanted = model.cls(hidden[targets != IGNORED]), targets[targets != IGNORED]
         suspicion, wrong = detector(hidden[changed != IGNORED])[:, 0], changed[changed != IGNORED].float()
-        verdict, any_wrong = judge(hidden[:, 0])[:, 0], (changed == 1).any(1).float()
+        verdict, any_wrong = judge(hidden[:, 0])[:, 0], ((changed == 1).any(1) | reverse).float()
         loss = functional.cross_entropy(logits, wanted)
         loss_all = (loss + 3.0 * functional.binary_cross_entropy_with_logits(suspicion, wrong)
                     + 0.5 * functional.binary_cross_entropy_with_logits(verdict, any_wrong))

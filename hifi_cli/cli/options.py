@@ -3,13 +3,15 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hifi_cli import registry
-from hifi_cli.config import RunConfig, protocol_spec, resolve
 from hifi_cli.errors import UsageError
+
+if TYPE_CHECKING:  # pydantic is not needed to print a help text
+    from hifi_cli.config import RunConfig
 
 DEFAULT_PROTOCOL = "hifi"
 HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
@@ -54,7 +56,7 @@ def configurations(
     files: list[Path] | None = None,
     overrides: list[str] | None = None,
     extra: dict[str, Any] | None = None,
-) -> list[RunConfig]:
+) -> "list[RunConfig]":
     """The configuration of every cell, all validated before any is used.
 
     Args:
@@ -63,6 +65,8 @@ def configurations(
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
+    from hifi_cli.config import protocol_spec, resolve
+
     rules = protocol_spec(protocol)
     tasks = _names(task or rules.task, "--task")
     methods = _names(method or rules.method, "--method")

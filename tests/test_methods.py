@@ -1,0 +1,208 @@
+"""One suite over every registered method, on a BERT and a RoBERTa; and what defines each method."""
+
+import copy
+
+import pytest
+import torch
+from conftest import FAMILIES, HEADS, HIDDEN, LAYERS
+
+from hifi_cli import registry
+from hifi_cli.files import file_digest
+from hifi_cli.methods import base
+from hifi_cli.methods.base import Context
+from hifi_cli.methods.hifi import RowLinear
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.evaluate import evaluate, reload
+
+METHODS = registry.names("methods")
+every_method = pytest.mark.parametrize("method", METHODS)
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+ROWS = HIDDEN // HEADS * 2 * 3  # k = 2 heads, Q, K and V
+
+
+def biases(encoder):
+    return sum(p.numel() for name, p in encoder.base.named_parameters() if "bias" in name and "pooler" not in name)
+
+
+TRAINABLE_BACKBONE = {
+    "full-ft": lambda encoder: sum(p.numel() for name, p in encoder.base.named_parameters() if "pooler" not in name),
+    "linear-probing": lambda encoder: 0,
+    "bitfit": biases,
+    "hifi-layerwise": lambda encoder: LAYERS * ROWS * (HIDDEN + 1),
+    "hifi-midtop": lambda encoder: LAYERS // 2 * ROWS * (HIDDEN + 1),
+}
+
+
+@every_method
+@every_family
+def test_counts_are_the_closed_formulas(make, workspace, method, family):
+    config = make(method, family=family)
+    plain, _ = workspace.encoder(config)
+    prepared = runs.prepare(config, workspace, runs.chosen_heads(config, workspace))
+    counts = runs.count_parameters(prepared)
+    head = sum(parameter.numel() for _, parameter in plain.head_parameters())
+    pooler_weight = HIDDEN * HIDDEN if method == "bitfit" and family == "bert" else 0
+    assert counts["trainable_backbone"] == TRAINABLE_BACKBONE[method](plain)
+    assert counts["trainable"] == counts["trainable_backbone"] + head - pooler_weight
+    assert counts["stored"] == counts["trainable"]
+    assert counts["total"] == sum(parameter.numel() for parameter in plain.model.parameters())
+
+
+@every_method
+@every_family
+def test_what_is_frozen_stays_bit_identical_with_weight_decay_on(make, workspace, method, family):
+    config = make(method, "weight_decay=0.5", "learning_rate=0.01", family=family)
+    before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
+    heads = runs.chosen_heads(config, workspace)
+    results = runs.run(config, workspace, log=lambda text: None)
+    prepared, _ = reload(RunDirectory.of(config, workspace.results_dir).path, workspace)
+    prepared.method.merge(prepared.encoder)
+    after = prepared.encoder.model.state_dict()
+    assert before.keys() == after.keys()
+    moved = sum(int((before[name] != after[name]).sum()) for name in before)
+    assert results["params"]["stored"] * 0.5 < moved <= results["params"]["trainable"]
+    if heads:
+        for layer in range(LAYERS):
+            untouched = [head for head in range(HEADS) if head not in heads[layer]]
+            for name in ("query", "key", "value"):
+                key = next(key for key in before if f"layer.{layer}.attention.self.{name}.weight" in key)
+                for head in untouched:
+                    rows = slice(*(prepared.encoder.head_rows(head)[at] + at * -1 * -1 for at in (0, -1)))
+                    rows = slice(prepared.encoder.head_rows(head).start, prepared.encoder.head_rows(head).stop)
+                    assert torch.equal(before[key][rows], after[key][rows])
+                for head in heads[layer]:
+                    rows = slice(prepared.encoder.head_rows(head).start, prepared.encoder.head_rows(head).stop)
+                    assert not torch.equal(before[key][rows], after[key][rows])
+
+
+@every_method
+@every_family
+def test_reloading_gives_the_very_same_logits(make, workspace, method, family):
+    config = make(method, family=family)
+    runs.run(config, workspace, log=lambda text: None)
+    found = evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace)
+    assert found["largest_difference"] == 0
+    assert found["scores"] == found["stored"]
+
+
+@every_method
+def test_delta_holds_only_what_changed(make, workspace, method):
+    config = make(method)
+    results = runs.run(config, workspace, log=lambda text: None)
+    size = RunDirectory.of(config, workspace.results_dir).delta.stat().st_size
+    assert size <= 1.02 * 4 * results["params"]["stored"] + 20_000
+
+
+class Stop(Exception):
+    """Stands for whatever ends a process."""
+
+
+@every_method
+def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, data):
+    config = make(method, "epochs=3", "learning_rate=0.003")
+    whole = runs.run(config, workspace, log=lambda text: None)
+    cut = type(workspace)(tmp_path / "cut", data)
+
+    def stop(text):
+        if "epoch 2" in text:
+            raise Stop
+
+    with pytest.raises(Stop):
+        runs.run(config, cut, log=stop)
+    directory = RunDirectory.of(config, cut.results_dir)
+    assert directory.checkpoint.is_file()
+    assert not directory.results.is_file()
+    resumed = runs.run(config, cut, log=lambda text: None)
+    one = RunDirectory.of(config, workspace.results_dir)
+    for path in ("delta.safetensors", "metrics.jsonl", "predictions.jsonl"):
+        assert file_digest(one.path / path) == file_digest(directory.path / path), path
+    changing = {"time_s", "wall_s", "peak_memory_bytes"}
+    assert {k: v for k, v in whole.items() if k not in changing} == {k: v for k, v in resumed.items() if k not in changing}
+    assert not directory.checkpoint.exists()
+
+
+@every_method
+def test_loss_falls(make, workspace, method):
+    config = make(method, "epochs=12", "learning_rate=0.01", "log_every=1", "warmup=0", "dropout=0.0")
+    directory = RunDirectory.of(config, workspace.results_dir)
+    results = runs.run(config, workspace, log=lambda text: None)
+    import json
+
+    losses = [line["loss"] for line in map(json.loads, directory.metrics.read_text().splitlines()) if "loss" in line]
+    assert sum(losses[-6:]) < 0.8 * sum(losses[:6])
+    assert results["scores"]["best"] > 0.5
+
+
+def test_two_seeds_differ_and_one_repeats(make, workspace, tmp_path, data):
+    results = [runs.run(make("hifi-layerwise", seed=seed), workspace, log=lambda text: None) for seed in (1, 2)]
+    again = runs.run(make("hifi-layerwise"), type(workspace)(tmp_path / "again", data), log=lambda text: None)
+    assert results[0]["delta_sha256"] == again["delta_sha256"]
+    assert results[0]["delta_sha256"] != results[1]["delta_sha256"]
+
+
+def bert_large():
+    from transformers import BertConfig, BertForSequenceClassification
+
+    shape = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    with torch.device("meta"):
+        return Encoder(BertForSequenceClassification(shape))
+
+
+@pytest.mark.parametrize(("layers", "weights", "share"), [(range(24), 14_155_776, 4.2), (range(12, 24), 7_077_888, 2.1)])
+def test_bert_large_counts_are_the_papers(layers, weights, share):
+    encoder = bert_large()
+    total = sum(parameter.numel() for parameter in encoder.model.parameters())
+    heads = [[0, 5, 15] if layer in layers else [] for layer in range(24)]
+    chosen = base.implementation("hifi")
+    chosen(chosen.Settings(biases=False), Context(heads=heads)).prepare(encoder)
+    head = {name for name, _ in encoder.head_parameters()}
+    trained = sum(p.numel() for name, p in encoder.model.named_parameters() if p.requires_grad and name not in head)
+    assert trained == weights
+    assert round(100 * trained / total, 1) == share
+
+
+def test_rows_follow_the_trajectory_of_masked_full_gradients(make, workspace):
+    """In float64, with weight decay: the sub-parameters move exactly as the rows under a masked full gradient do."""
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(6, 8).double()
+    masked, rows = copy.deepcopy(linear), [0, 1, 4, 5]
+    tuned = RowLinear(linear, rows, biases=True)
+    frozen = [row for row in range(8) if row not in rows]
+    start = copy.deepcopy(masked)
+    settings = {"lr": 0.05, "weight_decay": 0.3, "fused": True}
+    adam = torch.optim.AdamW([tuned.rows, tuned.row_bias], **settings)
+    other = torch.optim.AdamW(masked.parameters(), **settings)
+    target = torch.randn(5, 3, 8).double()
+    for step in range(20):
+        x = torch.randn(5, 3, 6, generator=torch.Generator().manual_seed(step)).double().requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        (tuned(x) - target).pow(2).sum().backward()
+        (masked(y) - target).pow(2).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad, rtol=1e-12, atol=1e-12)
+        for parameter in masked.parameters():
+            parameter.grad[frozen] = 0
+        adam.step(), other.step()
+        adam.zero_grad(), other.zero_grad()
+        with torch.no_grad():
+            for parameter, first in zip(masked.parameters(), start.parameters(), strict=True):
+                parameter[frozen] = first[frozen]
+    plain = tuned.merged()
+    torch.testing.assert_close(plain.weight, masked.weight, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(plain.bias, masked.bias, rtol=1e-12, atol=1e-12)
+    assert torch.equal(plain.weight[frozen], start.weight[frozen])
+
+
+def test_without_biases_they_stay(make, workspace):
+    config = make("hifi-layerwise", "settings.biases=false")
+    prepared = runs.prepare(config, workspace, runs.chosen_heads(config, workspace))
+    assert runs.count_parameters(prepared)["trainable_backbone"] == LAYERS * ROWS * HIDDEN
+
+
+def test_tuned_rows_train_in_bf16_too(make, workspace):
+    results = runs.run(make("hifi-layerwise", "precision=bf16"), workspace, log=lambda text: None)
+    assert results["status"] == "done"
+    found = evaluate(RunDirectory.of(make("hifi-layerwise", "precision=bf16"), workspace.results_dir).path, workspace)
+    assert found["largest_difference"] == 0

@@ -1,0 +1,124 @@
+"""The rankings against networkx, and what the readings of equation 10 do."""
+
+import networkx
+import numpy as np
+import pytest
+
+from hifi_cli.errors import UsageError
+from hifi_cli.runs import selection
+from hifi_cli.scoring.ranking import is_flat, pagerank, pagerank_literal, pagerank_personalized, transition_matrix
+from hifi_cli.scoring.selection import choose_heads
+
+
+def random_scores(heads=12, seed=0):
+    rng = np.random.default_rng(seed)
+    correlation = np.abs(rng.normal(size=(heads, heads)))
+    correlation = correlation + correlation.T
+    np.fill_diagonal(correlation, 0)
+    return rng.uniform(2, 9, heads), correlation
+
+
+def networkx_pagerank(correlation, damping, personalization=None):
+    graph = networkx.from_numpy_array(correlation)
+    found = networkx.pagerank(graph, alpha=damping, tol=1e-12, max_iter=1000, personalization=personalization)
+    return np.array([found[head] for head in range(len(correlation))])
+
+
+@pytest.mark.parametrize("damping", [0.2, 0.5, 0.85, 0.95])
+@pytest.mark.parametrize("seed", range(5))
+def test_pagerank_is_networkxs(seed, damping):
+    richness, correlation = random_scores(seed=seed)
+    found = pagerank(richness, correlation, damping, 1e-12)
+    np.testing.assert_allclose(found.values, networkx_pagerank(correlation, damping), atol=1e-8)
+    shares = dict(enumerate(richness))
+    found = pagerank_personalized(richness, correlation, damping, 1e-12)
+    np.testing.assert_allclose(found.values, networkx_pagerank(correlation, damping, shares), atol=1e-8)
+
+
+def test_pagerank_is_networkxs_on_an_encoders_scores(make, workspace):
+    found, _ = selection.scores(make("hifi-layerwise"), workspace)
+    for richness, correlation in zip(np.array(found["richness"]), np.array(found["correlation"]), strict=True):
+        ranked = pagerank(richness, correlation, 0.85, 1e-12)
+        np.testing.assert_allclose(ranked.values, networkx_pagerank(correlation, 0.85), atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equation_10_read_literally_gives_every_head_the_same(seed):
+    richness, correlation = random_scores(seed=seed)
+    found = pagerank_literal(richness, correlation, 0.85, 1e-10)
+    np.testing.assert_allclose(found.values, 1 / 12, atol=1e-8)
+    assert is_flat(found, 0.85, 1e-10)
+    assert not is_flat(pagerank(richness, correlation, 0.85, 1e-10), 0.85, 1e-10)
+
+
+def test_pagerank_forgets_the_richness_it_starts_from_and_the_personalized_one_does_not():
+    richness, correlation = random_scores()
+    other = richness[::-1].copy()
+    assert np.allclose(pagerank(richness, correlation, 0.85, 1e-13).values, pagerank(other, correlation, 0.85, 1e-13).values)
+    assert not np.allclose(pagerank_personalized(richness, correlation).values, pagerank_personalized(other, correlation).values)
+
+
+def test_transition_matrix_is_row_stochastic_even_for_a_head_without_correlations():
+    _, correlation = random_scores(4)
+    correlation[2] = correlation[:, 2] = 0
+    matrix = transition_matrix(correlation)
+    np.testing.assert_allclose(matrix.sum(1), 1)
+    np.testing.assert_allclose(matrix[0], correlation[0] / correlation[0].sum())
+
+
+def layered(layers=4, heads=6):
+    scores = [random_scores(heads, seed) for seed in range(layers)]
+    return np.array([one[0] for one in scores]), np.array([one[1] for one in scores])
+
+
+def test_each_ranking_chooses_what_its_name_says():
+    richness, correlation = layered()
+
+    def top(rank):
+        return choose_heads(richness, correlation, rank=rank, k=2).heads
+
+    def best(values, *, lowest=False):
+        return [sorted(np.argsort(layer if lowest else -layer)[:2].tolist()) for layer in values]
+
+    assert top("richness") == best(richness)
+    assert top("richness-inverse") == best(richness, lowest=True)
+    assert top("correlation") == best(correlation.sum(2))
+    importance = np.array([networkx_pagerank(layer, 0.85) for layer in correlation])
+    assert top("pagerank") == best(importance)
+    assert top("pagerank-inverse") == best(importance, lowest=True)
+
+
+def test_random_follows_its_seed():
+    scores = layered()
+    first = choose_heads(*scores, rank="random", k=2, seed=1).heads
+    assert first == choose_heads(*scores, rank="random", k=2, seed=1).heads
+    assert first != choose_heads(*scores, rank="random", k=2, seed=2).heads
+
+
+def test_midtop_is_the_upper_half_of_layerwise():
+    scores = layered(5)
+    whole, upper = choose_heads(*scores, k=2), choose_heads(*scores, k=2, strategy="midtop")
+    assert upper.heads == [[], [], *whole.heads[2:]]
+
+
+def test_ties_go_to_the_lowest_head_and_are_told():
+    richness, correlation = layered(2)
+    richness[1] = [5, 7, 5, 5, 2, 1]
+    found = choose_heads(richness, correlation, rank="richness", k=2)
+    assert found.heads[1] == [0, 1]
+    assert found.ties == [1]
+
+
+def test_overlap_counts_shared_heads():
+    richness, correlation = layered()
+    found = choose_heads(richness, correlation, rank="richness", k=2)
+    assert found.overlap["richness"] == [2, 2, 2, 2]
+    alone = choose_heads(richness, correlation, rank="correlation", k=2).heads
+    assert found.overlap["correlation"] == [len(set(a) & set(b)) for a, b in zip(found.heads, alone, strict=True)]
+
+
+def test_k_beyond_the_heads_and_a_flat_ranking_are_refused():
+    with pytest.raises(UsageError, match="only 6 heads"):
+        choose_heads(*layered(), k=7)
+    with pytest.raises(UsageError, match="nothing to choose"):
+        choose_heads(*layered(), rank="pagerank-literal")

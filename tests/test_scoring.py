@@ -1,0 +1,103 @@
+"""Richness and correlation against numpy, one sample and one head at a time."""
+
+import numpy as np
+import pytest
+import torch
+
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs.selection import padding, score_examples
+from hifi_cli.scoring.correlation import head_correlation
+from hifi_cli.scoring.richness import information_richness, singular_values
+from hifi_cli.tasks.batches import collate
+
+
+def random_outputs(samples=6, heads=5, tokens=11, size=8, seed=0):
+    """Outputs with spectra that fall off, and samples of different length."""
+    generator = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(samples, heads, tokens, size, generator=generator) * torch.logspace(0, -2, size)
+    lengths = torch.randint(2, tokens + 1, (samples,), generator=generator)
+    return outputs, torch.arange(tokens)[None] < lengths[:, None]
+
+
+def numpy_richness(matrix, xi):
+    sigma = np.linalg.svd(matrix.astype(np.float64), compute_uv=False)
+    share = np.cumsum(sigma) / sigma.sum()
+    return int(np.argmax(share >= xi)) + 1
+
+
+@pytest.mark.parametrize("xi", [0.5, 0.9, 1 - 1e-9])
+@pytest.mark.parametrize(("tokens", "size"), [(11, 8), (5, 16)])
+def test_richness_is_numpys(xi, tokens, size):
+    outputs, real = random_outputs(tokens=tokens, size=size)
+    found = information_richness(outputs, real, xi)
+    for sample in range(len(outputs)):
+        for head in range(outputs.shape[1]):
+            wanted = numpy_richness(outputs[sample, head][real[sample]].numpy(), xi)
+            assert found[sample, head] == wanted
+
+
+def test_richness_counts_the_sum_not_the_squares():
+    outputs = torch.diag(torch.tensor([3.0, 1.0, 1.0, 1.0]))[None, None]
+    real = torch.ones(1, 4, dtype=torch.bool)
+    assert information_richness(outputs, real, 0.7).item() == 3  # 3/6, 4/6, 5/6; by squares 9/12, 10/12 it would be 1
+
+
+def test_singular_values_are_numpys():
+    outputs, real = random_outputs()
+    found = singular_values(outputs, real)
+    wanted = np.linalg.svd(outputs[0, 0][real[0]].double().numpy(), compute_uv=False)
+    np.testing.assert_allclose(found[0, 0][: len(wanted)], wanted, rtol=1e-9)
+
+
+def test_correlation_is_numpys():
+    outputs, real = random_outputs()
+    found = head_correlation(outputs, real).numpy()
+    for sample in range(len(outputs)):
+        means = outputs[sample][:, real[sample]].double().mean(1).numpy()
+        wanted = np.abs(np.cov(means))
+        np.fill_diagonal(wanted, 0)
+        np.testing.assert_allclose(found[sample], wanted, rtol=1e-10, atol=1e-15)
+
+
+def test_padding_changes_nothing():
+    outputs, real = random_outputs()
+    longer = torch.cat([outputs, torch.full((6, 5, 9, 8), 7.0)], 2)
+    mask = torch.cat([real, torch.zeros(6, 9, dtype=torch.bool)], 1)
+    assert torch.equal(information_richness(longer, mask), information_richness(outputs, real))
+    torch.testing.assert_close(head_correlation(longer, mask), head_correlation(outputs, real))
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_scores_do_not_depend_on_the_batch(make, workspace, family):
+    """One sample at a time, with no padding at all, and captured where the paper's O_h is, gives the same."""
+    config = make(family=family)
+    pretrained = workspace.pretrained(config.backbone, workspace.task("rte"))
+    encoder, pad = Encoder(pretrained.model), padding(pretrained.tokenizer)
+    examples = workspace.examples(config, "train", 32)[:10]
+    richness, correlation = score_examples(encoder, examples, pad, 0.9, batch_size=10)
+    for number, example in enumerate(examples):
+        alone = score_examples(encoder, [example], pad, 0.9)
+        assert torch.equal(richness[number], alone[0][0])
+        torch.testing.assert_close(correlation[number], alone[1][0], rtol=1e-4, atol=1e-7)
+
+
+def test_captured_outputs_are_attention_times_values(make, workspace):
+    """What the hook sees is softmax(QK/sqrt(D'))V of each head, computed here by hand from the weights."""
+    config = make()
+    pretrained = workspace.pretrained(config.backbone, workspace.task("rte"))
+    encoder = Encoder(pretrained.model.eval())
+    batch = collate(workspace.examples(config, "train", 32)[:1], padding(pretrained.tokenizer))
+    seen = []
+    hook = encoder.output_projection(0).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    with torch.no_grad():
+        hidden = encoder.base.embeddings(input_ids=batch["input_ids"], token_type_ids=batch["token_type_ids"])
+        encoder.base(**batch)
+        block = encoder.layers[0].attention.self
+        rows = encoder.head_rows(1)
+        query, key, value = (
+            hidden[0] @ linear.weight[rows.start : rows.stop].T + linear.bias[rows.start : rows.stop]
+            for linear in (block.query, block.key, block.value)
+        )
+        by_hand = torch.softmax(query @ key.T / encoder.head_size**0.5, -1) @ value
+    hook.remove()
+    torch.testing.assert_close(seen[0][0][:, rows.start : rows.stop], by_hand, rtol=1e-4, atol=1e-5)
