@@ -48,14 +48,14 @@ class ScoringConfig(Section):
 
     Attributes:
         samples: training samples n.
-        xi: share of the singular values' sum that counts as all the information.
+        xi: share of the singular values' sum that counts as all the information; nearer to 1, rounding would decide.
         max_length: tokens of a sample that are read.
         seed: draws the samples.
         warm_steps: full fine-tuning steps before the forward passes (0: the pretrained encoder, Algorithm 1).
     """
 
     samples: int = Field(300, ge=1)
-    xi: float = Field(0.9, gt=0, le=1)
+    xi: float = Field(0.9, gt=0, le=0.999)
     max_length: int = Field(128, ge=3)
     seed: int = Field(0, ge=0)
     warm_steps: int = Field(0, ge=0)

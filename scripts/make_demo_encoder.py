@@ -2,8 +2,10 @@
 
     python scripts/make_demo_encoder.py configs/backbones/demo
 
-The corpus is endless unlabelled text from hifi_cli.tasks.demo: single sentences, and pairs of related ones, from
-which the encoder learns to look across the [SEP]. No task label takes part.
+The corpus is endless unlabelled text from hifi_cli.tasks.demo: single well-formed sentences, and pairs of a
+sentence and another way to say it, from which the encoder learns to look across the [SEP]. Beside masked language
+modelling it learns to spot damage done to that text without regard to its meaning: words replaced, dropped, added or
+exchanged, and pairs in the wrong order. No row and no label of the tasks' files takes part.
 """
 
 from __future__ import annotations
@@ -30,7 +32,6 @@ MAX_LENGTH = 128
 MASKED = 0.2  # more than BERT's 15 %: the sentences are short, and a small model learns from every hint
 PAIR_STEPS = 0.7  # share of the steps that see pairs; they take far longer to learn than single sentences
 IGNORED = -100
-WARM = __import__("os").environ.get("WARM", "")
 
 
 def corpus(rng: random.Random, *, pairs: bool) -> Iterator[tuple[str, ...]]:
@@ -107,7 +108,7 @@ class Damage:
         text, gap = [], False  # gap: the word before this one is missing
         for at, (token, original) in enumerate(zip(shown, ids, strict=True)):
             chance = rng.random() if at >= start and token not in self.special else 1.0
-            if chance < 0.3 * rate:
+            if chance < 0.3 * rate:  # drop the word, put one before it, or put another in its stead
                 gap = True
                 continue
             if chance < 0.6 * rate:
@@ -123,17 +124,17 @@ class Damage:
 
 
 def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: float, seed: int) -> BertForMaskedLM:
-    """Masked language modelling from scratch, with a line of progress every 200 steps.
+    """Pretrain from scratch, with a line of progress every 200 steps.
 
-    Besides the hidden words the model says which of the others are out of place, and its [CLS] whether any is.
+    Besides the hidden words the model says which of the others are out of place, and its [CLS] whether anything is:
+    "loss" and "accuracy" are those of the hidden words, "found" is the share of the damaged words that it notices,
+    "judged" the share of the texts that its [CLS] judges rightly.
     """
     torch.manual_seed(seed)
     rng, damage = random.Random(seed + 1), Damage(tokenizer, seed)
     config = BertConfig(vocab_size=len(tokenizer), hidden_size=128, num_hidden_layers=4, num_attention_heads=8,
                         intermediate_size=512, max_position_embeddings=MAX_LENGTH, pad_token_id=tokenizer.pad_token_id)
     model = BertForMaskedLM(config).eval()  # eval: a model this small underfits endless text, dropout would only hurt
-    if WARM:
-        model.bert.load_state_dict(__import__("transformers").BertModel.from_pretrained(WARM, add_pooling_layer=False).state_dict())
     detector, judge = torch.nn.Linear(config.hidden_size, 1), torch.nn.Linear(config.hidden_size, 1)
     parameters = [*model.parameters(), *detector.parameters(), *judge.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
@@ -153,17 +154,17 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
         ids, targets, changed = torch.tensor([row + [padding] * (length - len(row)) for row in rows]).unbind(-1)
         changed[reverse] = IGNORED
         separators = (ids == tokenizer.sep_token_id).long()
-        types = ((separators.cumsum(1) - separators) > 0).long() * (ids != tokenizer.pad_token_id)
-        hidden = model.bert(input_ids=ids, token_type_ids=types, attention_mask=(ids != tokenizer.pad_token_id).long(),
-                            ).last_hidden_state
+        types = ((separators.cumsum(1) - separators) > 0).long()
+        present = (ids != tokenizer.pad_token_id).long()
+        hidden = model.bert(input_ids=ids, token_type_ids=types * present, attention_mask=present).last_hidden_state
         logits, wanted = model.cls(hidden[targets != IGNORED]), targets[targets != IGNORED]
         suspicion, wrong = detector(hidden[changed != IGNORED])[:, 0], changed[changed != IGNORED].float()
         verdict, any_wrong = judge(hidden[:, 0])[:, 0], ((changed == 1).any(1) | reverse).float()
         loss = functional.cross_entropy(logits, wanted)
-        loss_all = (loss + 3.0 * functional.binary_cross_entropy_with_logits(suspicion, wrong)
-                    + 0.5 * functional.binary_cross_entropy_with_logits(verdict, any_wrong))
+        damage_loss = functional.binary_cross_entropy_with_logits(suspicion, wrong)
+        text_loss = functional.binary_cross_entropy_with_logits(verdict, any_wrong)
         optimizer.zero_grad()
-        loss_all.backward()
+        (loss + 3.0 * damage_loss + 0.5 * text_loss).backward()  # few words are out of place, hence the 3
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
@@ -197,6 +198,7 @@ def main() -> None:
     model.bert.save_pretrained(arguments.directory)
     tokenizer.save_pretrained(arguments.directory)
     for path in sorted(arguments.directory.iterdir()):
+        path.chmod(0o644)  # the weights would be readable by their owner alone
         print(f"{path.stat().st_size:>9,} bytes  {path.name}")
 
 

@@ -16,9 +16,10 @@ def save(path: Path, tensors: dict[str, Tensor], belongs_to: dict[str, Any]) -> 
     """Write tensors and the description of what they change (a JSON object in the file's header), atomically."""
     from safetensors.torch import save_file
 
+    # One metadata key only: safetensors writes several in random order, and equal runs must give equal files.
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, metadata={"format": "pt", _KEY: json.dumps(belongs_to)})
+        save_file(contiguous, temporary, metadata={_KEY: json.dumps(belongs_to)})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

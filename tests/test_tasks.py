@@ -1,0 +1,202 @@
+"""Readers on good and bad files, metrics against hand-computed cases, tokens and batches."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hifi_cli.errors import HifiError, MissingError, UsageError
+from hifi_cli.tasks import demo, hub, local, metrics, spec
+from hifi_cli.tasks.batches import collate, evaluation_order, split_batch, training_order
+from hifi_cli.tasks.inputs import load_rows
+from hifi_cli.tasks.spec import HubDataset
+
+RTE = spec.load("rte").model_copy(update={"rows": {}})
+GOOD = "index\tsentence1\tsentence2\tlabel\n0\tA dog.\tA \"pet.\tentailment\n1\tNo.\tYes.\tnot_entailment\n"
+
+
+def read(tmp_path, train, dev=GOOD, task=RTE):
+    folder = tmp_path / task.local.folder
+    folder.mkdir(exist_ok=True)
+    (folder / "train.tsv").write_bytes(train.encode() if isinstance(train, str) else train)
+    (folder / "dev.tsv").write_bytes(dev.encode())
+    return local.load(task, tmp_path)
+
+
+def test_rows_are_read_as_they_stand(tmp_path):
+    rows = read(tmp_path, GOOD).splits["train"]
+    assert [(row.texts, row.label) for row in rows] == [(("A dog.", 'A "pet.'), 0), (("No.", "Yes."), 1)]
+
+
+def test_a_unicode_line_separator_does_not_end_a_row(tmp_path):
+    rows = read(tmp_path, GOOD.replace("A dog.", "A\u2028dog\x0b.")).splits["train"]
+    assert rows[0].texts[0] == "A\u2028dog\x0b."
+
+
+@pytest.mark.parametrize(("text", "note"), [("\ufeff" + GOOD, "byte-order mark"), (GOOD.replace("\n", "\r\n"), "CRLF")])
+def test_a_mark_or_crlf_is_read_right_and_told(tmp_path, capsys, text, note):
+    assert read(tmp_path, text).splits == read(tmp_path, GOOD).splits
+    said = capsys.readouterr().err
+    assert note in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "train.tsv is empty"),
+        ("\n", "train.tsv is empty"),
+        ("index\tsentence1\tsentence2\tlabel\n", "has a header and no rows"),
+        (GOOD + "2\tshort\n", "train.tsv, line 4: 2 columns, 4 are wanted"),
+        (GOOD + "2\ta\tb\tmaybe\n", "train.tsv, line 4: unknown label 'maybe'; known are entailment, not_entailment"),
+        (GOOD + "2\t \tb\tentailment\n", "train.tsv, line 4: sentence1 is empty"),
+        (GOOD.replace("sentence2", "other"), "line 1: no column 'sentence2'"),
+        (GOOD.encode() + b"2\t\xff\tb\tentailment\n", "train.tsv, line 4: not UTF-8"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
+    with pytest.raises(UsageError) as error:
+        read(tmp_path, text)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(("word", "message"), [("six", "is not a number"), ("5.1", "is not in [0, 5]"), ("nan", "is not in [0, 5]")])
+def test_a_score_out_of_range_is_refused(word, message):
+    with pytest.raises(UsageError) as error:
+        local.parse_label(spec.load("stsb"), word, "line 2")
+    assert message in str(error.value)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_are_read_or_refused(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("fuzz")
+    try:
+        found = read(folder, GOOD.encode() + content)
+    except HifiError:
+        return
+    assert len(found.splits["train"]) == GOOD.count("\n") - 1 + len([line for line in content.decode().split("\n") if line])
+
+
+def test_missing_data_say_so(tmp_path):
+    with pytest.raises(MissingError, match="no folder RTE"):
+        local.load(RTE, tmp_path)
+    with pytest.raises(MissingError, match="no such directory"):
+        load_rows(RTE, data_dir=tmp_path / "nowhere", results_dir=tmp_path)
+
+
+def test_other_row_counts_than_the_official_ones_are_told(tmp_path, capsys):
+    read(tmp_path, GOOD, task=spec.load("rte"))
+    assert "2 rows, the official train split has 2490" in capsys.readouterr().err
+
+
+def test_a_hub_repository_gives_the_same_rows_as_the_official_files(tmp_path):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    by_file = read(tmp_path, GOOD)
+    repository = tmp_path / "repository"
+    names = {"train": "train", "validation": "validation", "test": "test"}
+    features = Features({"sentence1": Value("string"), "sentence2": Value("string"), "label": ClassLabel(names=RTE.labels), "idx": Value("int32")})
+    rows = by_file.splits["train"]
+    for split in names:
+        labels = [-1 if split == "test" else row.label for row in rows]
+        content = {"sentence1": [r.texts[0] for r in rows], "sentence2": [r.texts[1] for r in rows], "label": labels, "idx": [0, 1]}
+        (repository / "data").mkdir(parents=True, exist_ok=True)
+        Dataset.from_dict(content, features=features).to_parquet(repository / "data" / f"{split}-00000-of-00001.parquet")
+    by_hub = hub.load(RTE, HubDataset(id=str(repository)))
+    assert by_hub.splits["train"] == by_file.splits["train"]
+    assert [row.label for row in by_hub.splits["test"]] == [None, None]
+    other = RTE.model_copy(update={"labels": ["yes", "no"]})
+    with pytest.raises(UsageError, match="the task has"):
+        hub.load(other, HubDataset(id=str(repository)))
+
+
+def test_an_unreachable_hub_names_three_ways_out(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("datasets.load_dataset", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("offline")))
+    with pytest.raises(MissingError) as error:
+        hub.load(RTE, HubDataset(id="nobody/nothing"))
+    for way in ("--data-dir", "cache", "--protocol demo"):
+        assert way in str(error.value)
+
+
+def test_metrics_by_hand():
+    labels, predictions = np.array([1.0, 1, 1, 0, 0]), np.array([1.0, 1, 0, 1, 0])
+    assert metrics.accuracy(labels, predictions) == 0.6
+    assert metrics.f1(labels, predictions) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    assert metrics.matthews(labels, predictions) == pytest.approx((2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2))
+    x, y = np.array([1.0, 2, 3, 4]), np.array([1.0, 4, 9, 100])
+    assert metrics.spearman(x, y) == pytest.approx(1)
+    assert metrics.pearson(x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
+
+
+@pytest.mark.parametrize("name", metrics.METRICS)
+def test_constant_predictions_have_a_value_and_are_marked(name):
+    labels, predictions = np.array([0.0, 1, 1, 0]), np.zeros(4)
+    assert metrics.METRICS[name](labels, predictions) == (0.5 if name == "accuracy" else 0)
+    assert metrics.is_collapsed(predictions)
+    assert not metrics.is_collapsed(labels)
+    assert metrics.is_collapsed(np.array([0.1, float("nan")]))
+
+
+LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=300)
+
+
+@given(LENGTHS, st.integers(1, 40), st.integers(0, 5), st.integers(0, 3))
+@settings(deadline=None)
+def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch):
+    batches = training_order(lengths, size, seed=seed, epoch=epoch)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert len(batches) == math.ceil(len(lengths) / size)
+    assert batches == training_order(lengths, size, seed=seed, epoch=epoch)
+    assert sorted(index for batch in evaluation_order(lengths, size) for index in batch) == list(range(len(lengths)))
+
+
+def test_batches_hold_like_lengths_and_epochs_differ():
+    lengths = [10 + index % 50 for index in range(2000)]
+    batches = training_order(lengths, 16, seed=1, epoch=0)
+    padded = sum(max(lengths[i] for i in batch) * len(batch) for batch in batches)
+    assert padded < 1.06 * sum(lengths)
+    assert batches != training_order(lengths, 16, seed=1, epoch=1)
+
+
+@given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(1, 9))
+def test_a_batch_is_cut_into_its_parts(batch, parts):
+    cut = list(split_batch(batch, parts))
+    assert [index for part in cut for index in part] == batch
+    assert len(cut) <= parts
+
+
+def test_padding_ends_at_the_longest(make, workspace):
+    examples = workspace.examples(make(), "train", 32)[:5]
+    batch = collate(examples, {"input_ids": 0, "token_type_ids": 0})
+    assert batch["input_ids"].shape == (5, max(map(len, examples)))
+    assert batch["attention_mask"].sum(1).tolist() == [len(example) for example in examples]
+
+
+def test_long_texts_are_cut_to_max_length(make, workspace):
+    assert max(map(len, workspace.examples(make(), "train", 8))) == 8
+
+
+def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
+    demo.write(tmp_path / "one")
+    demo.write(tmp_path / "two")
+    for name in ("demo-acceptability", "demo-entailment", "demo-similarity"):
+        task = spec.load(name)
+        one, two = local.load(task, tmp_path / "one"), local.load(task, tmp_path / "two")
+        assert one.fingerprint == two.fingerprint
+        assert (len(one.splits["train"]), len(one.splits["validation"])) == (1000, 200)
+        texts = {row.texts for row in one.splits["train"]}
+        assert not texts & {row.texts for row in one.splits["validation"]}
+        labels = [row.label for row in one.splits["train"]]
+        if task.kind == "classification":
+            assert 0.4 < np.mean(labels) < 0.65
+        else:
+            assert min(labels) < 1 and max(labels) > 4
+
+
+def test_nothing_is_printed_by_readers_of_good_files(tmp_path, capsys):
+    read(tmp_path, GOOD)
+    assert capsys.readouterr() == ("", "")
