@@ -126,12 +126,13 @@ def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, d
 
 @every_method
 def test_loss_falls(make, workspace, method):
-    config = make(method, "epochs=12", "learning_rate=0.01", "log_every=1", "warmup=0", "dropout=0.0")
+    rate = {"bitfit": 0.03, "linear-probing": 0.03}.get(method, 0.003)
+    config = make(method, "epochs=25", f"learning_rate={rate}", "log_every=1", "warmup=0", "dropout=0.0")
     directory = RunDirectory.of(config, workspace.results_dir)
     results = runs.run(config, workspace, log=lambda text: None)
     losses = [line["loss"] for line in map(json.loads, directory.metrics.read_text().splitlines()) if "loss" in line]
-    assert sum(losses[-6:]) < 0.8 * sum(losses[:6])
-    assert results["scores"]["best"] > 0.5
+    assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
+    assert results["scores"]["best"] > 0.7
 
 
 def test_two_seeds_differ_and_one_repeats(make, workspace, tmp_path, data):

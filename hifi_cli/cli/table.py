@@ -25,7 +25,8 @@ def table(
     from hifi_cli.config import parse
     from hifi_cli.errors import MissingError, UsageError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import records, table as tables
+    from hifi_cli.reports import records
+    from hifi_cli.reports import table as tables
 
     if format not in tables.FORMATS:
         raise UsageError(f"--format {format}: one of {', '.join(tables.FORMATS)} is wanted")

@@ -1,0 +1,282 @@
+"""The command line as a user meets it: what it prints, the files it leaves, and its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
+
+
+def one_line(answer, code):
+    """An error is one line, without a traceback."""
+    assert answer.code == code, answer.err
+    said = [line for line in answer.err.splitlines() if line.startswith("hifi: ")]
+    assert len(said) == 1
+    assert "Traceback" not in answer.err
+    return said[0]
+
+
+def test_the_main_job(tiny, hifi, tmp_path, data):
+    trained = tiny("train", "--method", "hifi-layerwise,full-ft", "--seeds", "1,2")
+    assert trained.code == 0, trained.err
+    results = json.loads((RUN / "results.json").read_text())
+    assert results["status"] == "done"
+    assert results["scores"]["best"] == results["scores"]["max"] >= results["scores"]["last"]
+    assert results["epochs"]["total"] == 2
+    assert results["n_examples"] == {"train": 48, "choosing": 24, "reported": 24}
+    manifest = json.loads((RUN / "manifest.json").read_text())
+    assert manifest["data"]["fingerprint"] == results["data"]
+    assert manifest["libraries"]["torch"] == torch.__version__
+    assert yaml.safe_load((RUN / "config.yaml").read_text())["heads"]["k"] == 2
+    lines = [json.loads(line) for line in (RUN / "predictions.jsonl").read_text().splitlines()]
+    hits = np.mean([line["label"] == line["prediction"] for line in lines])
+    assert hits == pytest.approx(results["metrics"]["accuracy"])
+    heads = list(Path("results/heads/tiny-bert/rte").glob("*.json"))
+    assert len(heads) == 1  # one choice, shared by both seeds
+
+    again = tiny("train", "--method", "hifi-layerwise", "--seeds", "1,2")
+    assert again.err.count("finished before") == 2
+    evaluated = hifi("eval", RUN, "--data-dir", data)
+    assert "logits identical" in evaluated.out
+    table = hifi("table", "--format", "json", "--include", "collapsed")
+    rows = {row["method"]: row for row in json.loads(table.out)["rows"]}
+    stored = [100 * json.loads(Path(f"{RUN.parent}/seed{seed}/results.json").read_text())["scores"]["best"] for seed in (1, 2)]
+    assert rows["HiFi (layer-wise)"]["scores"] == {"RTE (Acc.)": stored}
+
+
+def test_export_opens_in_transformers_with_the_same_logits(tiny, hifi, tmp_path, data):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from hifi_cli.tasks import local, spec
+
+    assert tiny("train", "--method", "hifi-layerwise").code == 0
+    assert hifi("export", RUN, "--to", "plain", "--data-dir", data).code == 0
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained("plain"), AutoTokenizer.from_pretrained("plain")
+    assert model.config.id2label == {0: "entailment", 1: "not_entailment"}
+    rows = local.load(spec.load("rte"), data).splits["validation"]
+    stored = [json.loads(line)["logits"] for line in (RUN / "predictions.jsonl").read_text().splitlines()]
+    for row, logits in zip(rows, stored, strict=True):
+        with torch.no_grad():
+            found = model(**tokenizer(*row.texts, return_tensors="pt")).logits[0]
+        torch.testing.assert_close(found, torch.tensor(logits), rtol=1e-4, atol=1e-5)
+    one_line(hifi("export", RUN, "--to", "plain", "--data-dir", data), 2)
+
+
+def test_score_and_select(tiny, hifi, tmp_path):
+    scored = tiny("score", "--samples", "10", "--out", "scores.json")
+    content = json.loads(Path("scores.json").read_text())
+    assert scored.code == 0
+    assert (content["samples"], content["num_layers"], content["num_heads"]) == (10, 2, 4)
+    chosen = tiny("select", "--scores", "scores.json", "--k", "2", "--strategy", "midtop", "--out", "heads.json")
+    assert "shared with correlation alone" in chosen.err
+    heads = json.loads(Path("heads.json").read_text())
+    assert heads["heads"][0] == []
+    assert chosen.out == f"layer  0: -\nlayer  1: {' '.join(map(str, heads['heads'][1]))}\n"
+    trained = tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json")
+    assert trained.code == 0
+    assert not Path("results/heads").exists()
+    literal = tiny("select", "--scores", "scores.json", "--k", "2", "--rank", "pagerank-literal")
+    assert "nothing to choose" in one_line(literal, 2)
+
+
+def test_a_finished_run_and_a_warmed_encoder_can_be_scored(tiny, hifi, tmp_path, data):
+    assert tiny("train", "--method", "full-ft").code == 0
+    scored = hifi("score", "--run", str(RUN).replace("hifi-layerwise", "full-ft"), "--data-dir", data, "--out", "after.json", "--samples", "10")
+    assert scored.code == 0, scored.err
+    assert tiny("score", "--samples", "10", "--out", "before.json").code == 0
+    assert tiny("score", "--samples", "10", "--out", "warm.json", "--warm-steps", "3", "batch_size=8").code == 0
+    correlations = [json.loads(Path(f"{name}.json").read_text())["correlation"] for name in ("before", "after", "warm")]
+    assert correlations[0] != correlations[1] != correlations[2] != correlations[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["train", "--task", "rtx", "--method", "full-ft"], 2, "did you mean 'rte'?"),
+        (["train", "--task", "rte", "--method", "full-tf"], 2, "did you mean 'full-ft'?"),
+        (["train", "--task", "rte", "epoch=3"], 2, "did you mean 'epochs'?"),
+        (["train", "--task", "rte", "--seeds", "1,x"], 2, "--seeds"),
+        (["train", "--task", "rte", "--seeds", "1,1"], 2, "twice"),
+        (["train", "--no-such-option"], 2, "--no-such-option"),
+        (["train"], 2, "--task is wanted"),
+        (["nonsense"], 2, "nonsense"),
+        (["table"], 3, "no finished run"),
+        (["table", "nonsense"], 2, "unknown table"),
+        (["table", "--format", "pdf"], 2, "text, md, tex, csv, json"),
+        (["eval", "nowhere"], 3, "no run in nowhere"),
+        (["ls", "nonsense"], 2, "unknown kind"),
+        (["select", "--scores", "nowhere.json"], 3, "nowhere.json"),
+        (["cp", "rtx", "."], 2, "did you mean"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_the_documented_code(hifi, words, code, message):
+    assert message in one_line(hifi(*words), code)
+
+
+def test_missing_backbone_data_and_hub(hifi, encoders, data, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    answer = one_line(hifi("train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", "nowhere"), 3)
+    assert "no such directory" in answer
+    answer = one_line(hifi("train", "--task", "rte", "--backbone", "no/such", "--data-dir", data), 3)
+    for way in ("--backbone", "minilm", "--protocol demo"):
+        assert way in answer
+
+
+def test_an_encoder_without_known_heads_is_refused(hifi, data, tmp_path):
+    from transformers import FNetConfig
+
+    FNetConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "fnet")
+    answer = one_line(hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", tmp_path / "fnet", "--data-dir", data), 2)
+    assert "fnet" in answer
+
+
+def test_bad_data_leave_nothing_behind(tiny, hifi, encoders, tmp_path):
+    from conftest import write_data
+
+    broken = write_data(tmp_path / "broken")
+    with (broken / "RTE" / "train.tsv").open("a") as file:
+        file.write("48\tshort\n")
+    answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", broken)
+    assert "train.tsv, line 50: 2 columns" in one_line(answer, 2)
+    assert not list(Path("results").rglob("config.yaml"))
+
+
+def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
+    def given(content):
+        Path("heads.json").write_text(json.dumps(content))
+        return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
+
+    assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})
+    assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
+    assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0]]})
+    assert "not a heads file" in given({"backbone": "tiny-bert", "heads": "all"})
+    assert "only 4 heads" in one_line(tiny("select", "--k", "5"), 2)
+
+
+def test_an_unwritable_results_directory(tiny, tmp_path):
+    Path("file").write_text("")
+    assert "cannot write" in one_line(tiny("train", "--method", "full-ft", "--results-dir", "file/below"), 2)
+
+
+def test_a_run_of_another_configuration_or_other_data_is_kept(tiny, hifi, encoders, tmp_path):
+    from conftest import write_data
+
+    assert tiny("train", "--method", "full-ft").code == 0
+    kept = (Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text()
+    answer = one_line(tiny("train", "--method", "full-ft", "learning_rate=0.1"), 4)
+    assert "learning_rate is 2e-05 there, 0.1 here" in answer
+    other = write_data(tmp_path / "other", rows=40)
+    answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", other,
+                  "epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12")  # fmt: skip
+    assert "other data" in one_line(answer, 4)
+    assert (Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text() == kept
+    assert tiny("train", "--method", "full-ft", "--force", "learning_rate=0.1").code == 0
+
+
+def test_a_damaged_delta_is_not_used(tiny, hifi, data):
+    assert tiny("train", "--method", "hifi-layerwise").code == 0
+    content = bytearray((RUN / "delta.safetensors").read_bytes())
+    content[-5] ^= 1
+    (RUN / "delta.safetensors").write_bytes(content)
+    assert "is not the file the run wrote" in one_line(hifi("eval", RUN, "--data-dir", data), 2)
+
+
+def test_damaged_scores_are_not_used(tiny):
+    assert tiny("score", "--samples", "10", "--out", "scores.json").code == 0
+    text = Path("scores.json").read_text()
+    content = json.loads(text)
+    content["richness"][0][0] += 1
+    Path("scores.json").write_text(json.dumps(content))
+    assert "damaged" in one_line(tiny("select", "--scores", "scores.json"), 2)
+    Path("scores.json").write_text(text[:100])
+    assert "not a readable scores file" in one_line(tiny("select", "--scores", "scores.json"), 2)
+
+
+def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
+    answer = tiny("train", "--method", "full-ft", "learning_rate=1e30", "max_grad_norm=null", "warmup=0", "log_every=1")
+    assert answer.code == 1
+    assert "diverged" in answer.err
+    results = json.loads((Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text())
+    assert (results["status"], results["scores"], results["collapsed"]) == ("diverged", None, True)
+    assert "1 diverged run left out" in hifi("table").out
+
+
+def test_limited_and_collapsed_runs_are_left_out_unless_asked_for(tiny, hifi):
+    assert tiny("train", "--method", "full-ft", "--limit", "16").code == 0
+    assert "1 limited run left out" in hifi("table").out or "1 collapsed run left out" in hifi("table").out
+    assert "counted" in hifi("table", "--include", "limited,collapsed").out
+
+
+def test_holdout_chooses_without_the_reported_split(tiny):
+    assert tiny("train", "--method", "full-ft", "selection=holdout", "holdout=0.25").code == 0
+    results = json.loads((Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text())
+    assert results["n_examples"] == {"train": 36, "choosing": 12, "reported": 24}
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(make, workspace):
+    from hifi_cli.runs import run as runs
+
+    gradients = []
+    for parts in (1, 3):
+        config = make("full-ft", f"accumulation={parts}", "dropout=0.0")
+        prepared = runs.prepare(config, workspace, None)
+        prepared.engine.model.train()
+        prepared.engine.accumulate_gradient(prepared.method, runs.split_examples(config, workspace).train[:8])
+        gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_regression_trains(hifi, encoders, data):
+    answer = hifi("train", "--task", "stsb", "--method", "full-ft", "--backbone", encoders["roberta"], "--data-dir", data,
+                  "epochs=30", "batch_size=8", "learning_rate=3e-3")  # fmt: skip
+    assert answer.code == 0, answer.err
+    results = json.loads(Path("results/runs/hifi/tiny-roberta/stsb/full-ft/seed1/results.json").read_text())
+    assert results["scores"]["best"] > 0.5
+
+
+def test_ls_cp_and_dry_run(hifi, tmp_path):
+    assert "hifi-layerwise" in hifi("ls", "methods").out
+    assert hifi("cp", "tasks/rte", "mine.yaml").code == 0
+    text = Path("mine.yaml").read_text().replace("rows: ", "config: {epochs: 7}\nrows: ")
+    Path("mine.yaml").write_text(text)
+    dry = hifi("train", "--task", "mine.yaml", "--method", "full-ft", "--dry-run")
+    assert yaml.safe_load(dry.out)["epochs"] == 7
+    assert not Path("results").exists()
+
+
+def test_no_secret_reaches_a_file(tiny, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
+    assert tiny("train", "--method", "full-ft").code == 0
+    for path in Path("results").rglob("*"):
+        assert not path.is_file() or b"hf_planted_secret" not in path.read_bytes()
+
+
+def test_two_processes_on_one_run_do_not_mix(tiny, workspace):
+    from hifi_cli.files import locked
+
+    folder = Path(str(RUN).replace("hifi-layerwise", "full-ft"))
+    folder.mkdir(parents=True)
+    with locked(folder / ".lock", wait=False) as had:
+        assert had
+        code = (
+            "import sys; sys.argv = ['hifi'] + sys.argv[1:]; from hifi_cli.cli.app import main; main()"
+        )
+        manifest = [sys.executable, "-c", code, "train", "--task", "rte", "--method", "full-ft"]
+        encoder = yaml.safe_load(tiny("train", "--method", "full-ft", "--dry-run").out)["backbone"]["path"]
+        words = ["--backbone", encoder, "--data-dir", os.fspath(workspace.data_dir)]
+        other = subprocess.run([*manifest, *words], capture_output=True, text=True)
+    assert other.returncode == 4
+    assert "another process is writing" in other.stderr
+
+
+def test_help_needs_no_torch():
+    code = "import sys, hifi_cli.cli.app; print([m for m in ('torch', 'pydantic', 'transformers', 'numpy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
