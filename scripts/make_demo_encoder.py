@@ -24,7 +24,7 @@ from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs without the package being installed
-from hifi_cli.tasks import demo  # noqa: E402
+from hifi_cli.tasks import demo
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -1,5 +1,6 @@
 """Tiny random encoders and small data, written here, so that no test needs anything from elsewhere."""
 
+import logging
 import random
 import sys
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from hifi_cli.config import RunConfig, resolve
 from hifi_cli.runs.workspace import Workspace
 
 torch.set_num_threads(1)
+logging.getLogger("hifi").setLevel(logging.INFO)
 
-WORDS = "the a dog cat bird fish man woman boy girl sees likes hears knows big small old new not never and here there now".split()
+WORDS = ["the", "a", "dog", "cat", "bird", "fish", "man", "woman", "boy", "girl", "sees", "likes", "hears", "knows", "big", "small", "old", "new", "not", "never", "and", "here", "there", "now"]
 LAYERS, HEADS, HIDDEN, INNER = 2, 4, 32, 48
 FAMILIES = ("bert", "roberta")
 
@@ -133,6 +135,7 @@ def hifi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
         with pytest.raises(SystemExit) as stopped:
             main()
         said = capsys.readouterr()
+        logging.getLogger("hifi").propagate = True  # as before the command, for tests that read the log
         return Answer(int(stopped.value.code or 0), said.out, said.err)
 
     return run

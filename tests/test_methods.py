@@ -58,7 +58,7 @@ def test_what_is_frozen_stays_bit_identical_with_weight_decay_on(make, workspace
     config = make(method, "weight_decay=0.5", "learning_rate=0.01", family=family)
     before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
     heads = runs.chosen_heads(config, workspace)
-    results = runs.run(config, workspace, log=lambda text: None)
+    results = runs.run(config, workspace)
     prepared, _ = reload(RunDirectory.of(config, workspace.results_dir).path, workspace)
     prepared.method.merge(prepared.encoder)
     after = prepared.encoder.model.state_dict()
@@ -82,7 +82,7 @@ def test_what_is_frozen_stays_bit_identical_with_weight_decay_on(make, workspace
 @every_family
 def test_reloading_gives_the_very_same_logits(make, workspace, method, family):
     config = make(method, family=family)
-    runs.run(config, workspace, log=lambda text: None)
+    runs.run(config, workspace)
     found = evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace)
     assert found["largest_difference"] == 0
     assert found["scores"] == found["stored"]
@@ -91,7 +91,7 @@ def test_reloading_gives_the_very_same_logits(make, workspace, method, family):
 @every_method
 def test_delta_holds_only_what_changed(make, workspace, method):
     config = make(method)
-    results = runs.run(config, workspace, log=lambda text: None)
+    results = runs.run(config, workspace)
     size = RunDirectory.of(config, workspace.results_dir).delta.stat().st_size
     assert size <= 1.02 * 4 * results["params"]["stored"] + 20_000
 
@@ -101,21 +101,26 @@ class Stop(Exception):
 
 
 @every_method
-def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, data):
+def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, data, monkeypatch):
     config = make(method, "epochs=3", "learning_rate=0.003")
-    whole = runs.run(config, workspace, log=lambda text: None)
+    whole = runs.run(config, workspace)
     cut = type(workspace)(tmp_path / "cut", data)
 
-    def stop(text):
-        if "epoch 2" in text:
-            raise Stop
+    measure, calls = runs.measure, []
 
-    with pytest.raises(Stop):
-        runs.run(config, cut, log=stop)
+    def stop(*words):
+        calls.append(words)
+        if len(calls) == 2:
+            raise Stop
+        return measure(*words)
+
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr(runs, "measure", stop)
+        runs.run(config, cut)
     directory = RunDirectory.of(config, cut.results_dir)
     assert directory.checkpoint.is_file()
     assert not directory.results.is_file()
-    resumed = runs.run(config, cut, log=lambda text: None)
+    resumed = runs.run(config, cut)
     one = RunDirectory.of(config, workspace.results_dir)
     for path in ("delta.safetensors", "metrics.jsonl", "predictions.jsonl"):
         assert file_digest(one.path / path) == file_digest(directory.path / path), path
@@ -129,15 +134,15 @@ def test_loss_falls(make, workspace, method):
     rate = {"bitfit": 0.03, "linear-probing": 0.03}.get(method, 0.003)
     config = make(method, "epochs=25", f"learning_rate={rate}", "log_every=1", "warmup=0", "dropout=0.0")
     directory = RunDirectory.of(config, workspace.results_dir)
-    results = runs.run(config, workspace, log=lambda text: None)
+    results = runs.run(config, workspace)
     losses = [line["loss"] for line in map(json.loads, directory.metrics.read_text().splitlines()) if "loss" in line]
     assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
     assert results["scores"]["best"] > 0.7
 
 
 def test_two_seeds_differ_and_one_repeats(make, workspace, tmp_path, data):
-    results = [runs.run(make("hifi-layerwise", seed=seed), workspace, log=lambda text: None) for seed in (1, 2)]
-    again = runs.run(make("hifi-layerwise"), type(workspace)(tmp_path / "again", data), log=lambda text: None)
+    results = [runs.run(make("hifi-layerwise", seed=seed), workspace) for seed in (1, 2)]
+    again = runs.run(make("hifi-layerwise"), type(workspace)(tmp_path / "again", data))
     assert results[0]["delta_sha256"] == again["delta_sha256"]
     assert results[0]["delta_sha256"] != results[1]["delta_sha256"]
 
@@ -201,7 +206,7 @@ def test_without_biases_they_stay(make, workspace):
 
 
 def test_tuned_rows_train_in_bf16_too(make, workspace):
-    results = runs.run(make("hifi-layerwise", "precision=bf16"), workspace, log=lambda text: None)
+    results = runs.run(make("hifi-layerwise", "precision=bf16"), workspace)
     assert results["status"] == "done"
     found = evaluate(RunDirectory.of(make("hifi-layerwise", "precision=bf16"), workspace.results_dir).path, workspace)
     assert found["largest_difference"] == 0

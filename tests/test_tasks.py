@@ -36,11 +36,9 @@ def test_a_unicode_line_separator_does_not_end_a_row(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "note"), [("\ufeff" + GOOD, "byte-order mark"), (GOOD.replace("\n", "\r\n"), "CRLF")])
-def test_a_mark_or_crlf_is_read_right_and_told(tmp_path, capsys, text, note):
+def test_a_mark_or_crlf_is_read_right_and_told(tmp_path, caplog, text, note):
     assert read(tmp_path, text).splits == read(tmp_path, GOOD).splits
-    said = capsys.readouterr().err
-    assert note in said
-    assert said.count("\n") == 1
+    assert [note in message for message in caplog.messages] == [True]
 
 
 @pytest.mark.parametrize(
@@ -87,9 +85,9 @@ def test_missing_data_say_so(tmp_path):
         load_rows(RTE, data_dir=tmp_path / "nowhere", results_dir=tmp_path)
 
 
-def test_other_row_counts_than_the_official_ones_are_told(tmp_path, capsys):
+def test_other_row_counts_than_the_official_ones_are_told(tmp_path, caplog):
     read(tmp_path, GOOD, task=spec.load("rte"))
-    assert "2 rows, the official train split has 2490" in capsys.readouterr().err
+    assert "2 rows, the official train split has 2490" in caplog.text
 
 
 def test_a_hub_repository_gives_the_same_rows_as_the_official_files(tmp_path):
@@ -114,8 +112,11 @@ def test_a_hub_repository_gives_the_same_rows_as_the_official_files(tmp_path):
 
 
 def test_an_unreachable_hub_names_three_ways_out(monkeypatch):
+    def offline(*words, **options):
+        raise ConnectionError("offline")
+
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("datasets.load_dataset", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("offline")))
+    monkeypatch.setattr("datasets.load_dataset", offline)
     with pytest.raises(MissingError) as error:
         hub.load(RTE, HubDataset(id="nobody/nothing"))
     for way in ("--data-dir", "cache", "--protocol demo"):
@@ -195,8 +196,3 @@ def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
             assert 0.4 < np.mean(labels) < 0.65
         else:
             assert min(labels) < 1 and max(labels) > 4
-
-
-def test_nothing_is_printed_by_readers_of_good_files(tmp_path, capsys):
-    read(tmp_path, GOOD)
-    assert capsys.readouterr() == ("", "")

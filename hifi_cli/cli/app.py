@@ -6,7 +6,7 @@ import traceback
 import typer
 
 from hifi_cli import __version__
-from hifi_cli.cli import cp, evaluate, export, ls, score, select, table, train
+from hifi_cli.cli import cp, evaluate, export, ls, options, score, select, table, train
 from hifi_cli.errors import HifiError
 
 app = typer.Typer(
@@ -25,7 +25,9 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version.")) -> None:
+def _before_a_command(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
     """Options before a command."""
 
 
@@ -42,6 +44,7 @@ app.command("cp")(cp.cp)
 def main() -> None:
     """Run the command line; exit codes are those of `hifi_cli.errors`, 2 for wrong usage, 130 when interrupted."""
     debug = "--debug" in sys.argv
+    options.start_messages()
     try:
         code = app(standalone_mode=False)
     except HifiError as error:

@@ -28,4 +28,4 @@ def export(
     config = prepared.engine.config
     tokenizer = workspace.pretrained(config.backbone, prepared.task, config.dropout).tokenizer
     exports.export(prepared.encoder.model, tokenizer, to)
-    options.say(quiet)(f"model: {to}")
+    options.logger.info(f"model: {to}")

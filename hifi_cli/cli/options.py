@@ -1,5 +1,6 @@
 """The options that mean the same in every command, and the layers they make a configuration from."""
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,20 @@ if TYPE_CHECKING:  # pydantic is not needed to print a help text
 
 DEFAULT_PROTOCOL = "hifi"
 HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
+
+
+logger = logging.getLogger("hifi")
+
+
+def _level(level: int) -> Callable[[bool], bool]:
+    """A flag that sets which messages are shown."""
+
+    def set_level(given: bool) -> bool:
+        if given:
+            logger.setLevel(level)
+        return given
+
+    return set_level
 
 
 def _complete(kind: str) -> Callable[[str], list[str]]:
@@ -35,15 +50,21 @@ ResultsDir = Annotated[Path, typer.Option(help="Where results are kept.")]
 Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys, last word.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No messages but errors.")]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="More messages.")]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No messages but errors.")
+]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", callback=_level(logging.DEBUG), help="Every logged step and every file read.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.")]
 
 
-def say(quiet: bool) -> Callable[[str], None]:
-    """Messages to stderr, a line each; nothing when quiet."""
-    return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+def start_messages() -> None:
+    """Send messages to stderr, a line each, beginning with those of level INFO."""
+    logger.handlers[:] = [logging.StreamHandler(sys.stderr)]
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
 
 
 def configurations(

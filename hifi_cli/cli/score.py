@@ -41,24 +41,30 @@ def score(
         "scoring.warm_steps": warm_steps,
     }
     if run is not None and (out is None or task or warm_steps):
-        raise UsageError("--run wants --out FILE, and neither --task nor --warm-steps: the run says what it was")
+        raise UsageError("--run wants --out FILE, and neither --task nor --warm-steps")
     if run is None:
         configs = options.configurations(
-            task=task, method=options.HEAD_METHOD, backbone=backbone, protocol=protocol, files=files, overrides=overrides, extra=extra
+            task=task,
+            method=options.HEAD_METHOD,
+            backbone=backbone,
+            protocol=protocol,
+            files=files,
+            overrides=overrides,
+            extra=extra,
         )
         if dry_run:
             return print_config(configs)
     from hifi_cli.runs import evaluate, selection
     from hifi_cli.runs.workspace import Workspace
 
-    workspace, say = Workspace(results_dir, data_dir), options.say(quiet)
+    workspace = Workspace(results_dir, data_dir)
     if run is not None:
         assert out is not None
         found, path = evaluate.scores_of_run(run, workspace, extra, out), out
         print_scores(found)
-        say(f"scores of {run}: {path}")
+        options.logger.info(f"scores of {run}: {path}")
         return
     for config in configs:
         found, path = selection.scores(config, workspace, force=force, out=out)
         print_scores(found)
-        say(f"scores: {path}")
+        options.logger.info(f"scores: {path}")

@@ -54,7 +54,7 @@ def select(
     from hifi_cli.runs import selection
     from hifi_cli.runs.workspace import Workspace
 
-    workspace, say = Workspace(results_dir, data_dir), options.say(quiet)
+    workspace = Workspace(results_dir, data_dir)
     for config in configs:
         if scores:
             chosen, path = selection.choose(selection.read_scores(scores), config.heads, results_dir, out=out)
@@ -62,8 +62,8 @@ def select(
             chosen, path = selection.heads(config, workspace, out=out)
         print_heads(chosen)
         for line in selection.explain(chosen):
-            say(line)
-        say(f"heads: {path}")
+            options.logger.info(line)
+        options.logger.info(f"heads: {path}")
 
 
 def _task_of(scores: Path) -> str:

@@ -9,7 +9,7 @@ from hifi_cli.cli import options
 
 
 def table(
-    name: Annotated[str | None, typer.Argument(help="A table's name or YAML; default: one table of all runs there are.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A table's name or YAML; default: all runs there are.")] = None,
     format: Annotated[str, typer.Option("--format", help="text, md, tex, csv or json.")] = "text",  # noqa: A002
     score: Annotated[str | None, typer.Option(help="best, last or max epoch; default: what the protocol reports.")] = None,
     include: Annotated[str, typer.Option(help="Count runs left out otherwise: limited, collapsed, or both.")] = "",
@@ -46,7 +46,7 @@ def table(
     text = "\n".join(tables.FORMATS[format](one) for one in built)
     if out:
         write_text(out, text)
-        options.say(quiet)(f"table: {out}")
+        options.logger.info(f"table: {out}")
     else:
         print(text, end="")
     if strict and any(one.missing for one in built):

@@ -46,11 +46,10 @@ def train(
     from hifi_cli.runs import selection
     from hifi_cli.runs.workspace import Workspace
 
-    say = options.say(quiet)
     if heads:
         given = selection.read_given_heads(heads, configs[0].backbone.name)
         configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]
     workspace = Workspace(results_dir, data_dir)
-    results = [runs.run(config, workspace, force=force, resume=resume, log=say) for config in configs]
+    results = [runs.run(config, workspace, force=force, resume=resume) for config in configs]
     if any(one["status"] != "done" for one in results):
         raise typer.Exit(1)

@@ -55,7 +55,7 @@ class Method:
         groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
 
-    def extra_loss(self, model: nn.Module) -> Tensor | float:
+    def extra_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
         """A term added to the loss of every step."""
         return 0.0
 

@@ -1,5 +1,6 @@
 """HiFi (Gui & Xiao, ACL 2023): only the chosen attention heads' rows of W_Q, W_K and W_V train, and the task head."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,15 @@ class _RowGradient(Function):
     """The product with the whole matrix forwards; the gradient of the tuned rows alone backwards."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, row_bias: Tensor | None, index: Tensor) -> Tensor:
+    def forward(  # `rows` is an input only so that its gradient is asked for: `weight` holds its values already
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        rows: Tensor,  # noqa: ARG004
+        row_bias: Tensor | None,
+        index: Tensor,
+    ) -> Tensor:
         ctx.save_for_backward(x, weight, index)
         ctx.with_bias = row_bias is not None
         return nn.functional.linear(x, weight, bias)
@@ -44,6 +53,7 @@ class RowLinear(nn.Module):
     """
 
     index: Tensor
+    bias: nn.Parameter | None
 
     def __init__(self, linear: nn.Linear, rows: list[int], *, biases: bool) -> None:
         super().__init__()
@@ -59,7 +69,7 @@ class RowLinear(nn.Module):
         if torch.is_autocast_enabled(x.device.type):  # a custom Function is not cast by autocast itself
             kind = torch.get_autocast_dtype(x.device.type)
             x, weight, bias = x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
-        result: Tensor = _RowGradient.apply(x, weight, bias, self.rows, self.row_bias, self.index)  # type: ignore[no-untyped-call]
+        result: Tensor = _RowGradient.apply(x, weight, bias, self.rows, self.row_bias, self.index)
         return result
 
     @torch.no_grad()
@@ -91,17 +101,17 @@ class HiFi(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         heads = self.context.heads or []
-        if len(heads) != encoder.num_layers or any(not 0 <= head < encoder.num_heads for layer in heads for head in layer):
-            raise UsageError(
-                f"the chosen heads are of another encoder: this one has {encoder.num_layers} layers of {encoder.num_heads} heads"
-            )
+        inside = all(0 <= head < encoder.num_heads for layer in heads for head in layer)
+        if len(heads) != encoder.num_layers or not inside:
+            shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
+            raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
         train_only(encoder, head_names(encoder))
         for layer, chosen in enumerate(heads):
             rows = [row for head in chosen for row in encoder.head_rows(head)]
             if rows:
-                encoder.replace_projections(layer, lambda linear: RowLinear(linear, rows, biases=self.settings.biases))
+                encoder.replace_projections(layer, partial(RowLinear, rows=rows, biases=self.settings.biases))
 
     def merge(self, encoder: Encoder) -> None:
         for layer, chosen in enumerate(self.context.heads or []):
             if chosen:
-                encoder.replace_projections(layer, lambda module: module.merged())  # type: ignore[attr-defined]
+                encoder.replace_projections(layer, RowLinear.merged)

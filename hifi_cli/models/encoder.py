@@ -70,8 +70,7 @@ class Encoder:
     @property
     def base(self) -> nn.Module:
         """The encoder without the task's classifier."""
-        base: nn.Module = self.model.base_model
-        return base
+        return self.model.get_submodule(self.model.base_model_prefix)  # type: ignore[arg-type]
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -92,10 +91,10 @@ class Encoder:
         """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
         return range(head * self.head_size, (head + 1) * self.head_size)
 
-    def replace_projections(self, layer: int, build: Callable[[nn.Linear], nn.Module]) -> None:
+    def replace_projections(self, layer: int, build: Callable[[Any], nn.Module]) -> None:
         """Put `build(projection)` in the place of a layer's W_Q, W_K and W_V."""
         for path in (self.names.query, self.names.key, self.names.value):
-            self.layers[layer].set_submodule(path, build(self.layers[layer].get_submodule(path)))  # type: ignore[arg-type]
+            self.layers[layer].set_submodule(path, build(self.layers[layer].get_submodule(path)))
 
     def head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The task head: the pooler where there is one, and the classifier; names as in the whole model."""
@@ -166,7 +165,8 @@ def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) 
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: index for index, label in enumerate(labels)}
     if dropout is not None:
-        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout"):
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
+        for key in rates:
             if hasattr(config, key):
                 setattr(config, key, dropout)
     try:

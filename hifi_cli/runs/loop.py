@@ -185,7 +185,8 @@ def fit(
     engine.model, adam = accelerator.prepare(engine.model, adam)
     trained = [parameter for parameter in encoder.model.parameters() if parameter.requires_grad]
     seed_everything(config.seed)
-    progress, kept = Progress(), {}
+    progress = Progress()
+    kept: Delta = {}
     if checkpoint and checkpoint.is_file():
         progress, kept = load_checkpoint(checkpoint, method, encoder.model, adam, schedule)
     for line in progress.lines:

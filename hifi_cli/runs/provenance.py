@@ -5,6 +5,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,8 @@ def reset_peak_memory() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    try:
+    with suppress(OSError):  # not Linux, or not permitted: the reading is then the process's highest so far
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass  # not Linux, or not permitted: the reading is then the process's highest so far
 
 
 def peak_memory() -> int:

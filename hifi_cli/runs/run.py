@@ -1,9 +1,9 @@
 """One run, from its configuration to results.json."""
 
 import json
+import logging
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ from hifi_cli.tasks import metrics
 from hifi_cli.tasks.inputs import Example
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.spec import TaskSpec
+
+logger = logging.getLogger("hifi")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | Non
     return found
 
 
-def run(config: RunConfig, workspace: Workspace, *, force: bool = False, resume: bool = True, log: Any = print) -> dict[str, Any]:
+def run(
+    config: RunConfig, workspace: Workspace, *, force: bool = False, resume: bool = True
+) -> dict[str, Any]:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
     Returns:
@@ -87,11 +91,11 @@ def run(config: RunConfig, workspace: Workspace, *, force: bool = False, resume:
         if directory.results.is_file():
             results = directory.read_results()
             _check_data(results, config, workspace, directory)
-            log(f"{name(config)}: finished before, {summary(results)}")
+            logger.info(f"{name(config)}: finished before, {summary(results)}")
             return results
         if not resume:
             directory.clear()
-        return _train(config, workspace, directory, log)
+        return _train(config, workspace, directory)
 
 
 def name(config: RunConfig) -> str:
@@ -105,10 +109,11 @@ def summary(results: dict[str, Any]) -> str:
         return f"{results['status']}: {results['reason']}"
     score, epoch = results["scores"][results["report"]], results["epochs"][results["report"]]
     marks = "".join(f", {mark}" for mark in ("collapsed", "limited") if results[mark])
-    return f"{results['primary_metric']} {100 * score:.2f} ({results['report']}, epoch {epoch} of {results['epochs']['total']}){marks}"
+    which = f"{results['report']}, epoch {epoch} of {results['epochs']['total']}"
+    return f"{results['primary_metric']} {100 * score:.2f} ({which}){marks}"
 
 
-def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, log: Any) -> dict[str, Any]:
+def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> dict[str, Any]:
     heads = chosen_heads(config, workspace)
     splits = split_examples(config, workspace)
     prepared = prepare(config, workspace, heads)
@@ -143,7 +148,7 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, log
         "limited": config.limit is not None,
     }
     try:
-        progress = _fit(prepared, splits, directory, log, name(config))
+        progress = _fit(prepared, splits, directory)
     except Diverged as error:
         results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
     else:
@@ -167,11 +172,11 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, log
     results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
     write_json(directory.results, results)
     directory.checkpoint.unlink(missing_ok=True)
-    log(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
+    logger.info(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
     return results
 
 
-def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory, log: Any, called: str) -> Progress:
+def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> Progress:
     """Train, store the delta that is reported, and leave the model in that state."""
     engine, task, method, config = prepared.engine, prepared.task, prepared.method, prepared.engine.config
     directory.metrics.unlink(missing_ok=True)
@@ -180,7 +185,10 @@ def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory, log: Any, 
         with directory.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if "epoch" in line:
-            log(f"{called}: epoch {line['epoch']} of {config.epochs}, {task.primary} {100 * line[task.primary]:.2f}")
+            score = f"{task.primary} {100 * line[task.primary]:.2f}"
+            logger.info(f"{name(config)}: epoch {line['epoch']} of {config.epochs}, {score}")
+        else:
+            logger.debug(f"{name(config)}: step {line['step']}, loss {line['loss']:.4f}")
 
     def evaluate() -> tuple[float, float, dict[str, Any]]:
         reported = measure(prepared, splits.reported)

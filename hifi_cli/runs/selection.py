@@ -28,7 +28,9 @@ def padding(tokenizer: Any) -> dict[str, int]:
     return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
 
-def scores(config: RunConfig, workspace: Workspace, *, force: bool = False, out: Path | None = None) -> tuple[dict[str, Any], Path]:
+def scores(
+    config: RunConfig, workspace: Workspace, *, force: bool = False, out: Path | None = None
+) -> tuple[dict[str, Any], Path]:
     """The head scores of a backbone and task: read, or computed once under a lock and stored.
 
     Returns:
@@ -104,7 +106,8 @@ def read_scores(path: Path) -> dict[str, Any]:
     try:
         shape = (content["num_layers"], content["num_heads"])
         richness, correlation = np.array(content["richness"], float), np.array(content["correlation"], float)
-        sound = richness.shape == shape and correlation.shape == (*shape, shape[1]) and content["sha256"] == digest(_measured(content), 64)
+        sound = richness.shape == shape and correlation.shape == (*shape, shape[1])
+        sound = sound and content["sha256"] == digest(_measured(content), 64)
     except (KeyError, TypeError, ValueError):
         sound = False
     if not sound:
@@ -121,11 +124,12 @@ def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
     """
     content = read_json(path, what="heads")
     found = content.get("heads")
-    if not isinstance(found, list) or not all(isinstance(layer, list) and all(isinstance(head, int) for head in layer) for layer in found):
+    layers: list[list[int]] = found if isinstance(found, list) and found else [None]
+    if not all(isinstance(layer, list) and all(isinstance(head, int) for head in layer) for layer in layers):
         raise UsageError(f"{path} is not a heads file: 'heads' must hold one list of head numbers per layer")
     if content.get("backbone") != backbone:
         raise UsageError(f"{path} holds heads of backbone '{content.get('backbone')}', not of '{backbone}'")
-    return found
+    return layers
 
 
 def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | None = None) -> dict[str, Any]:
@@ -138,7 +142,8 @@ def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | N
     pretrained = workspace.pretrained(config.backbone, task, config.dropout)
     if encoder is None:
         encoder = _warmed(config, workspace) if config.scoring.warm_steps else Encoder(pretrained.model)
-    examples = sample(workspace.examples(config, "train", config.scoring.max_length), config.scoring.samples, config.scoring.seed)
+    train = workspace.examples(config, "train", config.scoring.max_length)
+    examples = sample(train, config.scoring.samples, config.scoring.seed)
     richness, correlation = score_examples(encoder, examples, padding(pretrained.tokenizer), config.scoring.xi)
     found = {
         "schema": SCORES_SCHEMA,
@@ -176,7 +181,7 @@ def score_examples(
     captured: list[Tensor] = [torch.empty(0)] * encoder.num_layers
 
     def capture(layer: int) -> Any:
-        def hook(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        def hook(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
             captured[layer] = inputs[0]
 
         return encoder.output_projection(layer).register_forward_pre_hook(hook)
@@ -184,11 +189,13 @@ def score_examples(
     device = next(encoder.model.parameters()).device
     encoder.model.eval()
     shape = (len(examples), encoder.num_layers, encoder.num_heads)
-    richness, correlation = torch.zeros(shape, dtype=torch.int64), torch.zeros((*shape, encoder.num_heads), dtype=torch.float64)
+    richness = torch.zeros(shape, dtype=torch.int64)
+    correlation = torch.zeros((*shape, encoder.num_heads), dtype=torch.float64)
     hooks = [capture(layer) for layer in range(encoder.num_layers)]
     try:
         for indices in _batches(examples, batch_size):
-            batch = {name: values.to(device) for name, values in collate([examples[index] for index in indices], pad).items()}
+            padded = collate([examples[index] for index in indices], pad)
+            batch = {name: values.to(device) for name, values in padded.items()}
             encoder.base(**batch)
             real = batch["attention_mask"].bool()
             for layer, joined in enumerate(captured):
@@ -199,6 +206,10 @@ def score_examples(
         for hook in hooks:
             hook.remove()
     return richness, correlation
+
+
+def _silent(_: dict[str, Any]) -> None:
+    """Warm steps are not logged."""
 
 
 def _batches(examples: list[Example], batch_size: int) -> Iterable[list[int]]:
@@ -216,7 +227,7 @@ def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
     method.prepare(encoder)
     engine = Engine(encoder, workspace.task(config.task), config, padding(pretrained.tokenizer))
     train = workspace.examples(config, "train", config.max_length)
-    fit(engine, method, train, evaluate=lambda: (0.0, 0.0, {}), log=lambda line: None, most_steps=config.scoring.warm_steps)
+    fit(engine, method, train, evaluate=lambda: (0.0, 0.0, {}), log=_silent, most_steps=config.scoring.warm_steps)
     return encoder
 
 

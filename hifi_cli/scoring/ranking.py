@@ -56,7 +56,8 @@ def transition_matrix(correlation: Array) -> Array:
     """
     total = correlation.sum(1, keepdims=True)
     uniform = np.full_like(correlation, 1 / len(correlation))
-    return np.divide(correlation, total, out=uniform, where=total > 0)
+    matrix: Array = np.divide(correlation, total, out=uniform, where=total > 0)
+    return matrix
 
 
 def power_iteration(step: Array, start: Array, teleport: Array, damping: float, epsilon: float) -> tuple[Array, int]:
@@ -104,7 +105,8 @@ def is_flat(ranked: Ranked, damping: float, epsilon: float) -> bool:
 
 def _shares(richness: Array) -> Array:
     """p_h(0), each head's share of the layer's richness (equation 8)."""
-    return richness / richness.sum()
+    shares: Array = richness / richness.sum()
+    return shares
 
 
 def _pagerank_inverse(richness: Array, correlation: Array, damping: float, epsilon: float) -> Ranked:
@@ -117,7 +119,7 @@ RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
     "pagerank-personalized": pagerank_personalized,
     "pagerank-literal": pagerank_literal,
     "pagerank-inverse": _pagerank_inverse,
-    "richness": lambda richness, correlation, damping, epsilon: Ranked(richness),
-    "richness-inverse": lambda richness, correlation, damping, epsilon: Ranked(richness, lowest_first=True),
-    "correlation": lambda richness, correlation, damping, epsilon: Ranked(correlation.sum(1)),
+    "richness": lambda richness, *_: Ranked(richness),
+    "richness-inverse": lambda richness, *_: Ranked(richness, lowest_first=True),
+    "correlation": lambda _, correlation, *__: Ranked(correlation.sum(1)),
 }

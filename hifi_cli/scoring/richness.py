@@ -35,4 +35,5 @@ def singular_values(outputs: Tensor, real: Tensor) -> Tensor:
     """
     x = outputs.double() * real[:, None, :, None]
     gram = x.mT @ x if x.shape[-1] <= x.shape[-2] else x @ x.mT
-    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1)
+    sigma: Tensor = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1)
+    return sigma

@@ -32,7 +32,9 @@ def load(spec: TaskSpec, hub: HubDataset) -> Dataset:
             splits[split] = _rows(spec, hub, tables[name], name)
         elif split != "test":
             raise UsageError(f"{hub.id} has no split '{name}'; there are {', '.join(tables)}")
-    fingerprint = {split: digest([[row.id, *row.texts, row.label] for row in rows], 64) for split, rows in splits.items()}
+    fingerprint: dict[str, str] = {
+        split: digest([[row.id, *row.texts, row.label] for row in rows], 64) for split, rows in splits.items()
+    }
     return Dataset(splits, fingerprint, {"hub": hub.id, "config": hub.config or "", "commit": commit or ""})
 
 

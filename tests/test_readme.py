@@ -1,0 +1,36 @@
+"""Every command in README runs: those of the demo for real, those on other data and weights as far as --dry-run."""
+
+import re
+import shlex
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+LINES = [line.split("#")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()]
+
+
+def test_make_commands_are_there():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = [line.split()[1] for line in LINES if line.startswith("make ")]
+    assert named[:2] == ["demo", "test"]
+    assert set(named) <= set(targets)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_commands_run(hifi):
+    commands = [shlex.split(line)[1:] for line in LINES if line.startswith("hifi ")]
+    assert len(commands) > 10
+    ran = 0
+    demo = False
+    for words in commands:
+        demo = demo or "demo" in words
+        if words[0] in ("train", "score", "select") and "demo" not in words:
+            answer = hifi(*words, *(["--dry-run"] if "--dry-run" not in words else []))
+            assert "learning_rate:" in answer.out
+        elif words[0] == "ls" or demo:
+            answer = hifi(*words, *(["epochs=1", "scoring.samples=20"] if words[0] == "train" else []))
+        else:
+            continue
+        assert answer.code == 0, (words, answer.err)
+        ran += 1
+    assert ran >= len(commands) - 1  # `hifi table` stands once where nothing was trained yet

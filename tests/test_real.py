@@ -1,0 +1,56 @@
+"""The real encoder on real data: HIFI_DATA_DIR=path/to/glue_data make test-real."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def glue():
+    """The official download."""
+    assert os.environ.get("HIFI_DATA_DIR"), "HIFI_DATA_DIR must name the official GLUE download"
+    torch.set_num_threads(max(1, os.cpu_count() or 1))
+    yield Path(os.environ["HIFI_DATA_DIR"])
+    torch.set_num_threads(1)
+
+
+def test_mrpc_learns_reloads_and_exports(hifi, glue):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    from hifi_cli.tasks import local, spec
+
+    methods = ["full-ft", "hifi-layerwise"]
+    answer = hifi("train", "--task", "mrpc", "--method", ",".join(methods), "--protocol", "laptop", "--data-dir", glue, "epochs=3")
+    assert answer.code == 0, answer.err
+    for method in methods:
+        run = Path(f"results/runs/laptop/minilm/mrpc/{method}/seed1")
+        results = json.loads((run / "results.json").read_text())
+        assert results["metrics"]["accuracy"] > 0.72  # the majority class has 0.684
+        assert not results["collapsed"]
+        assert (run / "delta.safetensors").stat().st_size <= 1.02 * 4 * results["params"]["stored"] + 20_000
+        assert "logits identical" in hifi("eval", run, "--data-dir", glue).out
+        assert hifi("export", run, "--to", f"plain-{method}", "--data-dir", glue).code == 0
+        model = AutoModelForSequenceClassification.from_pretrained(f"plain-{method}")
+        tokenizer = AutoTokenizer.from_pretrained(f"plain-{method}")
+        rows = local.load(spec.load("mrpc"), glue).splits["validation"][:20]
+        stored = [json.loads(line)["logits"] for line in (run / "predictions.jsonl").read_text().splitlines()]
+        for row, logits in zip(rows, stored, strict=False):
+            with torch.no_grad():
+                found = model(**tokenizer(*row.texts, return_tensors="pt", truncation=True, max_length=128)).logits[0]
+            torch.testing.assert_close(found, torch.tensor(logits), rtol=1e-3, atol=1e-4)
+
+
+def test_rte_heads_are_chosen_by_the_correlation(hifi, glue):
+    """What the two lines of `select` say on a real encoder: the transposed reading follows the correlation alone."""
+    answer = hifi("select", "--task", "rte", "--backbone", "minilm", "--data-dir", glue)
+    assert answer.code == 0, answer.err
+    (path,) = Path("results/heads/minilm/rte").glob("*.json")
+    heads = json.loads(path.read_text())
+    assert [len(layer) for layer in heads["heads"]] == [3] * 6
+    assert max(heads["iterations"]) < 15
+    assert sum(heads["overlap"]["correlation"]) >= 16
