@@ -53,7 +53,6 @@ class RowLinear(nn.Module):
     """
 
     index: Tensor
-    bias: nn.Parameter | None
 
     def __init__(self, linear: nn.Linear, rows: list[int], *, biases: bool) -> None:
         super().__init__()
@@ -83,9 +82,8 @@ class RowLinear(nn.Module):
         """A plain Linear with the same output."""
         self.synchronise()
         linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=self.bias is not None, device="meta")
-        linear.weight = self.weight
-        if self.bias is not None:
-            linear.bias = self.bias
+        plain = {"weight": self.weight} if self.bias is None else {"weight": self.weight, "bias": self.bias}
+        linear.load_state_dict(plain, assign=True)
         return linear
 
 

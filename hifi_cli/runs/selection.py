@@ -124,8 +124,8 @@ def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
     """
     content = read_json(path, what="heads")
     found = content.get("heads")
-    layers: list[list[int]] = found if isinstance(found, list) and found else [None]
-    if not all(isinstance(layer, list) and all(isinstance(head, int) for head in layer) for layer in layers):
+    layers: list[list[int]] = found if isinstance(found, list) else []
+    if not layers or not all(isinstance(layer, list) and all(isinstance(head, int) for head in layer) for layer in layers):
         raise UsageError(f"{path} is not a heads file: 'heads' must hold one list of head numbers per layer")
     if content.get("backbone") != backbone:
         raise UsageError(f"{path} holds heads of backbone '{content.get('backbone')}', not of '{backbone}'")
