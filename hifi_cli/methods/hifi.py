@@ -64,7 +64,8 @@ class RowLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.synchronise()
-        weight, bias = self.weight, self.bias
+        weight: Tensor = self.weight
+        bias: Tensor | None = self.bias
         if torch.is_autocast_enabled(x.device.type):  # a custom Function is not cast by autocast itself
             kind = torch.get_autocast_dtype(x.device.type)
             x, weight, bias = x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)

@@ -4,11 +4,12 @@ Acceptability (CoLA's layout) needs agreement, argument structure and word order
 Similarity (STS-B's) need the two sentences compared part by part. Everything follows from a seed.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+Proposition = dict[str, Any]  # the parts of a statement; of an edit, the parts it changes
 
 TRAIN_ROWS, DEV_ROWS = 1000, 200
 MAJORITY = 0.55  # share of label 1 / entailment: a majority class exists, yet guessing it is of little use
@@ -92,7 +93,7 @@ def _forms(base: str) -> list[str]:
     return FORMS.get(base, f"{stem}ed {stem}ed {stem}ing").split()
 
 
-def _text(words: list[str | None]) -> str:
+def _text(words: Sequence[str | None]) -> str:
     """Join the words, with "an" before a vowel, as one sentence."""
     tokens = [*" ".join(word for word in words if word).split(), "."]
     vowels = [token[0] in "aeiou" for token in (*tokens[1:], ".")]
@@ -198,7 +199,7 @@ def sentences(rng: random.Random) -> Iterator[str]:
 
 def _same(one: str | None, other: str | None) -> bool:
     """Whether two words, or two absent parts, mean the same."""
-    return one == other or (one is not None and one in CONCEPT.get(other, ()))
+    return one == other or (one is not None and other is not None and one in CONCEPT.get(other, ()))
 
 
 def _related(one: str, other: str) -> bool:
@@ -212,10 +213,10 @@ def _nouns(kinds: tuple[str, ...], taken: list[str]) -> list[str]:
     return [noun for noun in nouns if not any(_related(noun, other) for other in taken)]
 
 
-def _proposition(rng: random.Random) -> dict:
+def _proposition(rng: random.Random) -> Proposition:
     """Who did what to whom, where and how."""
     frame = rng.choice(("living", "living", "living", "thing", "thing", "alone", "give", "state"))
-    p = {"frame": frame, "swapped": rng.random() < 0.3, "negative": rng.random() < 0.3}
+    p: Proposition = {"frame": frame, "swapped": rng.random() < 0.3, "negative": rng.random() < 0.3}
     if frame == "state":
         kind = rng.choice(sorted(OPPOSITES))
         p |= {"subject": rng.choice(_nouns((kind,), [])), "verb": rng.choice(OPPOSITES[kind].replace(":", " ").split())}
@@ -233,7 +234,7 @@ def _proposition(rng: random.Random) -> dict:
     return p
 
 
-def _say(p: dict) -> str:
+def _say(p: Proposition) -> str:
     """The proposition as a sentence; "swapped" stands for the passive, or for "gave the book to her"."""
     subject, target, recipient = (["the", p.get(part + " adjective"), p.get(part)] for part in NOUN_PARTS)
     negation, manner = "not" if p["negative"] else "", p.get("manner")
@@ -248,12 +249,13 @@ def _say(p: dict) -> str:
     return _text([*words, p.get("place")])
 
 
-def _edits(rng: random.Random, p: dict) -> tuple[list[dict], list[dict]]:
+def _edits(rng: random.Random, p: Proposition) -> tuple[list[Proposition], list[Proposition]]:
     """Single changes to `p` that it entails, and those that it does not entail."""
-    kept = [{part: word} for part, value in p.items() for word in CONCEPT.get(value, ()) if word != value]
-    broken = [{"negative": not p["negative"]}]
+    kept: list[Proposition] = [{part: word} for part, value in p.items() for word in CONCEPT.get(value, ()) if word != value]
+    broken: list[Proposition] = [{"negative": not p["negative"]}]
     for part in (part for part in NOUN_PARTS if part in p):
-        noun, adjective = p[part], part + " adjective"
+        noun: str = p[part]
+        adjective = f"{part} adjective"
         others = [p[other] for other in NOUN_PARTS if other in p and other != part]
         if noun in KIND and KIND[noun] in _nouns((KIND[noun],), others):  # "the animal" can mean only this one
             kept.append({part: KIND[noun]})
@@ -281,10 +283,10 @@ def _edits(rng: random.Random, p: dict) -> tuple[list[dict], list[dict]]:
     return kept, broken
 
 
-def _edit(rng: random.Random, p: dict, keep: int, break_: int) -> dict:
+def _edit(rng: random.Random, p: Proposition, keep: int, break_: int) -> Proposition:
     """`p` after so many entailed and other changes, each to parts of its own (fewer where no part is left)."""
     kept, broken = _edits(rng, p)
-    change: dict = {}
+    change: Proposition = {}
     for edits, count in ((broken, break_), (kept, keep)):
         for edit in rng.sample(edits, len(edits)):
             if count and not edit.keys() & change.keys():
@@ -293,7 +295,7 @@ def _edit(rng: random.Random, p: dict, keep: int, break_: int) -> dict:
     return p | change
 
 
-def _score(p: dict, q: dict) -> float:
+def _score(p: Proposition, q: Proposition) -> float:
     """How much of the two propositions agrees, from 0 (nothing) to 5 (everything)."""
     if p["frame"] == "state" and OPPOSITE[p["verb"]] == q["verb"]:  # not awake is asleep
         q = q | {"verb": p["verb"], "negative": not q["negative"]}
