@@ -128,6 +128,7 @@ def hifi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     from hifi_cli.cli.app import main
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # no test may reach for the network
 
     def run(*words: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["hifi", *map(str, words)])

@@ -119,7 +119,7 @@ def test_an_unreachable_hub_names_three_ways_out(monkeypatch):
     monkeypatch.setattr("datasets.load_dataset", offline)
     with pytest.raises(MissingError) as error:
         hub.load(RTE, HubDataset(id="nobody/nothing"))
-    for way in ("--data-dir", "cache", "--protocol demo"):
+    for way in ("--data-dir", "--backbone", "--protocol demo"):
         assert way in str(error.value)
 
 

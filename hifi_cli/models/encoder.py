@@ -2,7 +2,6 @@
 
 import importlib.util
 import logging
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hifi_cli import hub
 from hifi_cli.config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import file_digest
@@ -118,7 +118,7 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         spec = importlib.util.find_spec(backbone.package)
         if spec and spec.submodule_search_locations:
             return str(Path(spec.submodule_search_locations[0]) / (backbone.directory or "")), None
-    if backbone.hub and not (backbone.package and os.environ.get("HF_HUB_OFFLINE")):
+    if backbone.hub and not (backbone.package and hub.is_offline()):
         return backbone.hub, backbone.revision
     raise MissingError(f"backbone '{backbone.name}' is not installed: pip install 'hifi-cli[{backbone.extra}]'")
 
@@ -152,8 +152,10 @@ def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) 
     transformers.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     source, revision = locate(backbone)
+    commit = hub.commit("model", source, revision)
+    where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(source, **where)
     except (OSError, ValueError) as error:
         raise _not_to_be_had(backbone, source, error) from None
     if config.model_type not in FAMILIES:
@@ -170,20 +172,19 @@ def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) 
             if hasattr(config, key):
                 setattr(config, key, dropout)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
         model, report = AutoModelForSequenceClassification.from_pretrained(
             source,
+            **where,
             config=config,
-            revision=revision,
             use_safetensors=True,
-            trust_remote_code=False,
             dtype=torch.float32,
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise _not_to_be_had(backbone, source, error) from None
     weights = Path(source) / "model.safetensors"
-    identity = file_digest(weights) if weights.is_file() else str(getattr(config, "_commit_hash", None))
+    identity = file_digest(weights) if weights.is_file() else str(commit or getattr(config, "_commit_hash", None))
     return Pretrained(model, tokenizer, sorted(report["missing_keys"]), identity)
 
 
@@ -202,10 +203,7 @@ def initialise(model: nn.Module, fresh: list[str], seed: int) -> None:
 
 def _not_to_be_had(backbone: BackboneConfig, source: str, error: Exception) -> MissingError:
     if source == backbone.hub:
-        return MissingError(
-            f"backbone '{source}' cannot be had from the hub ({_first_line(error)}); three ways out: --backbone with a local"
-            " directory, --backbone minilm (pip install 'hifi-cli[minilm]'), or --protocol demo, which needs no download"
-        )
+        return hub.not_to_be_had("model", source, error)
     return MissingError(f"no usable encoder in {source}: {_first_line(error)}")
 
 

@@ -1,10 +1,9 @@
 """Rows from a data set on the Hugging Face hub, or from a local copy of such a repository."""
 
-import os
-from pathlib import Path
 from typing import Any
 
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli import hub as hubs
+from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
 from hifi_cli.tasks.spec import Dataset, HubDataset, Row, Split, TaskSpec
 
@@ -16,7 +15,7 @@ def load(spec: TaskSpec, hub: HubDataset) -> Dataset:
         MissingError: neither the hub nor a cached copy answers.
         UsageError: columns or label names are not those of the task.
     """
-    commit = resolve_commit(hub)
+    commit = hubs.commit("dataset", hub.id, hub.revision)
     from datasets import load_dataset
     from datasets.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -25,7 +24,7 @@ def load(spec: TaskSpec, hub: HubDataset) -> Dataset:
     try:
         tables = load_dataset(hub.id, hub.config, revision=commit or hub.revision)
     except (OSError, ValueError, RuntimeError) as error:
-        raise _not_to_be_had(hub, error) from None
+        raise hubs.not_to_be_had("dataset", hub.id, error) from None
     splits: dict[Split, list[Row]] = {}
     for split, name in hub.splits.items():
         if name in tables:
@@ -36,22 +35,6 @@ def load(spec: TaskSpec, hub: HubDataset) -> Dataset:
         split: digest([[row.id, *row.texts, row.label] for row in rows], 64) for split, rows in splits.items()
     }
     return Dataset(splits, fingerprint, {"hub": hub.id, "config": hub.config or "", "commit": commit or ""})
-
-
-def resolve_commit(hub: HubDataset) -> str | None:
-    """The commit a repository's revision stands for now; None for a local copy and without network.
-
-    Raises:
-        MissingError: the hub does not answer and was not switched off by HF_HUB_OFFLINE.
-    """
-    if Path(hub.id).is_dir() or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
-        return None
-    from huggingface_hub import HfApi
-
-    try:
-        return HfApi().dataset_info(hub.id, revision=hub.revision, timeout=10).sha
-    except Exception as error:  # its transport's errors have no common base; every one means the same here
-        raise _not_to_be_had(hub, error) from None
 
 
 def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str) -> list[Row]:
@@ -71,11 +54,3 @@ def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str) -> list[Row]:
             raise UsageError(f"{hub.id}, {split}, row {number}: unknown label {value}")
         rows.append(Row(str(number), tuple(texts), None if unlabelled else value))
     return rows
-
-
-def _not_to_be_had(hub: HubDataset, error: Exception) -> MissingError:
-    reason = " ".join(str(error).split())[:100] or type(error).__name__
-    return MissingError(
-        f"{hub.id} cannot be had from the hub ({reason}); three ways out: --data-dir with the official download,"
-        " a copy in the hub's cache, or --protocol demo, which needs no download"
-    )
