@@ -4,8 +4,6 @@ import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import nn
-
 from hifi_cli.config import BackboneConfig, RunConfig
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder, Pretrained
@@ -42,16 +40,11 @@ class Workspace:
             self._pretrained[key] = encoders.load(backbone, labels=task.labels, dropout=dropout)
         return self._pretrained[key]
 
-    def fresh_model(self, config: RunConfig) -> tuple[nn.Module, Pretrained]:
+    def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
         """A run's own copy of its backbone, the task head drawn from the run's seed."""
         pretrained = self.pretrained(config.backbone, self.task(config.task), config.dropout)
         model = copy.deepcopy(pretrained.model)
         encoders.initialise(model, pretrained.fresh, config.seed)
-        return model, pretrained
-
-    def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
-        """`fresh_model`, seen as an encoder."""
-        model, pretrained = self.fresh_model(config)
         return Encoder(model), pretrained
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
