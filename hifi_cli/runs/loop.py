@@ -4,25 +4,21 @@ import math
 import random
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from hifi_cli.config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import atomic_path
 from hifi_cli.methods.base import Method
-from hifi_cli.models.encoder import Encoder
-from hifi_cli.tasks.batches import collate, evaluation_order, split_batch, training_order
+from hifi_cli.runs.engine import Engine
+from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.inputs import Example
-from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.spec import TaskSpec
 
 Delta = dict[str, Tensor]
 Log = Callable[[dict[str, Any]], None]
@@ -56,69 +52,6 @@ class Progress:
     def best_epoch(self) -> int:
         """The first epoch, from 1, with the highest score on the selection split."""
         return 1 + self.chosen_by.index(max(self.chosen_by))
-
-
-@dataclass
-class Engine:
-    """A model on its device, with what a step and a prediction need."""
-
-    encoder: Encoder
-    task: TaskSpec
-    config: RunConfig
-    pad: dict[str, int]
-
-    def __post_init__(self) -> None:
-        self.accelerator = Accelerator()
-        self.model: nn.Module = self.encoder.model.to(self.accelerator.device)
-        on_gpu = self.accelerator.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        self.bf16 = self.config.precision == "bf16" or (self.config.precision == "auto" and on_gpu)
-
-    def precision(self) -> AbstractContextManager[Any]:
-        """Autocast to bf16, or nothing."""
-        return torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
-
-    def logits(self, examples: list[Example]) -> Tensor:
-        """The model's output for some examples, float32 [examples, classes]."""
-        batch = {name: values.to(self.accelerator.device) for name, values in collate(examples, self.pad).items()}
-        with self.precision():
-            result: Tensor = self.model(**batch).logits
-        return result.float()
-
-    def loss(self, examples: list[Example]) -> Tensor:
-        """Cross-entropy or squared error, summed over the examples."""
-        logits = self.logits(examples)
-        if self.task.kind == "regression":
-            targets = torch.tensor([float(example.row.label or 0.0) for example in examples], device=logits.device)
-            return nn.functional.mse_loss(logits[:, 0], targets, reduction="sum")
-        classes = torch.tensor([example.row.label for example in examples], device=logits.device)
-        return nn.functional.cross_entropy(logits, classes, reduction="sum")
-
-    def accumulate_gradient(self, method: Method, examples: list[Example]) -> Tensor:
-        """The gradient of the mean loss over a batch, whatever it is cut into; returns that loss."""
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        mine = list(range(len(examples)))[rank::world]
-        parts = list(split_batch(mine, self.config.accumulation))
-        total = torch.zeros((), device=self.accelerator.device)
-        for number, part in enumerate(parts):
-            last = number == len(parts) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
-                # DDP averages over processes; times `world` it is the mean over the whole batch.
-                loss = self.loss([examples[index] for index in part]) * (world / len(examples))
-                if last:
-                    loss = loss + method.extra_loss(self.model)
-                self.accelerator.backward(loss)
-            total += loss.detach()
-        reduced: Tensor = self.accelerator.reduce(total, "mean") if world > 1 else total
-        return reduced
-
-    @torch.inference_mode()
-    def predict(self, examples: list[Example]) -> Values:
-        """Logits of all examples in their own order, [examples, classes]; dropout off."""
-        self.model.eval()
-        logits = np.zeros((len(examples), len(self.task.labels)))
-        for batch in evaluation_order([len(example) for example in examples], self.config.eval_batch_size):
-            logits[batch] = self.logits([examples[index] for index in batch]).cpu().numpy()
-        return logits
 
 
 def learning_rate_factor(config: RunConfig, steps: int) -> Callable[[int], float]:

@@ -18,7 +18,8 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import provenance, selection
 from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
-from hifi_cli.runs.loop import Diverged, Engine, Progress, fit
+from hifi_cli.runs.engine import Engine
+from hifi_cli.runs.loop import Diverged, Progress, fit
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.inputs import Example

@@ -219,7 +219,8 @@ def _batches(examples: list[Example], batch_size: int) -> Iterable[list[int]]:
 def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's batch size and learning rate."""
     from hifi_cli.methods.base import Context, implementation
-    from hifi_cli.runs.loop import Engine, fit
+    from hifi_cli.runs.engine import Engine
+    from hifi_cli.runs.loop import fit
 
     encoder, pretrained = workspace.encoder(config)
     full = implementation("full_ft")
