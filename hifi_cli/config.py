@@ -99,6 +99,9 @@ class RunConfig(Section):
         batch_size: examples per optimiser step, over all processes and accumulation parts.
         accumulation: parts a batch is computed in.
         max_length: tokens of an example that are read.
+        truncation: which text of a pair loses its end when the pair is too long.
+        swap_texts: the second text of a pair comes first (EH-FT's QNLI).
+        stride: tokens by which windows over a context longer than `max_length` overlap.
         weight_decay: AdamW's; never applied to biases and LayerNorms.
         warmup: share of the steps over which the learning rate rises from 0.
         max_grad_norm: clips the gradient's norm; null: no clipping.
@@ -107,6 +110,7 @@ class RunConfig(Section):
         selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
         holdout: share of the train split that is cut off.
         report: the epoch whose model is kept and whose score stands in tables.
+        shots: few-shot: train rows per class, as many others choose the epoch, and the whole train set is one batch.
         limit: use only so many training and evaluation examples (the run is marked `limited`).
         settings: the method's own settings.
     """
@@ -121,6 +125,9 @@ class RunConfig(Section):
     eval_batch_size: int = Field(64, ge=1)
     accumulation: int = Field(1, ge=1)
     max_length: int = Field(128, ge=3)
+    truncation: Literal["longest_first", "only_first", "only_second"] = "longest_first"
+    swap_texts: bool = False
+    stride: int = Field(128, ge=0)
     learning_rate: float = Field(2e-5, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     adam_betas: tuple[Share, Share] = (0.9, 0.999)
@@ -133,6 +140,7 @@ class RunConfig(Section):
     selection: Literal["validation", "holdout"] = "validation"
     holdout: float = Field(0.1, gt=0, lt=1)
     report: Literal["best", "last"] = "best"
+    shots: int | None = Field(None, ge=1)
     limit: int | None = Field(None, ge=1)
     log_every: int = Field(10, ge=1)
     scoring: ScoringConfig = ScoringConfig()

@@ -138,15 +138,25 @@ class Pretrained:
     identity: str
 
 
-def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) -> Pretrained:
-    """Read a backbone from safetensors, with a sequence-classification head for `labels` (one: regression).
+_HEADS = {  # transformers' class with the task head for each kind of task
+    "classification": "AutoModelForSequenceClassification",
+    "regression": "AutoModelForSequenceClassification",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "span": "AutoModelForQuestionAnswering",
+}
+
+
+def load(
+    backbone: BackboneConfig, *, labels: list[str], dropout: float | None, kind: str = "classification"
+) -> Pretrained:
+    """Read a backbone from safetensors, with a task head for `labels` (one: regression; none: spans).
 
     Raises:
         MissingError: it cannot be had.
         UsageError: it is not an encoder with attention heads known here.
     """
     import transformers
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -163,9 +173,10 @@ def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) 
             f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
             f" known are {', '.join(FAMILIES)}"
         )
-    config.num_labels = len(labels)
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: index for index, label in enumerate(labels)}
+    if labels:  # spans have a logit for the first token and one for the last, transformers' own default
+        config.num_labels = len(labels)
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: index for index, label in enumerate(labels)}
     if dropout is not None:
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
         for key in rates:
@@ -173,7 +184,7 @@ def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) 
                 setattr(config, key, dropout)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
-        model, report = AutoModelForSequenceClassification.from_pretrained(
+        model, report = getattr(transformers, _HEADS[kind]).from_pretrained(
             source,
             **where,
             config=config,

@@ -24,7 +24,8 @@ class RunDirectory:
     @classmethod
     def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
         """The directory a configuration's run belongs in."""
-        parts = (config.protocol, config.backbone.name, config.task, config.method)
+        task = f"{config.task}-{config.shots}-shot" if config.shots else config.task  # both may be run by one protocol
+        parts = (config.protocol, config.backbone.name, task, config.method)
         return cls(results_dir.joinpath("runs", *map(safe_name, parts), f"seed{config.seed}"))
 
     @property

@@ -12,9 +12,10 @@ from hifi_cli.files import file_digest, write_json
 from hifi_cli.models import delta as deltas
 from hifi_cli.runs import selection
 from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.runs.run import Prepared, labels_of, prediction_rows, prepare, split_examples
+from hifi_cli.runs.run import Prepared, measure_further, prediction_rows, prepare, split_examples
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics
+from hifi_cli.tasks.inputs import rows_of
 
 
 def reload(path: Path, workspace: Workspace) -> tuple[Prepared, dict[str, Any]]:
@@ -58,9 +59,10 @@ def evaluate(path: Path, workspace: Workspace) -> dict[str, Any]:
     config = prepared.engine.config
     if workspace.rows(config.task).fingerprint["validation"] != results["data"]["validation"]:
         raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
-    examples = split_examples(config, workspace).reported
+    splits = split_examples(config, workspace)
+    examples = splits.reported
     logits = prepared.engine.predict(examples)
-    predictions = metrics.predictions_of(prepared.task, logits)
+    predictions = metrics.predictions_of(prepared.task, examples, logits)
     rows = prediction_rows(prepared.task, examples, logits, predictions)
     stored = RunDirectory(path).read_predictions()
     now, then = np.array([row["logits"] for row in rows]), np.array([row["logits"] for row in stored])
@@ -68,7 +70,7 @@ def evaluate(path: Path, workspace: Workspace) -> dict[str, Any]:
         raise UsageError(f"{RunDirectory(path).predictions} does not hold the predictions of this split")
     return {
         "run": str(path),
-        "scores": metrics.compute(prepared.task, labels_of(examples), predictions),
+        "scores": metrics.compute(prepared.task, rows_of(examples), predictions) | measure_further(prepared, splits),
         "stored": results["metrics"],
         "largest_difference": float(np.abs(now - then).max()),
     }

@@ -18,7 +18,7 @@ from hifi_cli.scoring.correlation import head_correlation
 from hifi_cli.scoring.richness import information_richness
 from hifi_cli.scoring.selection import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order
-from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.inputs import Example, single_sequences
 
 SCORES_SCHEMA = HEADS_SCHEMA = 1
 
@@ -144,7 +144,8 @@ def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | N
         encoder = _warmed(config, workspace) if config.scoring.warm_steps else Encoder(pretrained.model)
     train = workspace.examples(config, "train", config.scoring.max_length)
     examples = sample(train, config.scoring.samples, config.scoring.seed)
-    richness, correlation = score_examples(encoder, examples, padding(pretrained.tokenizer), config.scoring.xi)
+    sequences = single_sequences(examples)  # each choice of an example is a text of its own
+    richness, correlation = score_examples(encoder, sequences, padding(pretrained.tokenizer), config.scoring.xi)
     found = {
         "schema": SCORES_SCHEMA,
         "backbone": config.backbone.name,
@@ -238,6 +239,7 @@ def _scores_path(config: RunConfig, workspace: Workspace) -> Path:
         "backbone": workspace.pretrained(config.backbone, task, config.dropout).identity,
         "data": workspace.rows(config.task).fingerprint["train"],
         "scoring": config.scoring.model_dump(),
+        "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }
     if config.scoring.warm_steps:
         training = ("seed", "epochs", "batch_size", "learning_rate", "weight_decay", "warmup", "schedule", "max_length")
