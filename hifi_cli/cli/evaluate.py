@@ -15,6 +15,7 @@ def evaluate(
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
     seeds: options.Seeds = "1",
+    shots: options.Shots = None,
     split: Annotated[
         Literal["validation", "test"], typer.Option(help="Reproduce the reported scores, or predict the test split.")
     ] = "validation",
@@ -37,7 +38,9 @@ def evaluate(
     if run_dir:
         paths = [run_dir]
     else:
-        configs = options.configurations(task=task, method=method, backbone=backbone, protocol=protocol, seeds=seeds)
+        configs = options.configurations(
+            task=task, method=method, backbone=backbone, protocol=protocol, seeds=seeds, extra={"shots": shots}
+        )
         paths = [RunDirectory.of(config, results_dir).path for config in configs]
     workspace = Workspace(results_dir, data_dir)
     if split == "validation":

@@ -16,7 +16,7 @@ def train(
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
     seeds: options.Seeds = "1",
     heads: Annotated[Path | None, typer.Option(help="Tune the heads in this file instead of choosing.")] = None,
-    shots: Annotated[int | None, typer.Option(help="Few-shot: so many training rows per class.")] = None,
+    shots: options.Shots = None,
     limit: Annotated[int | None, typer.Option(help="Use only so many examples of each split.")] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),

@@ -1,9 +1,10 @@
 """Rows from a data set on the Hugging Face hub, or from a local copy of such a repository."""
 
+from pathlib import Path
 from typing import Any
 
 from hifi_cli import hub as hubs
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
 from hifi_cli.tasks import formats
 from hifi_cli.tasks.local import warn_of_count
@@ -20,41 +21,43 @@ def load(spec: TaskSpec, hub: HubDataset) -> Dataset:
         MissingError: neither the hub nor a cached copy answers.
         UsageError: columns or label names are not those of the task.
     """
-    commit = hubs.commit("dataset", hub.id, hub.revision)
     splits: dict[Split, list[Row]] = {}
     tables: dict[str | None, Any] = {}
+    commits: dict[str, None] = {}  # as a set that keeps its order
     for split, name in hub.splits.items():
         elsewhere, _, own = name.rpartition("/")
         config = elsewhere or hub.config
         if config not in tables:
-            tables[config] = _tables(hub, config, commit)
+            tables[config], commit = _tables(hub, config)
+            commits[commit or ""] = None
         if own in tables[config]:
             splits[split] = _rows(spec, hub, tables[config][own], own, labelled=is_labelled(split))
             warn_of_count(spec, split, len(splits[split]), f"{hub.id}, {own}")
         elif is_labelled(split):
             raise UsageError(f"{hub.id} has no split '{own}'; there are {', '.join(tables[config])}")
     fingerprint = {split: digest([_content(row) for row in rows], 64) for split, rows in splits.items()}
-    return Dataset(splits, fingerprint, {"hub": hub.id, "config": hub.config or "", "commit": commit or ""})
+    return Dataset(splits, fingerprint, {"hub": hub.id, "config": hub.config or "", "commit": " ".join(commits)})
 
 
-def _tables(hub: HubDataset, config: str | None, commit: str | None) -> Any:
-    """The splits of a configuration; where the repository is a script, those of the hub's own conversion."""
+def _tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
+    """The splits of a configuration, or where it cannot be read (a script), of the hub's own conversion; and the commit."""
     from datasets import load_dataset
     from datasets.utils.logging import disable_progress_bar, set_verbosity_error
 
     disable_progress_bar()
     set_verbosity_error()
+    commit = hubs.commit("dataset", hub.id, hub.revision)
     try:
-        return load_dataset(hub.id, config, revision=commit or hub.revision)
-    except RuntimeError as error:
-        if "scripts are no longer supported" not in str(error):
-            raise hubs.not_to_be_had("dataset", hub.id, error) from None
-    except (OSError, ValueError) as error:
-        raise hubs.not_to_be_had("dataset", hub.id, error) from None
-    try:
-        return load_dataset(hub.id, data_dir=config, revision=CONVERTED)
+        return load_dataset(hub.id, config, revision=commit or hub.revision), commit
     except (OSError, ValueError, RuntimeError) as error:
-        raise hubs.not_to_be_had("dataset", hub.id, error) from None
+        problem = hubs.not_to_be_had("dataset", hub.id, error)
+        if hub.revision or Path(hub.id).is_dir():
+            raise problem from None
+    try:
+        commit = hubs.commit("dataset", hub.id, CONVERTED)
+        return load_dataset(hub.id, data_dir=config, revision=commit or CONVERTED), commit
+    except (OSError, ValueError, RuntimeError, MissingError):
+        raise problem from None  # what was asked for is the error to tell
 
 
 def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: bool) -> list[Row]:

@@ -79,16 +79,21 @@ def tokenise(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], how: Encoding)
     """Tokenise once, without padding.
 
     Raises:
-        UsageError: a target word is cut off, or a window leaves no room for its context.
+        UsageError: a target word is cut off, or `max_length` leaves no room for two texts.
     """
     if spec.kind == "span":
         return _windows(tokenizer, rows, how)
     order = slice(None, None, -1 if how.swap_texts else 1)
-    texts = [sequence[order] for row in rows for sequence in row.sequences]
+    columns = [list(column) for column in zip(*(sequence[order] for row in rows for sequence in row.sequences), strict=True)]
+    is_pair = len(columns) == 2
+    room = _room(tokenizer, how) if is_pair else how.max_length
+    if is_pair and how.truncation != "longest_first":  # the text that is not to be cut must leave room for the other
+        whole = 1 if how.truncation == "only_first" else 0
+        columns[whole] = _shortened(tokenizer, columns[whole], room - 1)
     has_words = any(row.words for row in rows)
     encoded = tokenizer(
-        *(list(column) for column in zip(*texts, strict=True)),
-        truncation=how.truncation if len(texts[0]) > 1 else "only_first",
+        *columns,
+        truncation=how.truncation if is_pair else "only_first",
         max_length=how.max_length,
         return_offsets_mapping=has_words,
     )
@@ -134,16 +139,9 @@ def _tokens_of_words(encoded: Any, index: int, words: Sequence[Span], row: Row, 
 def _windows(tokenizer: Any, rows: Sequence[Row], how: Encoding) -> list[Example]:
     """Windows over each context, every one behind the question."""
     most = max(1, how.max_length // QUESTION_SHARE)
-    room = how.max_length - most - tokenizer.num_special_tokens_to_add(pair=True)
-    if room < 1:
-        raise UsageError(f"max_length={how.max_length} leaves no room for a question and its context; a larger one is wanted")
-    questions = [row.sequences[0][0].strip() for row in rows]
-    cut = tokenizer(questions, add_special_tokens=False, truncation=True, max_length=most, return_offsets_mapping=True)
-    questions = [
-        question[: offsets[-1][1]] for question, offsets in zip(questions, cut["offset_mapping"], strict=True)
-    ]
+    room = _room(tokenizer, how) - most
     encoded = tokenizer(
-        questions,
+        _shortened(tokenizer, [row.sequences[0][0].strip() for row in rows], most),
         [row.sequences[0][1] for row in rows],
         truncation="only_second",
         max_length=how.max_length,
@@ -160,6 +158,21 @@ def _windows(tokenizer: Any, rows: Sequence[Row], how: Encoding) -> list[Example
         row = rows[number]
         examples.append(Example(row, (_lists(encoded, index),), (), offsets, _answer(row, offsets)))
     return examples
+
+
+def _room(tokenizer: Any, how: Encoding) -> int:
+    """Tokens that the two texts of a pair may have together."""
+    room: int = how.max_length - tokenizer.num_special_tokens_to_add(pair=True)
+    if room < 2:
+        raise UsageError(f"max_length={how.max_length} leaves no room for two texts; a larger one is wanted")
+    return room
+
+
+def _shortened(tokenizer: Any, texts: list[str], most: int) -> list[str]:
+    """The texts' beginnings, of so many tokens at most."""
+    cut = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=most, return_offsets_mapping=True)
+    ends = [offsets[-1][1] if offsets else 0 for offsets in cut["offset_mapping"]]
+    return [text[:end] for text, end in zip(texts, ends, strict=True)]
 
 
 def _answer(row: Row, offsets: Sequence[Span]) -> Span:
