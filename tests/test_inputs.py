@@ -1,7 +1,5 @@
 """From rows to tokens, batches, loss and predictions: choices, target words and windows over long contexts."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import metrics, objectives, spans, spec
 from hifi_cli.tasks.batches import collate
 from hifi_cli.tasks.inputs import OUTSIDE, Encoding, Example, rows_of, single_sequences, tokenise
@@ -240,8 +238,10 @@ class Halves(evaluate.Metric):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_task_may_name_a_metric_of_evaluate(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    import socket
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("the network was tried"))
     path = tmp_path / "halves" / "halves.py"
     path.parent.mkdir()
     path.write_text(METRIC)
@@ -249,4 +249,5 @@ def test_a_task_may_name_a_metric_of_evaluate(tmp_path, monkeypatch):
     rows = [example.row for example in labelled([0, 1, 1, 0])]
     scores = metrics.compute(task, rows, np.array([0.0, 1, 0, 0]))
     assert scores == {"accuracy": 0.75, "halves": 0.375}
-    assert math.isclose(scores[task.primary], 0.375)
+    with pytest.raises(MissingError, match="the metric 'nowhere' of evaluate cannot be loaded"):
+        metrics.compute(task.model_copy(update={"evaluate": "nowhere"}), rows, np.zeros(4))
