@@ -265,6 +265,23 @@ def write_repository(directory, name, splits):
     return task.hub.model_copy(update={"id": str(directory)})
 
 
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda table: table.map(lambda _: {"label": -1}), "train, row 0: no label"),
+    (lambda table: table.remove_columns("label"), "train: no column 'label'"),
+    (lambda table: table.remove_columns("premise"), "train, row 0: no column 'premise'"),
+    (lambda table: table.map(lambda _: {"premise": " "}), "train, row 0: premise is empty"),
+])  # fmt: skip
+def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, message):
+    import datasets
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    columns, records = features("cb")
+    table = change(datasets.Dataset.from_list(records, features=columns))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": table, "validation": table})
+    with pytest.raises(UsageError, match=message):
+        hub.load(spec.load("cb"), HubDataset(id="somebody/copy"))
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_the_hub_gives_the_same_rows_as_the_official_files(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

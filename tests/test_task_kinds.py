@@ -5,12 +5,14 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import WORDS
 
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks.batches import collate
 
 ROWS = 24
 
@@ -87,6 +89,18 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kin
     finally:
         Path(tmp_path / "away").rename(every_kind / "MNLI" / "dev_mismatched.tsv")
     assert alone["metrics"] == {"accuracy": matched} and alone["further"] == {}
+
+
+def test_span_logits_are_first_the_start_then_the_end(make, every_kind, tmp_path):
+    workspace = Workspace(tmp_path / "results", every_kind)
+    prepared = runs.prepare(make("full-ft", task="squad"), workspace, None)
+    examples = workspace.examples(prepared.engine.config, "train", 32)[:3]
+    prepared.encoder.model.eval()
+    output = prepared.encoder.model(**collate(examples, prepared.engine.pad))
+    found = prepared.engine.logits(examples)
+    assert torch.equal(found[:, 0], output.start_logits) and torch.equal(found[:, 1], output.end_logits)
+    predicted = torch.from_numpy(prepared.engine.predict(examples)).float()
+    torch.testing.assert_close(predicted, found)
 
 
 def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, every_kind, tmp_path):
