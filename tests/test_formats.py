@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hifi_cli import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
 from hifi_cli.tasks import hub, local, spec, statistics
+from hifi_cli.tasks.inputs import load_rows
 from hifi_cli.tasks.spec import HubDataset, Row
 
 WIC = {"word": "run", "sentence1": "He ran home.", "sentence2": "A run of luck.", "idx": 0, "label": True, "start1": 3, "end1": 6, "start2": 2, "end2": 5, "version": 1.1}
@@ -264,6 +265,23 @@ def write_repository(directory, name, splits):
     return task.hub.model_copy(update={"id": str(directory)})
 
 
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda table: table.map(lambda _: {"label": -1}), "train, row 0: no label"),
+    (lambda table: table.remove_columns("label"), "train: no column 'label'"),
+    (lambda table: table.remove_columns("premise"), "train, row 0: no column 'premise'"),
+    (lambda table: table.map(lambda _: {"premise": " "}), "train, row 0: premise is empty"),
+])  # fmt: skip
+def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, message):
+    import datasets
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    columns, records = features("cb")
+    table = change(datasets.Dataset.from_list(records, features=columns))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": table, "validation": table})
+    with pytest.raises(UsageError, match=message):
+        hub.load(spec.load("cb"), HubDataset(id="somebody/copy"))
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_the_hub_gives_the_same_rows_as_the_official_files(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -302,6 +320,14 @@ def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypa
     data = hub.load(spec.load("cb"), HubDataset(id="aps/super_glue", config="cb"))
     assert data.splits["train"] == ROWS["cb"]
     assert asked == [("aps/super_glue", "cb", None, None), ("aps/super_glue", None, "cb", "refs/convert/parquet")]
+
+
+def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):
+    monkeypatch.setattr("hifi_cli.hub.commit", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("the hub was read"))
+    read(tmp_path, "cb", json.dumps(CB))
+    data = load_rows(spec.load("cb"), data_dir=tmp_path, results_dir=tmp_path, needed=())
+    assert data.splits["train"] == ROWS["cb"]
 
 
 def test_every_task_with_a_hub_names_its_splits_and_counts():

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hifi_cli import hub
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.registry import nearest
 from hifi_cli.tasks import spans
@@ -142,6 +143,8 @@ def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predi
     """The scores of a metric of the `evaluate` library, under the names it gives them."""
     import evaluate
 
+    if hub.is_offline():
+        evaluate.config.HF_EVALUATE_OFFLINE = True  # it does not know HF_HUB_OFFLINE
     try:
         metric = evaluate.load(name)
     except (OSError, ValueError, ImportError) as error:

@@ -1,0 +1,159 @@
+"""Submission files: what the servers take, and what is refused."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hifi_cli import registry
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.tasks import spec, submission
+from hifi_cli.tasks.spec import Row
+
+PREDICTIONS = 4  # rows of every test split here
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Every task's test splits have four rows."""
+    load = spec.load
+
+    def shrunk(name):
+        task = load(name)
+        return task.model_copy(update={"rows": dict.fromkeys(task.rows, PREDICTIONS)})
+
+    monkeypatch.setattr(spec, "load", shrunk)
+    return shrunk
+
+
+def rows(task):
+    if task.format == "multirc":
+        ids = [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)]
+        return [Row("-".join(map(str, one)), (("p", "q"),), None, group=f"{one[0]}-{one[1]}") for one in ids]
+    return [Row(str(at), (("x",),), None) for at in range(PREDICTIONS)]
+
+
+def write_all(benchmark, load, directory):
+    for name, _, split in submission.tasks_by_file(benchmark).values():
+        task = load(name)
+        values = np.array([-0.5, 1.25, 5.5, 3.0]) if task.kind == "regression" else np.array([0.0, 1, 1, 0])
+        submission.write(task, split, rows(task), values, directory)
+
+
+def test_glues_zip_holds_its_eleven_files_in_its_words(small, tmp_path):
+    write_all("glue", small, tmp_path)
+    with zipfile.ZipFile(submission.pack("glue", tmp_path)) as archive:
+        names = ["AX.tsv", "CoLA.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "MRPC.tsv", "QNLI.tsv", "QQP.tsv", "RTE.tsv", "SST-2.tsv", "STS-B.tsv", "WNLI.tsv"]
+        assert sorted(archive.namelist()) == sorted(names) and len(names) == 11
+        text = {name: archive.read(name).decode() for name in names}
+    assert text["RTE.tsv"] == "index\tprediction\n0\tentailment\n1\tnot_entailment\n2\tnot_entailment\n3\tentailment\n"
+    assert text["CoLA.tsv"] == "index\tprediction\n0\t0\n1\t1\n2\t1\n3\t0\n"
+    assert text["AX.tsv"] == text["MNLI-mm.tsv"] == "index\tprediction\n0\tentailment\n1\tneutral\n2\tneutral\n3\tentailment\n"
+    assert text["STS-B.tsv"] == "index\tprediction\n0\t0.000\n1\t1.250\n2\t5.000\n3\t3.000\n"  # kept in the scale's range
+
+
+def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
+    write_all("superglue", small, tmp_path)
+    found = {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in tmp_path.glob("*.jsonl")}
+    assert found["BoolQ"] == [{"idx": at, "label": label} for at, label in enumerate(["false", "true", "true", "false"])]
+    assert found["WSC"][:2] == [{"idx": 0, "label": "False"}, {"idx": 1, "label": "True"}]
+    assert found["COPA"][:2] == [{"idx": 0, "label": 0}, {"idx": 1, "label": 1}]
+    assert found["CB"][1] == {"idx": 1, "label": "contradiction"}
+    assert found["MultiRC"] == [
+        {"idx": 0, "passage": {"questions": [
+            {"idx": 0, "answers": [{"idx": 0, "label": 0}, {"idx": 1, "label": 1}]},
+            {"idx": 1, "answers": [{"idx": 2, "label": 1}]},
+        ]}},
+        {"idx": 1, "passage": {"questions": [{"idx": 2, "answers": [{"idx": 3, "label": 0}]}]}},
+    ]  # fmt: skip
+    with pytest.raises(MissingError, match=r"no superglue\.zip yet: .* lacks AX-b.jsonl, AX-g.jsonl, ReCoRD.jsonl, RTE.jsonl;"):
+        submission.pack("superglue", tmp_path)
+
+
+def test_rows_that_are_not_the_official_ones_are_refused(small, tmp_path):
+    task = small("rte")
+    with pytest.raises(UsageError, match=r"RTE\.tsv is refused: 3 rows, the official test split of RTE has 4"):
+        submission.write(task, "test", rows(task)[:3], np.zeros(3), tmp_path)
+    with pytest.raises(UsageError, match="row 0 of the test split has the id 1; the server counts them from 0"):
+        submission.write(task, "test", rows(task)[1:] + rows(task)[:1], np.zeros(4), tmp_path)
+    with pytest.raises(UsageError, match="task SQuAD has no submission"):
+        submission.of(spec.load("squad"))
+    assert not list(tmp_path.iterdir())
+
+
+GOOD = "index\tprediction\n0\tentailment\n1\tentailment\n2\tentailment\n3\tentailment\n"
+BAD_FILES = [
+    ("RTE.tsv", GOOD.replace("index", "id"), "line 1: the header is not index, prediction"),
+    ("RTE.tsv", GOOD.replace("2\tent", "3\tent"), "line 4: index 2, a tab and a prediction are wanted"),
+    ("RTE.tsv", GOOD.replace("1\tentailment", "1\tneutral"), "line 3: 'neutral' is not what the server wants"),
+    ("RTE.tsv", GOOD.replace("3\tentailment\n", ""), "3 predictions, the official test split has 4 rows"),
+    ("STS-B.tsv", GOOD.replace("entailment", "6.0"), "line 2: '6.0' is not what the server wants"),
+    ("STS-B.tsv", GOOD.replace("entailment", "much"), "line 2: 'much' is not what the server wants"),
+    ("STS-B.tsv", GOOD.replace("entailment", "nan"), "line 2: 'nan' is not what the server wants"),
+    ("COPA.jsonl", '{"idx": 0, "label": "0"}\n', "1 predictions"),
+    ("COPA.jsonl", "".join(f'{{"idx": {at}, "label": "0"}}\n' for at in range(4)), "line 1: '0' is not what the server wants"),
+    ("COPA.jsonl", '{"idx": 1, "label": 0}\n', "line 1: idx 0 is wanted"),
+    ("COPA.jsonl", "3\n", "line 1: not a JSON object with idx and label"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD_FILES)
+def test_a_file_the_server_would_not_take_is_named_with_its_line(small, tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_text(text)
+    task = small({"RTE.tsv": "rte", "STS-B.tsv": "stsb", "COPA.jsonl": "copa"}[name])
+    with pytest.raises(UsageError) as error:
+        submission.check(task, "test", path)
+    assert message in str(error.value) and str(path) in str(error.value)
+
+
+def test_every_official_file_but_three_comes_from_a_task_here():
+    assert set(submission.tasks_by_file("glue")) == set(submission.FILES["glue"])
+    assert set(submission.FILES["superglue"]) - set(submission.tasks_by_file("superglue")) == {"AX-b.jsonl", "AX-g.jsonl", "ReCoRD.jsonl", "RTE.jsonl"}
+    for name in registry.names("tasks"):
+        how = spec.load(name).submission
+        assert not how or set(how.files.values()) <= set(submission.FILES[how.benchmark])
+
+
+def test_the_majority_is_of_the_training_rows():
+    task = spec.load("wnli")
+    assert submission.majority(task, [Row(str(at), (("x",),), label) for at, label in enumerate([1, 0, 1])]) == 1
+    assert submission.majority(task, [Row(str(at), (("x",),), label) for at, label in enumerate([1, 0])]) == 0
+
+
+def test_eval_writes_the_files_of_a_run_and_fills_in_wnli(tiny, hifi, data, small, tmp_path):
+    folder = data / "WNLI"
+    folder.mkdir(exist_ok=True)
+    pairs = "".join(f"{at}\tthe dog\tthe cat\t{int(at < 3)}\n" for at in range(4))
+    for name in ("train", "dev"):
+        (folder / f"{name}.tsv").write_text(f"index\tsentence1\tsentence2\tlabel\n{pairs}")
+    test = "index\tsentence1\tsentence2\n" + "".join(f"{at}\tthe dog {'sees ' * at}\tthe cat\n" for at in range(4))
+    for name in ("RTE", "WNLI"):
+        (data / name / "test.tsv").write_text(test)
+    try:
+        assert tiny("train", "--method", "full-ft").code == 0
+        plain = tiny("eval", "--method", "full-ft", "--split", "test")
+        assert plain.code == 0, plain.err
+        (written,) = plain.out.split()
+        lines = [json.loads(line) for line in Path(written).read_text().splitlines()]
+        assert [line["id"] for line in lines] == ["0", "1", "2", "3"] and all(line["label"] is None for line in lines)
+        answer = tiny("eval", "--method", "full-ft", "--split", "test", "--submission", tmp_path / "out")
+        assert answer.code == 3
+        assert "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv, SST-2.tsv, STS-B.tsv" in answer.err
+        assert "WNLI.tsv was filled with the commonest training label, entailment" in answer.err
+        predicted = [line.split("\t")[1] for line in (tmp_path / "out" / "RTE.tsv").read_text().splitlines()[1:]]
+        assert predicted == [line["prediction"] for line in lines]
+        assert (tmp_path / "out" / "WNLI.tsv").read_text() == "index\tprediction\n" + "".join(f"{at}\t1\n" for at in range(4))
+        write_all("glue", small, tmp_path / "out")
+        done = tiny("eval", "--method", "full-ft", "--split", "test", "--submission", tmp_path / "out")
+        assert done.code == 0 and done.out.split()[-1] == str(tmp_path / "out" / "glue.zip")
+        wrong = tiny("eval", "--method", "full-ft", "--submission", tmp_path / "out")
+        assert wrong.code == 2 and "--split test" in wrong.err
+        (data / "RTE" / "test.tsv").write_text(test.rpartition("3\t")[0])
+        short = tiny("eval", "--method", "full-ft", "--split", "test", "--submission", tmp_path / "out")
+        assert short.code == 2 and "RTE.tsv is refused: 3 rows" in short.err
+    finally:  # the data are the session's
+        for name in ("RTE", "WNLI"):
+            (data / name / "test.tsv").unlink()

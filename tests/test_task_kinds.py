@@ -1,0 +1,113 @@
+"""Tasks that are not plain classification, from their files through training to a reloaded run."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import WORDS
+
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks.batches import collate
+
+ROWS = 24
+
+
+@pytest.fixture(scope="module")
+def every_kind(tmp_path_factory):
+    """COPA, SWAG, SQuAD, MultiRC and MNLI whose answers begin with a word of their own."""
+    root, rng = tmp_path_factory.mktemp("kinds"), random.Random(0)
+
+    def text(words=4):
+        return " ".join(rng.choice(WORDS[6:]) for _ in range(words))
+
+    def lines(path, rows):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+    for split, name in (("train", "train"), ("validation", "val")):
+        copa, multirc, swag, questions = [], [], [",".join(["sent1", "sent2", *(f"ending{at}" for at in range(4)), "label"])], []
+        for at in range(ROWS):
+            label, endings = at % 2, [f"cat {text()}", f"cat {text()}"]
+            endings[label] = f"dog {text()}"
+            copa.append(json.dumps({"premise": f"{text()}.", "choice1": endings[0], "choice2": endings[1], "question": "cause", "label": label, "idx": at}))
+            swag.append(",".join([text(), "the", *endings, f"cat {text()}", f"cat {text()}", str(label)]))
+            answers = [{"text": ending, "idx": place, "label": int(place == label)} for place, ending in enumerate(endings)]
+            multirc.append(json.dumps({"idx": at, "passage": {"text": text(), "questions": [{"question": text(2), "idx": at, "answers": answers}]}}))
+            answer = {"text": ("dog", "cat")[label], "answer_start": len(before := text(9)) + 1}
+            questions.append({"context": f"{before} {answer['text']} {text(12)}", "qas": [{"id": f"q{at}", "question": "the animal", "answers": [answer]}]})
+        lines(root / "COPA" / f"{name}.jsonl", copa)
+        lines(root / "MultiRC" / f"{name}.jsonl", multirc)
+        lines(root / "swag" / f"{name}.csv", swag)
+        lines(root / "squad" / f"{'train' if split == 'train' else 'dev'}-v1.1.json", [json.dumps({"data": [{"title": "t", "paragraphs": questions}]})])
+    for name, shift in (("train", 0), ("dev_matched", 0), ("dev_mismatched", 1)):
+        pairs = [(("dog", "cat", "bird")[at % 3], ("entailment", "neutral", "contradiction")[(at + shift) % 3]) for at in range(ROWS)]
+        lines(root / "MNLI" / f"{name}.tsv", ["index\tsentence1\tsentence2\tgold_label", *(f"{at}\t{word} {text()}\t{word}\t{label}" for at, (word, label) in enumerate(pairs))])
+    return root
+
+
+CASES = {"copa": ["epochs=12"], "swag": ["epochs=12"], "multirc": ["epochs=12", "max_length=32"], "squad": ["epochs=30", "max_length=20", "stride=4"], "mnli": ["epochs=12"]}
+
+
+@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise"])
+@pytest.mark.parametrize("task", CASES)
+def test_a_run_learns_is_stored_and_is_made_again(make, every_kind, tmp_path, task, method):
+    workspace = Workspace(tmp_path / "results", every_kind)
+    config = make(method, *CASES[task], "learning_rate=0.003", task=task)
+    results = runs.run(config, workspace)
+    assert results["status"] == "done" and not results["collapsed"]
+    assert results["n_examples"] == dict.fromkeys(("train", "choosing", "reported"), ROWS * (2 if task == "multirc" else 1))
+    directory = RunDirectory.of(config, workspace.results_dir)
+    again = evaluate(directory.path, workspace)
+    assert again["largest_difference"] == 0 and again["scores"] == results["metrics"]
+    if method == "full-ft":
+        assert results["scores"]["best"] > {"copa": 0.8, "swag": 0.6, "multirc": 0.8, "squad": 0.5, "mnli": 0.8}[task]
+    if task == "squad":
+        predictions = directory.read_predictions()
+        assert [row["id"] for row in predictions] == [f"q{at}" for at in range(ROWS)]
+        assert results["metrics"]["span_em"] == sum([row["prediction"]] == row["label"] for row in predictions) / ROWS
+
+
+def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kind, tmp_path):
+    workspace = Workspace(tmp_path / "results", every_kind)
+    config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
+    results = runs.run(config, workspace)
+    matched, mismatched = results["metrics"]["accuracy"], results["metrics"]["accuracy_mismatched"]
+    assert matched > 0.8 and mismatched < 0.2  # the mismatched labels are shifted: whoever knows one set fails the other
+    assert results["scores"]["best"] == matched
+    assert results["further"]["mismatched"]["best"] == mismatched
+    lines = [json.loads(line) for line in (RunDirectory.of(config, workspace.results_dir).metrics).read_text().splitlines()]
+    by_epoch = [line["accuracy_mismatched"] for line in lines if "epoch" in line]
+    assert results["further"]["mismatched"] == {"last": by_epoch[-1], "best": by_epoch[results["epochs"]["best"] - 1], "max": max(by_epoch)}
+    (every_kind / "MNLI" / "dev_mismatched.tsv").rename(tmp_path / "away")
+    try:
+        alone = runs.run(config, Workspace(tmp_path / "other", every_kind))
+    finally:
+        Path(tmp_path / "away").rename(every_kind / "MNLI" / "dev_mismatched.tsv")
+    assert alone["metrics"] == {"accuracy": matched} and alone["further"] == {}
+
+
+def test_span_logits_are_first_the_start_then_the_end(make, every_kind, tmp_path):
+    workspace = Workspace(tmp_path / "results", every_kind)
+    prepared = runs.prepare(make("full-ft", task="squad"), workspace, None)
+    examples = workspace.examples(prepared.engine.config, "train", 32)[:3]
+    prepared.encoder.model.eval()
+    output = prepared.encoder.model(**collate(examples, prepared.engine.pad))
+    found = prepared.engine.logits(examples)
+    assert torch.equal(found[:, 0], output.start_logits) and torch.equal(found[:, 1], output.end_logits)
+    predicted = torch.from_numpy(prepared.engine.predict(examples)).float()
+    torch.testing.assert_close(predicted, found)
+
+
+def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, every_kind, tmp_path):
+    workspace = Workspace(tmp_path / "results", every_kind)
+    config = make("full-ft", "max_length=16", "stride=2", "selection=holdout", "holdout=0.25", "limit=20", task="squad")
+    splits = runs.split_examples(config, workspace)
+    train, held = ({example.row.id for example in part} for part in (splits.train, splits.choosing))
+    assert len(train) == 15 and len(held) == 5 and not train & held
+    assert len(splits.train) > len(train)
+    assert {example.row.id for example in splits.reported} == {f"q{at}" for at in range(20)}
