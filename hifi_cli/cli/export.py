@@ -1,31 +1,45 @@
-"""`hifi export`: a finished run as a plain Hugging Face model directory."""
+"""`hifi export`: a finished run as a model directory."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hifi_cli import registry
 from hifi_cli.cli import options
+from hifi_cli.errors import UsageError
+
+FORMATS = ("hf", "delta")
 
 
 def export(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
     to: Annotated[Path, typer.Option(help="A new directory.")],
+    form: Annotated[str, typer.Option("--format", help="hf: plain, for transformers; delta: for hifi_cli.open_model.")] = "hf",
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write the trained model, merged, so that transformers opens it without this project."""
+    """Write the trained model, merged, so that transformers opens it without this project; or backbone and delta."""
     from hifi_cli.models import export as exports
+    from hifi_cli.runs import standalone
+    from hifi_cli.runs.directory import RunDirectory
     from hifi_cli.runs.evaluate import reload
     from hifi_cli.runs.workspace import Workspace
 
+    if form not in FORMATS:
+        raise UsageError(f"--format '{form}'{registry.nearest(form, FORMATS)}: {' or '.join(FORMATS)} is wanted")
     workspace = Workspace(results_dir, data_dir)
     prepared, _ = reload(run_dir, workspace)
-    prepared.method.merge(prepared.encoder)
     config = prepared.engine.config
-    tokenizer = workspace.pretrained(config).tokenizer
-    exports.export(prepared.encoder.model, tokenizer, to)
+    if form == "delta":
+        standalone.export(prepared, workspace, RunDirectory(run_dir).delta, to)
+    elif standalone.is_plain(prepared):
+        prepared.method.merge(prepared.encoder)
+        exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, to)
+    else:
+        what = f"method {config.method} adds modules" if prepared.method.adds_modules else "the run's task head is one"
+        raise UsageError(f"{what} that no plain Hugging Face model has: export with --format delta, for hifi_cli.open_model")
     options.logger.info(f"model: {to}")

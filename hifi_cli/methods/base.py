@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor, nn, no_grad
 
 from hifi_cli.config import RunConfig, Section, TrainingConfig, method_spec, parse
 from hifi_cli.errors import UsageError
@@ -179,6 +179,18 @@ def build(training: TrainingConfig, context: Context) -> Method:
     if chosen.needs_heads and context.heads is None:
         raise UsageError(f"method {training.method} needs chosen heads")
     return chosen(settings, context)
+
+
+def finish(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
+    """Bring a prepared model into the state of a finished run.
+
+    Raises:
+        UsageError: the delta does not fit.
+    """
+    for phase in method.phases()[1:]:
+        phase.begin(encoder)
+    with no_grad():
+        method.load_delta(encoder.model, delta)
 
 
 def train_only(encoder: Encoder, names: Iterable[str]) -> None:

@@ -1,5 +1,7 @@
 """A trained model as a plain Hugging Face directory."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,22 @@ def export(model: nn.Module, tokenizer: Any, to: Path) -> None:
     Raises:
         UsageError: the directory holds something already, or cannot be written.
     """
+    with new_directory(to):
+        model.save_pretrained(to, safe_serialization=True)  # type: ignore[operator]
+        tokenizer.save_pretrained(to)
+
+
+@contextmanager
+def new_directory(to: Path) -> Iterator[None]:
+    """Make a directory that must not hold anything yet, for what is written inside the `with`.
+
+    Raises:
+        UsageError: it holds something already, or cannot be written.
+    """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"{to} is there already; export into a new directory")
     try:
         to.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(to, safe_serialization=True)  # type: ignore[operator]
-        tokenizer.save_pretrained(to)
+        yield
     except OSError as error:
         raise UsageError(f"cannot write to {to}: {error.strerror}") from None

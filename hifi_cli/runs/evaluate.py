@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from hifi_cli.config import ScoringConfig, parse
 from hifi_cli.errors import RunFailed, UsageError
 from hifi_cli.files import file_digest, write_json
+from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.runs import selection
 from hifi_cli.runs.directory import RunDirectory
@@ -44,10 +44,7 @@ def reload(path: Path, workspace: Workspace) -> tuple[Prepared, dict[str, Any]]:
         raise UsageError(
             f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now"
         )
-    for phase in prepared.method.phases()[1:]:
-        phase.begin(prepared.encoder)
-    with torch.no_grad():
-        prepared.method.load_delta(prepared.encoder.model, tensors)
+    methods.finish(prepared.method, prepared.encoder, tensors)
     return prepared, results
 
 

@@ -16,6 +16,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.heads import HeadSpec
 from hifi_cli.runs import provenance, selection
 from hifi_cli.runs.checkpoint import Progress
 from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
@@ -57,6 +58,7 @@ class Prepared:
     method: Method
     encoder: Encoder
     engine: Engine
+    head: HeadSpec
     identity: str
     plain_parameters: int
 
@@ -72,7 +74,7 @@ def prepare(config: RunConfig, workspace: Workspace, heads: methods.Heads | None
     method = methods.build(config, Context(heads, pretrained.fresh, config.seed, config.stage1))
     method.prepare(encoder)
     engine.to_device()
-    return Prepared(task, method, encoder, engine, pretrained.identity, plain)
+    return Prepared(task, method, encoder, engine, workspace.head(config), pretrained.identity, plain)
 
 
 def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | None:

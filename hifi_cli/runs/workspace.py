@@ -33,10 +33,14 @@ class Workspace:
             self._rows[task] = inputs.load_rows(self.task(task), data_dir=self.data_dir, results_dir=self.results_dir)
         return self._rows[task]
 
+    def head(self, config: RunConfig) -> HeadSpec:
+        """The head of a run's task."""
+        task = self.task(config.task)
+        return HeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.head)
+
     def pretrained(self, config: RunConfig) -> Pretrained:
         """A run's backbone with the head of its task."""
-        task = self.task(config.task)
-        head = HeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.head)
+        head = self.head(config)
         key = f"{config.backbone.model_dump_json()} {head} {config.dropout}"
         if key not in self._pretrained:
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice

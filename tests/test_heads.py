@@ -1,0 +1,113 @@
+"""Task heads: EH-FT's two layers, the one logit of two classes, WiC's target words, choices."""
+
+import json
+import random
+
+import pytest
+import torch
+from conftest import FAMILIES, HIDDEN, WORDS
+
+from hifi_cli.methods import base
+from hifi_cli.models.heads import word_states
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks import objectives
+from hifi_cli.tasks.batches import collate
+
+MLP = ["head.kind=mlp", "head.width=24", "head.activation=relu"]
+PAD = {"input_ids": 0, "token_type_ids": 0}
+
+
+@pytest.fixture(scope="module")
+def superglue(tmp_path_factory):
+    """WiC whose label is whether the target word comes first in the second sentence, and COPA whose answer begins with `dog`."""
+    root, rng = tmp_path_factory.mktemp("superglue"), random.Random(0)
+    for task in ("WiC", "COPA"):
+        (root / task).mkdir()
+    for name in ("train", "val"):
+        wic, copa = [], []
+        for at in range(48):
+            rest = " ".join(rng.choice(WORDS[6:]) for _ in range(4))
+            label = at % 2
+            one, two = f"{rest} fish", f"fish {rest}" if label else f"{rest} fish"
+            spans = {"start1": one.index("fish"), "end1": len(one), "start2": two.index("fish"), "end2": two.index("fish") + 4}
+            wic.append(json.dumps({"word": "fish", "sentence1": one, "sentence2": two, "idx": at, "label": bool(label), **spans}))
+            choices = [f"cat {rest}", f"cat {rest}"]
+            choices[label] = f"dog {rest}"
+            copa.append(json.dumps({"premise": f"{rest}.", "choice1": choices[0], "choice2": choices[1], "question": "cause", "label": label, "idx": at}))
+        (root / "WiC" / f"{name}.jsonl").write_text("\n".join(wic) + "\n")
+        (root / "COPA" / f"{name}.jsonl").write_text("\n".join(copa) + "\n")
+    return root
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("one_logit", [False, True])
+def test_the_mlp_reads_the_raw_first_token(make, workspace, family, one_logit):
+    config = make("full-ft", *MLP, f"head.one_logit={one_logit}", family=family)
+    prepared = runs.prepare(config, workspace, None)
+    model = prepared.encoder.model.eval()
+    examples = runs.split_examples(config, workspace).train[:5]
+    batch = collate(examples, PAD)
+    first = prepared.encoder.base(**batch).last_hidden_state[:, 0]
+    hidden, output = model.head.hidden, model.head.output
+    assert (hidden.in_features, hidden.out_features, output.out_features) == (HIDDEN, 24, 1 if one_logit else 2)
+    by_hand = torch.relu(first @ hidden.weight.T + hidden.bias) @ output.weight.T + output.bias
+    torch.testing.assert_close(model(**batch).logits, by_hand)
+    assert not any("pooler" in name for name, _ in model.named_parameters())
+    assert set(base.head_names(prepared.encoder)) == {f"head.{layer}.{kind}" for layer in ("hidden", "output") for kind in ("weight", "bias")}
+
+
+def test_the_mlp_starts_as_configured_and_follows_the_seed(make, workspace):
+    heads = [workspace.encoder(make("full-ft", *MLP, "head.width=512", seed=seed))[0].model.head for seed in (1, 1, 2)]
+    assert float(heads[0].hidden.weight.detach().std()) == pytest.approx(0.005, rel=0.05)
+    assert float(heads[0].hidden.bias.detach().abs().max()) <= HIDDEN**-0.5
+    assert torch.equal(heads[0].hidden.weight, heads[1].hidden.weight)
+    assert not torch.equal(heads[0].hidden.weight, heads[2].hidden.weight)
+
+
+def test_one_logit_is_binary_cross_entropy(make, workspace):
+    config = make("full-ft", *MLP, "head.one_logit=true")
+    prepared = runs.prepare(config, workspace, None)
+    examples = runs.split_examples(config, workspace).train[:6]
+    z = torch.tensor([[2.0], [-1.0], [0.3], [0.0], [-3.0], [5.0]])
+    y = torch.tensor([float(example.row.label) for example in examples])
+    p = torch.sigmoid(z[:, 0])
+    by_hand = -(y * p.log() + (1 - y) * (1 - p).log()).sum()
+    torch.testing.assert_close(objectives.loss(prepared.task, z, examples), by_hand)
+    two = torch.cat([torch.zeros_like(z), z], 1)  # the same as two logits of which the first is 0
+    torch.testing.assert_close(objectives.loss(prepared.task, two, examples), by_hand)
+
+
+@pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit", "lora"])
+@pytest.mark.parametrize("head", [["head.kind=pooler"], [*MLP, "head.one_logit=true"]])
+@pytest.mark.parametrize("task", ["rte", "wic", "copa"])
+def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path, method, head, task):
+    workspace = Workspace(tmp_path / "results", data if task == "rte" else superglue)
+    rate = 0.02 if method == "lora" else 0.004
+    config = make(method, *head, "epochs=15", f"learning_rate={rate}", "dropout=0.0", task=task)
+    results = runs.run(config, workspace)
+    assert results["scores"]["best"] > 0.65
+    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace)["largest_difference"] == 0
+
+
+def test_word_states_are_means_over_the_words_tokens():
+    states = torch.randn(2, 7, 3)
+    spans = torch.tensor([[[1, 2], [3, 6]], [[0, 4], [6, 7]]])
+    found = word_states(states, spans)
+    for example in range(2):
+        for word, (first, last) in enumerate(spans[example].tolist()):
+            torch.testing.assert_close(found[example, word], states[example, first:last].mean(0))
+
+
+def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):
+    workspace = Workspace(tmp_path / "results", superglue)
+    config = make("full-ft", *MLP, task="wic")
+    prepared = runs.prepare(config, workspace, None)
+    assert prepared.encoder.model.head.hidden.in_features == 5 * HIDDEN
+    examples = runs.split_examples(config, workspace).train[:4]
+    batch = collate(examples, PAD)
+    fish = workspace.pretrained(config).tokenizer.convert_tokens_to_ids("fish")
+    for row, spans in zip(batch["input_ids"], batch["word_spans"], strict=True):
+        assert [row[first:last].tolist() for first, last in spans.tolist()] == [[fish], [fish]]
