@@ -85,8 +85,8 @@ def test_one_logit_is_binary_cross_entropy(make, workspace):
 @pytest.mark.parametrize("task", ["rte", "wic", "copa"])
 def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path, method, head, task):
     workspace = Workspace(tmp_path / "results", data if task == "rte" else superglue)
-    rate = 0.02 if method == "lora" else 0.004
-    config = make(method, *head, "epochs=15", f"learning_rate={rate}", "dropout=0.0", task=task)
+    rate = {"lora": 0.02, "full-ft": 0.004, "eh-ft-bitfit": 0.004}[method]
+    config = make(method, *head, "epochs=25", f"learning_rate={rate}", "dropout=0.0", task=task)
     results = runs.run(config, workspace)
     assert results["scores"]["best"] > 0.65
     assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace)["largest_difference"] == 0
