@@ -26,7 +26,7 @@ def _csv(table: Table) -> str:
     for line in table.lines:
         values: list[Any] = []
         for cell, several in zip(line.cells, full, strict=True):
-            value = cell.mean if cell.text is None else cell.text
+            value = cell.text if cell.mean is None else cell.mean
             values += [value, cell.deviation, len(cell.samples) if line.source == "runs" else None] if several else [value]
         writer.writerow([line.label, line.source, *values])
     return stream.getvalue()
@@ -61,7 +61,7 @@ def _line(table: Table, line: Line) -> dict[str, Any]:
 def _cell(cell: Cell) -> dict[str, Any]:
     content: dict[str, Any] = {"mean": cell.mean, "std": cell.deviation}
     if cell.text is not None:
-        content = {"text": cell.text}
+        content = {"text": cell.text} if cell.mean is None else {"mean": cell.mean}
     if cell.samples:
         content["runs"] = [{"seed": one.seed, "score": one.score, "path": str(one.record.path)} for one in cell.samples]
     return {**content, **({"place": cell.place} if cell.place else {}), **({"notes": cell.notes} if cell.notes else {})}
