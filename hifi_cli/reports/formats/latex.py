@@ -11,7 +11,6 @@ _SPECIAL = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": r"$<$", ">": r"$>$",
 }  # fmt: skip
 _HEAD = r"""\documentclass{article}
-\usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
 \usepackage{booktabs}
 \usepackage[landscape,margin=1cm]{geometry}
