@@ -1,9 +1,11 @@
 """The paper's numbers under our own, and the difference of both."""
 
+from dataclasses import replace
+
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.spec import ColumnSpec, RowSpec
-from hifi_cli.reports.table import Cell, Line
+from hifi_cli.reports.table import Cell, Line, rounded
 
 
 def published_line(
@@ -31,12 +33,13 @@ def published_line(
 
 
 def difference_line(
-    ours: Line, paper: Line, metrics: list[tuple[str | None, str | None]], name: str, found: PublishedTable
+    ours: Line, paper: Line, metrics: list[tuple[str | None, str | None]], name: str, found: PublishedTable, decimals: int
 ) -> Line | None:
-    """Ours minus the paper's, where both are there and of the same metric; None where they share no column.
+    """Ours minus the paper's, both as printed, where they are of the same metric; None where they share no column.
 
     Args:
         metrics: of each column, ours and the paper's.
+        decimals: of our printed numbers.
     """
     cells = []
     for number, (mine, theirs) in enumerate(zip(ours.cells, paper.cells, strict=True)):
@@ -46,9 +49,10 @@ def difference_line(
         elif mine.mean is None or theirs.mean is None:
             cells.append(Cell())
         else:
-            cells.append(Cell(mean=mine.mean - theirs.mean))
+            cells.append(_difference(mine.mean, theirs.mean, decimals))
     if len(cells) > len(metrics) and ours.cells[len(metrics)].mean is not None:
-        cells[len(metrics)] = _difference_of_averages(ours.cells[len(metrics)], paper.cells[len(metrics)], name, found)
+        averages = ours.cells[len(metrics)], paper.cells[len(metrics)]
+        cells[len(metrics)] = _difference_of_averages(*averages, name, found, decimals)
     told = any(cell.mean is not None or cell.notes for cell in cells)
     return Line(ours.label, tuple(cells), "difference", ours.method) if told else None
 
@@ -87,11 +91,15 @@ def _average(found: PublishedTable, name: str, columns: list[ColumnSpec], cells:
     return Cell(mean=sum(means) / len(means), notes=(note,))
 
 
-def _difference_of_averages(ours: Cell, paper: Cell, name: str, found: PublishedTable) -> Cell:
+def _difference_of_averages(ours: Cell, paper: Cell, name: str, found: PublishedTable, decimals: int) -> Cell:
     """To the printed average; to that of the printed cells where the printed one does not follow from them."""
     checked = published.audit(found, name)
     if ours.mean is None or paper.mean is None:
         return Cell()
     if checked.verdict != "mismatch" or checked.recomputed is None or paper.mean != found.rows[name].average:
-        return Cell(mean=ours.mean - paper.mean)
-    return Cell(mean=ours.mean - float(checked.recomputed), notes=("to the average of the printed cells",))
+        return _difference(ours.mean, paper.mean, decimals)
+    return replace(_difference(ours.mean, float(checked.recomputed), decimals), notes=("to the average of the printed cells",))
+
+
+def _difference(ours: float, paper: float, decimals: int) -> Cell:
+    return Cell(mean=float(rounded(ours, decimals) - rounded(paper, decimals)))

@@ -61,7 +61,8 @@ def score_by_share(series: Sequence[Series], metric: str) -> Markup:
 
     parts = []
     for tick in ticks(low, high):
-        parts.append(_grid_line(_LEFT, y(tick), WIDTH - _RIGHT, y(tick)) + _text(_LEFT - 6, y(tick) + 4, f"{tick:g}", "end", "axis"))
+        label = _text(_LEFT - 6, y(tick) + 4, f"{tick:g}", "end", "axis")
+        parts.append(_grid_line(_LEFT, y(tick), WIDTH - _RIGHT, y(tick)) + label)
     for exponent in range(round(math.log10(left)), 3):
         at, bottom = x(10.0**exponent), height - _BOTTOM
         label = _text(at, bottom + 15, f"{10.0**exponent:g} %", "end" if exponent == 2 else "middle", "axis")

@@ -72,7 +72,8 @@ def build(spec: ScoresSpec, request: "Request") -> Table:
         label = row.label or (label_of("methods", row.method) if row.method else "")
         ours = _line(row.method, label, columns, runs, request.score, averaged=averaged) if row.method else None
         lines += [ours] if ours else []
-        lines += _papers_lines(row, label, ours, columns, metrics, reference[1], averaged=averaged) if reference else []
+        if reference:
+            lines += _papers_lines(row, label, ours, columns, metrics, reference[1], spec.decimals, averaged=averaged)
     return Table(
         title=_title(spec, mine, request.score),
         headings=headings,
@@ -109,6 +110,7 @@ def _papers_lines(
     columns: list[ColumnSpec],
     metrics: list[str | None],
     found: PublishedTable,
+    decimals: int,
     *,
     averaged: bool,
 ) -> list[Line]:
@@ -117,7 +119,7 @@ def _papers_lines(
         return [paper] if paper else []
     printed = [found.columns.get(column.published_name) for column in columns]
     pairs = list(zip(metrics, printed, strict=True))
-    difference = beside.difference_line(ours, paper, pairs, row.published_name or "", found)
+    difference = beside.difference_line(ours, paper, pairs, row.published_name or "", found, decimals)
     return [paper, difference] if difference else [paper]
 
 

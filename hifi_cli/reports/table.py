@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
 from hifi_cli.reports.records import Record
@@ -139,12 +140,18 @@ def number(heading: Heading, cell: Cell, *, signed: bool = False) -> str:
         return DASH
     if heading.decimals is None:
         return f"{cell.mean:.3g} %" if 0 < cell.mean < 1 else f"{cell.mean:.1f} %"
-    return f"{cell.mean:{'+' if signed else ''}.{heading.decimals}f}"
+    return f"{rounded(cell.mean, heading.decimals):{'+' if signed else ''}}"
 
 
 def deviation(heading: Heading, cell: Cell) -> str | None:
     """A cell's standard deviation as every format prints it; None where there is none."""
-    return None if cell.deviation is None or heading.decimals is None else f"{cell.deviation:.{heading.decimals}f}"
+    return None if cell.deviation is None or heading.decimals is None else str(rounded(cell.deviation, heading.decimals))
+
+
+def rounded(value: float, decimals: int) -> Decimal:
+    """A number as it is printed: halves go up, as in both papers' averages (55.95 is 56.0), and nothing is -0.0."""
+    exact = Decimal(f"{value:.9f}")  # binary fractions would make 55.949999999999996 of that mean
+    return exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP) + 0
 
 
 def line_label(line: Line) -> str:
@@ -155,7 +162,7 @@ def line_label(line: Line) -> str:
 def _places(heading: Heading, column: list[Cell]) -> dict[int, int]:
     if heading.best is None or heading.decimals is None:
         return {}
-    printed = {row: round(cell.mean, heading.decimals) for row, cell in enumerate(column) if cell.mean is not None}
+    printed = {row: rounded(cell.mean, heading.decimals) for row, cell in enumerate(column) if cell.mean is not None}
     order = sorted(set(printed.values()), reverse=heading.best == "high")[:2]
     if len(order) < 2:
         return {}
