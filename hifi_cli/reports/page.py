@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -113,7 +114,7 @@ def _origin(record: Record, out: Path) -> dict[str, Any]:
         "anchor": anchor(record),
         "content": record.content,
         "mark": record.unusable,
-        "link": os.path.relpath(record.path / "results.json", out.parent).replace(os.sep, "/"),
+        "link": quote(os.path.relpath(record.path / "results.json", out.parent).replace(os.sep, "/")),
         "commit": f"{commit}{' + changes' if git.get('changed') else ''}" if commit else "",
         "torch": (manifest.get("libraries") or {}).get("torch", ""),
         "device": manifest.get("device", ""),
