@@ -1,5 +1,6 @@
 """`hifi report`: one HTML file that needs nothing from elsewhere, and whose every number leads to its run."""
 
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -96,6 +97,15 @@ def test_published_numbers_and_named_tables(page, hifi):
     assert "is not a heads file" in hifi("report").err
 
 
+def test_labels_never_cover_one_another():
+    wanted = [50.0, 50.0, 51.0, 20.0, 205.0, 204.0, 203.0]
+    placed = charts._apart(wanted, 10, 206)
+    order = sorted(placed)
+    assert all(after - before >= charts._LABEL - 1e-9 for before, after in itertools.pairwise(order))
+    assert order[0] >= 10 and order[-1] <= 206
+    assert sorted(range(7), key=lambda index: placed[index]) == sorted(range(7), key=lambda index: wanted[index])
+
+
 def test_ticks_are_round_and_inside():
     assert charts.ticks(57.2, 81.9) == [60, 65, 70, 75, 80]
     assert charts.ticks(0.5, 1.5) == pytest.approx([0.6, 0.8, 1.0, 1.2, 1.4])
@@ -109,6 +119,6 @@ def test_points_stand_where_their_numbers_are():
     dots = re.findall(r'class="seed" cx="([\d.]+)" cy="([\d.]+)"', charts.score_by_share(series, "Acc."))
     (ax, low), (_, high), (bx, middle) = [(float(x), float(y)) for x, y in dots]
     assert high < middle < low and middle == pytest.approx((low + high) / 2, abs=0.1)
-    assert ax - bx == pytest.approx(charts.WIDTH - 44 - 12, abs=0.2)  # 1 % to 100 %: the whole axis
+    assert ax - bx == pytest.approx(charts.WIDTH - 44 - 112, abs=0.2)  # 1 % to 100 %: the whole axis
     rows = re.findall(r'class="seed" cx="([\d.]+)" cy="([\d.]+)"', charts.seeds(series, "Acc."))
     assert float(rows[0][0]) < float(rows[2][0]) < float(rows[1][0]) and rows[0][1] == rows[1][1] != rows[2][1]

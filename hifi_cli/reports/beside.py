@@ -25,7 +25,7 @@ def published_line(
     printed = found.rows[name]
     return Line(
         label=row.label or printed.label or label,
-        cells=(*cells, *(Cell() for _ in range(extra))),
+        cells=(*cells, *(Cell(text="") for _ in range(extra))),
         source="published",
         method=row.method,
         notes=(printed.note,) if printed.note else (),
@@ -47,7 +47,7 @@ def difference_line(
         if own and printed and own != printed:
             cells.append(Cell(notes=(f"ours is {own}, the paper's {printed}: no difference",)))
         elif mine.mean is None or theirs.mean is None:
-            cells.append(Cell())
+            cells.append(Cell(text=theirs.text if theirs.text == "" else None))
         else:
             cells.append(_difference(mine.mean, theirs.mean, decimals))
     if len(cells) > len(metrics) and ours.cells[len(metrics)].mean is not None:

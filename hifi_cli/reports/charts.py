@@ -6,13 +6,14 @@ Every function returns the SVG's text; numbers are scores in percent. A mark's `
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from markupsafe import Markup
 
 WIDTH = 360  # of every picture, in the units of its viewBox: the width of a phone, so that its letters stay readable there
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 10, 40
 _ROW = 24
+_LABEL = 15  # a label's height with the room above it
+_NAMES = 112  # room for the methods' names
 
 
 @dataclass(frozen=True)
@@ -46,40 +47,38 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def score_by_share(series: Sequence[Series], metric: str) -> Markup:
-    """Score against the share of parameters trained, on a logarithmic axis; seeds as dots, the mean as a labelled ring."""
-    height = 250
+    """Score against the share of parameters trained, on a logarithmic axis; seeds as dots, the mean as a named ring."""
+    bottom = _TOP + max(200, _LABEL * len(series))
     low, high = _padded([score for one in series for score in one.scores])
     left = 10.0 ** math.floor(math.log10(min(one.share for one in series)))
-    right = 100.0
-    decades = max(1.0, math.log10(right / left))
+    decades = max(1.0, math.log10(100 / left))
+    edge = WIDTH - _NAMES
 
     def x(share: float) -> float:
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * math.log10(share / left) / decades
+        return _LEFT + (edge - _LEFT) * math.log10(share / left) / decades
 
     def y(score: float) -> float:
-        return _TOP + (height - _TOP - _BOTTOM) * (high - score) / (high - low)
+        return _TOP + (bottom - _TOP) * (high - score) / (high - low)
 
     parts = []
     for tick in ticks(low, high):
         label = _text(_LEFT - 6, y(tick) + 4, f"{tick:g}", "end", "axis")
-        parts.append(_grid_line(_LEFT, y(tick), WIDTH - _RIGHT, y(tick)) + label)
+        parts.append(_line("grid", _LEFT, y(tick), edge, y(tick)) + label)
     for exponent in range(round(math.log10(left)), 3):
-        at, bottom = x(10.0**exponent), height - _BOTTOM
-        label = _text(at, bottom + 15, f"{10.0**exponent:g} %", "end" if exponent == 2 else "middle", "axis")
-        parts.append(_grid_line(at, _TOP, at, bottom) + label)
-    parts.append(_text(WIDTH / 2, height - 6, "share of parameters trained, with the task head", "middle", "axis"))
+        at = x(10.0**exponent)
+        parts.append(_line("grid", at, _TOP, at, bottom) + _text(at, bottom + 15, f"{10.0**exponent:g} %", "middle", "axis"))
+    parts.append(_text((_LEFT + edge) / 2, bottom + 34, "parameters trained, with the task head", "middle", "axis"))
+    heights = _apart([y(one.mean) for one in series], _TOP + 4, bottom - 2)
+    for one, at in zip(series, heights, strict=True):
+        name = _text(edge + 13, at + 4, _short(one.label, 18), "start", "label")
+        parts.append(_line("lead", x(one.share), y(one.mean), edge + 10, at) + name)
     for one in series:
         for seed, score in zip(one.seeds, one.scores, strict=True):
             parts.append(_dot(x(one.share), y(score), one, seed, score, metric))
-    for one, at in zip(series, _apart([y(one.mean) for one in series], [x(one.share) for one in series]), strict=True):
-        side = -1 if x(one.share) > WIDTH / 2 else 1
-        parts.append(
-            Markup('<circle class="mean" cx="{:.1f}" cy="{:.1f}" r="6"><title>{}</title></circle>').format(
-                x(one.share), y(one.mean), f"{one.label}: mean {one.mean:.1f} {metric}, {one.share:.3g} % trained"
-            )
-        )
-        parts.append(_text(x(one.share) + 11 * side, at + 4, one.label, "end" if side < 0 else "start", "label"))
-    return _svg(height, parts, f"score ({metric}) against share of parameters trained")
+        ring = Markup('<circle class="mean" cx="{:.1f}" cy="{:.1f}" r="6"><title>{}</title></circle>')
+        said = f"{one.label}: mean {one.mean:.1f} {metric}, {one.share:.3g} % trained"
+        parts.append(ring.format(x(one.share), y(one.mean), said))
+    return _svg(bottom + _BOTTOM, parts, f"score ({metric}) against share of parameters trained")
 
 
 def seeds(series: Sequence[Series], metric: str) -> Markup:
@@ -94,11 +93,11 @@ def seeds(series: Sequence[Series], metric: str) -> Markup:
     bottom = top + _ROW * len(series)
     parts = []
     for tick in ticks(low, high, 4):
-        parts.append(_grid_line(x(tick), top, x(tick), bottom) + _text(x(tick), bottom + 15, f"{tick:g}", "middle", "axis"))
+        parts.append(_line("grid", x(tick), top, x(tick), bottom) + _text(x(tick), bottom + 15, f"{tick:g}", "middle", "axis"))
     parts.append(_text((left + WIDTH - _RIGHT) / 2, height - 6, metric, "middle", "axis"))
     for row, one in enumerate(series):
         y = top + _ROW * (row + 0.5)
-        parts.append(_text(left - 10, y + 4, one.label, "end", "label"))
+        parts.append(_text(left - 10, y + 4, _short(one.label, 20), "end", "label"))
         bar = Markup('<rect class="bar" x="{:.1f}" y="{:.1f}" width="3" height="16" rx="1"/>')
         parts.append(bar.format(x(one.mean) - 1.5, y - 8))
         parts += [_dot(x(score), y, one, seed, score, metric) for seed, score in zip(one.seeds, one.scores, strict=True)]
@@ -136,14 +135,24 @@ def _padded(scores: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _apart(wanted: list[float], columns: list[float], distance: float = 14) -> list[float]:
-    """Heights of labels near the wanted ones that do not cover one another on the same side of the picture."""
-    placed: list[float] = list(wanted)
-    for side in (True, False):
-        order = sorted((index for index, x in enumerate(columns) if (x > WIDTH / 2) is side), key=lambda index: wanted[index])
-        for before, after in pairwise(order):
-            placed[after] = max(placed[after], placed[before] + distance)
+def _apart(wanted: list[float], top: float, bottom: float) -> list[float]:
+    """Heights of labels near the wanted ones, in their order, none nearer to the next than a label is high."""
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    placed = list(wanted)
+    floor = top
+    for index in order:
+        placed[index] = floor = max(wanted[index], floor)
+        floor += _LABEL
+    ceiling = bottom
+    for index in reversed(order):
+        placed[index] = ceiling = min(placed[index], ceiling)
+        ceiling -= _LABEL
     return placed
+
+
+def _short(label: str, most: int) -> str:
+    """A label that fits; its dots and ring carry the whole of it."""
+    return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
 def _dot(x: float, y: float, one: Series, seed: int, score: float, metric: str) -> Markup:
@@ -151,8 +160,9 @@ def _dot(x: float, y: float, one: Series, seed: int, score: float, metric: str) 
     return Markup('<circle class="seed" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}</title></circle>').format(x, y, said)
 
 
-def _grid_line(x1: float, y1: float, x2: float, y2: float) -> Markup:
-    return Markup('<line class="grid" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>').format(x1, y1, x2, y2)
+def _line(style: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
+    form = Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>')
+    return form.format(style, x1, y1, x2, y2)
 
 
 def _text(x: float, y: float, text: str, anchor: str, style: str) -> Markup:

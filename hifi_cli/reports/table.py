@@ -140,7 +140,8 @@ def number(heading: Heading, cell: Cell, *, signed: bool = False) -> str:
         return DASH
     if heading.decimals is None:
         return f"{cell.mean:.3g} %" if 0 < cell.mean < 1 else f"{cell.mean:.1f} %"
-    return f"{rounded(cell.mean, heading.decimals):{'+' if signed else ''}}"
+    printed = rounded(cell.mean, heading.decimals)
+    return f"{printed:{'+' if signed and printed else ''}}"
 
 
 def deviation(heading: Heading, cell: Cell) -> str | None:
