@@ -112,6 +112,15 @@ def test_a_difference_that_is_not_shown_is_not_equality(hifi):
     assert "a difference is not shown" in notes[0] and "neither is that they are equal" in notes[0]
 
 
+def test_pairs_without_a_difference_do_not_count(hifi):
+    for seed, gap in enumerate((0.0, 0.0, 0.01, 0.02, 0.03, 0.04), 1):
+        write_run("results", "full-ft", "rte", seed, 0.5)
+        write_run("results", "bitfit", "rte", seed, 0.5 + gap)
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    assert rows[0]["cells"]["Pairs"]["mean"] == 6 and rows[0]["cells"]["p"]["mean"] == 0.125
+    assert "smallest possible: 0.125" in notes[0] and "nothing may be concluded" in notes[0]
+
+
 def test_several_methods_are_corrected_for(hifi):
     grid("bitfit", "full-ft", seeds=range(1, 7))
     grid("hifi-layerwise", "full-ft", seeds=range(1, 7), gap=0.02)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from synthetic import write_run
 
+from hifi_cli.reports.table import rounded
+
 GOLDEN = Path(__file__).parent / "golden"
 USERS = """
 description: A user's own table
@@ -59,6 +61,14 @@ def test_formats_are_as_they_were(kind, users_table, hifi):
     if os.environ.get("HIFI_WRITE_GOLDEN"):
         golden.write_text(answer.out)
     assert answer.out == golden.read_text()
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "said"),
+    [(55.95, 1, "56.0"), (55.85, 1, "55.9"), (55.949999999999996, 1, "56.0"), (-0.04, 1, "0.0"), (87.125, 2, "87.13"), (100.0, 2, "100.00")],
+)
+def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
+    assert str(rounded(value, decimals)) == said
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX here")
