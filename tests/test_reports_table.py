@@ -1,17 +1,21 @@
 """`hifi table`: which runs enter a mean, what is said about the others, and every format."""
 
+import contextlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from synthetic import write_run
 
+from hifi_cli.reports import kinds
+from hifi_cli.reports.formats import text
+from hifi_cli.reports.records import Results
 from hifi_cli.reports.table import rounded
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -71,6 +75,30 @@ def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
     assert str(rounded(value, decimals)) == said
 
 
+def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
+    spec = kinds.load(users_table)
+    table = kinds.build(spec, kinds.Request(Results(Path("results")), published=True))
+    wide = text.render([table])
+    for width in (40, 60, 80, 100):
+        narrow = text.render([table], width=width)
+        drawn = [line for line in narrow.splitlines() if line[:1] in "┏┃┡│└"]
+        assert max(map(len, drawn)) <= width and "…" not in narrow
+        for printed in ("87.50 ±0.71", "68.00 [b,c]", "-0.22", "82.84 [a]"):
+            assert printed in wide and printed in narrow
+    assert "\x1b[1m88.50\x1b[0m ±0.71" in _on_a_terminal([table])
+
+
+def _on_a_terminal(tables):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    with contextlib.redirect_stdout(Terminal()), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERM", "xterm-256color")
+        patch.delenv("NO_COLOR", raising=False)
+        return text.render(tables, width=120)
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX here")
 def test_latex_compiles_as_it_is(users_table, hifi):
     assert hifi("table", users_table, "--published", "--compare-scores", "--format", "tex", "--out", "table.tex").code == 0
@@ -80,11 +108,11 @@ def test_latex_compiles_as_it_is(users_table, hifi):
 
 
 def test_latex_is_a_balanced_document(users_table, hifi):
-    text = hifi("table", users_table, "--published", "--format", "tex").out
-    opened, closed = re.findall(r"\\begin\{(\w+)\}", text), re.findall(r"\\end\{(\w+)\}", text)
+    latex = hifi("table", users_table, "--published", "--format", "tex").out
+    opened, closed = re.findall(r"\\begin\{(\w+)\}", latex), re.findall(r"\\end\{(\w+)\}", latex)
     assert sorted(opened) == sorted(closed) == ["document", "table", "tabular"]
-    assert r"Bit\_Fit \& more" in text and r"\usepackage{booktabs}" in text
-    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert r"Bit\_Fit \& more" in latex and r"\usepackage{booktabs}" in latex
+    body = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {6}
 
 
@@ -221,13 +249,10 @@ def test_two_thousand_runs_in_two_seconds_and_without_torch(tmp_path):
             for seed in range(20):
                 write_run(tmp_path / "results", f"method-{method}", task, seed, 0.5 + seed / 100)
     code = "import sys; sys.argv = ['hifi', 'table', '--format', 'csv']; from hifi_cli.cli.app import main\ntry: main()\nfinally: print('torch' in sys.modules)"
-    times = []
-    for _ in range(3):
-        began = time.monotonic()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-        times.append(time.monotonic() - began)
-        assert done.returncode == 0 and done.stdout.endswith("False\n")
-        assert len(done.stdout.splitlines()) == 22
-        if times[-1] < 2:
-            break
-    assert min(times) < 2, times
+    before = os.times()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    after = os.times()
+    assert done.returncode == 0 and done.stdout.endswith("False\n")
+    assert len(done.stdout.splitlines()) == 22
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    assert seconds < 2  # of the processor: a machine busy with other things must not fail it

@@ -2,15 +2,16 @@
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from hifi_cli.reports.table import Cell, Heading, Table, deviation, line_label, number
+from hifi_cli.reports.table import Table, deviation, line_label, number
 
 STYLES = {1: "bold", 2: "underline"}
+_WIDE = 10_000  # where nothing is wrapped: a file or a pipe
 
 
 def render(tables: Sequence[Table], width: int | None = None) -> str:
-    """Draw them one below the other, in colour on a terminal.
+    """Draw them one below the other, in colour on a terminal; a table too wide for it goes on below itself.
 
     Args:
         width: columns of the terminal; None: as it is, or as wide as needed where there is none.
@@ -31,28 +32,53 @@ def _draw(table: Table, width: int | None) -> str:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(title=table.title, title_justify="left", title_style="")
-    grid.add_column(table.corner, no_wrap=True)
-    for heading in table.headings:
-        grid.add_column(heading.label, justify="right", no_wrap=width is None and not sys.stdout.isatty())
-    for line in table.lines:
-        cells = [
-            Text(_cell(table, heading, cell, signed=line.source == "difference"), style=STYLES.get(cell.place or 0, ""))
-            for heading, cell in zip(table.headings, line.cells, strict=True)
-        ]
-        label = line_label(line) + _mark(table.marks(line.notes))
-        grid.add_row(Text(label), *cells, style="dim" if line.source != "runs" else "")
-    stream = io.StringIO()
     terminal = sys.stdout.isatty()
-    console = Console(file=stream, width=width or (None if terminal else 10_000), force_terminal=terminal)
-    console.print(grid)
+    stream = io.StringIO()
+    console = Console(file=stream, width=width or (None if terminal else _WIDE), force_terminal=terminal)
+    labels = [line_label(line) + _mark(table.marks(line.notes)) for line in table.lines]
+    cells = [_cells(table, row) for row in range(len(table.lines))]
+    for block in _blocks(table, labels, cells, console.width):
+        grid = Grid(title=table.title if block.start == 0 else None, title_justify="left", title_style="")
+        grid.add_column(table.corner, no_wrap=True, min_width=max(map(len, [table.corner, *labels])))
+        for column in block:
+            grid.add_column(table.headings[column].label, justify="right", min_width=_width(table, cells, column))
+        for line, label, row in zip(table.lines, labels, cells, strict=True):
+            parts = [(row[column], STYLES.get(line.cells[column].place or 0, "")) for column in block]
+            texts = [Text.assemble((start, style), rest, no_wrap=True) for (start, rest), style in parts]
+            grid.add_row(Text(label), *texts, style="dim" if line.source != "runs" else "")
+        console.print(grid)
     drawn = "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
     return f"{drawn}\n{below(table)}"
 
 
-def _cell(table: Table, heading: Heading, cell: Cell, *, signed: bool) -> str:
-    spread = deviation(heading, cell)
-    return number(heading, cell, signed=signed) + (f" ±{spread}" if spread else "") + _mark(table.marks(cell.notes))
+def _cells(table: Table, row: int) -> list[tuple[str, str]]:
+    """Of every cell of a line, the number and what follows it."""
+    line = table.lines[row]
+    found = []
+    for heading, cell in zip(table.headings, line.cells, strict=True):
+        spread = deviation(heading, cell)
+        rest = (f" ±{spread}" if spread else "") + _mark(table.marks(cell.notes))
+        found.append((number(heading, cell, signed=line.source == "difference"), rest))
+    return found
+
+
+def _blocks(table: Table, labels: list[str], cells: list[list[tuple[str, str]]], width: int) -> Iterator[range]:
+    """The columns in groups that fit beside the labels: a number cut off would be a wrong number."""
+    own = max(map(len, [table.corner, *labels])) + 4
+    first, used = 0, own
+    for column in range(len(table.headings)):
+        needed = _width(table, cells, column) + 3
+        if used + needed > width and column > first:
+            yield range(first, column)
+            first, used = column, own
+        used += needed
+    yield range(first, len(table.headings))
+
+
+def _width(table: Table, cells: list[list[tuple[str, str]]], column: int) -> int:
+    """The narrowest a column can be: no cell is wrapped, a heading between its words only."""
+    words = table.headings[column].label.split()
+    return max([len(word) for word in words] + [len(row[column][0]) + len(row[column][1]) for row in cells])
 
 
 def _mark(marks: str) -> str:
