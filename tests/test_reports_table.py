@@ -147,7 +147,7 @@ def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, h
         ({"data": {"train": "u", "validation": "v"}}, "1 run of other data left out"),
         ({"setting": "b"}, "1 run of other settings left out"),
         ({"split": "test"}, "1 run of other split left out"),
-        ({"limited": True}, "1 limited run left out"),
+        ({"limited": True, "setting": "limit"}, "1 limited run left out"),
         ({"collapsed": True}, "1 collapsed run left out"),
         ({"status": "diverged", "scores": None, "metrics": None}, "1 diverged run left out"),
     ],
@@ -166,6 +166,29 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
     else:
         assert cell["mean"] == pytest.approx(60.0)
         assert said.replace("left out", "counted") in cell["notes"]
+
+
+def test_a_run_with_two_marks_needs_both(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    write_run("results", "full-ft", "rte", 2, 0.7, limited=True, collapsed=True, setting="limit")
+    for words, mean, note in (
+        ("", 50.0, "1 collapsed run left out"),
+        ("collapsed", 50.0, "1 limited run left out"),
+        ("limited", 50.0, "1 collapsed run left out"),
+        ("limited,collapsed", 60.0, "1 collapsed and limited run counted"),
+    ):
+        cell = rows_of(hifi("table", "--format", "json", "--include", words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+        assert (cell["mean"], cell["notes"]) == (pytest.approx(mean), [note])
+
+
+def test_a_number_never_stands_under_another_metrics_name(hifi):
+    write_run("results", "bitfit", "mrpc", 1, 0.6, primary_metric="accuracy", metrics={"f1": 0.7})
+    write_run("results", "full-ft", "mrpc", 1, 0.8, primary_metric="f1")
+    content = json.loads(hifi("table", "--format", "json").out)
+    assert content["columns"][0] == "MRPC (Acc.)"
+    cells = {row["name"]: row["cells"]["MRPC (Acc.)"] for row in content["rows"]}
+    assert cells["bitfit"]["mean"] == 60.0 and cells["full-ft"]["mean"] is None
+    assert cells["full-ft"]["notes"] == ["1 run did not keep accuracy at the wanted epoch and is left out"]
 
 
 def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):

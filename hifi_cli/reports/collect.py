@@ -25,15 +25,18 @@ def comparable(found: Sequence[Record], seeds: Sequence[int], include: Iterable[
     if others := sorted({one.content["seed"] for one in found} - {one.content["seed"] for one in kept}):
         listed = ",".join(map(str, others))
         notes.append(f"{_runs(len(found) - len(kept))} of other seeds left out (--seeds {listed} takes them)")
-    for mark, count in Counter(one.unusable for one in kept if one.unusable).items():
-        counted = mark in include
-        notes.append(f"{_runs(count, str(mark))} {'counted' if counted else 'left out'}")
-    kept = [one for one in kept if not one.unusable or (one.unusable in include and one.content["scores"])]
-    equal, differing = _equal(kept)
-    if len(equal) < len(kept):
+    for mark, count in Counter(refused for one in kept if (refused := _refused(one, include))).items():
+        notes.append(f"{_runs(count, mark)} left out")
+    kept = [one for one in kept if not _refused(one, include)]
+    for marks, count in Counter(" and ".join(one.marks) for one in kept if one.marks).items():
+        notes.append(f"{_runs(count, marks)} counted")
+    asked = [one for one in kept if "limited" in one.marks]  # their settings differ by the limit at least
+    whole = [one for one in kept if one not in asked] or kept
+    equal, differing = _equal(whole)
+    if len(equal) < len(whole):
         counted = "unequal" in include
-        notes.append(f"{_runs(len(kept) - len(equal))} of other {differing} {'counted' if counted else 'left out'}")
-        kept = kept if counted else equal
+        notes.append(f"{_runs(len(whole) - len(equal))} of other {differing} {'counted' if counted else 'left out'}")
+        kept = kept if counted else [one for one in kept if one in equal or (one in asked and whole is not kept)]
     if seeds and kept and len(kept) < len(seeds):
         notes.append(f"{len(kept)} of {len(seeds)} seeds")
     return kept, notes
@@ -75,7 +78,7 @@ def missing(
     """
     wanted: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for task in dict.fromkeys(tasks):
-        final = {one.content["seed"] for one in there.get(task, []) if one.unusable in ("collapsed", "diverged")}
+        final = {one.content["seed"] for one in there.get(task, []) if {"collapsed", "diverged"} & set(one.marks)}
         final |= {one.content["seed"] for one in kept.get(task, [])}
         taken = {one.content["seed"] for one in there.get(task, [])}
         for forced in (False, True):
@@ -99,6 +102,11 @@ def _command(
     unknown = [f"{kind[:-1]} {name}" for kind, names in named.items() for name in names if name not in registry.names(kind)]
     remark = f"  # not there yet: {', '.join(unknown)}" if unknown else ""
     return shlex.join(["hifi", "train", *words]) + remark
+
+
+def _refused(record: Record, include: set[str]) -> str | None:
+    """The first of a run's marks that was not asked for."""
+    return next((mark for mark in record.marks if mark not in include), None)
 
 
 def _equal(kept: list[Record]) -> tuple[list[Record], str]:

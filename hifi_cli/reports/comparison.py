@@ -81,10 +81,13 @@ def paired(
         if len({str(side[seed].identity["data"]) for side in sides for seed in shared}) > 1:
             notes.append(f"{label_of('tasks', task)}: left out, the two methods ran on different data")
         elif shared:
-            differences[task] = {seed: _points(sides[0][seed], score) - _points(sides[1][seed], score) for seed in shared}
-    if not differences:
+            found = {seed: _difference(sides[0][seed], sides[1][seed], score) for seed in shared}
+            differences[task] = {seed: value for seed, value in found.items() if value is not None}
+            if lost := len(found) - len(differences[task]):
+                notes.append(f"{label_of('tasks', task)}: {_counted(lost, 'pair')} without a common metric left out")
+    if not any(differences.values()):
         raise MissingError(f"{first} and {second} share no task and seed with a usable run; make them with hifi train")
-    counts = Counter(one.content["method"] for one in records if one.unusable in ("collapsed", "diverged")
+    counts = Counter(one.content["method"] for one in records if {"collapsed", "diverged"} & set(one.marks)
                      and (not tasks or one.content["task"] in tasks))  # fmt: skip
     return Pairs(first, second, differences, (counts[first], counts[second]), notes)
 
@@ -148,8 +151,11 @@ def conclusion(pairs: Pairs, found: Evidence, corrected: float, comparisons: int
     return "; ".join(parts)
 
 
-def _points(record: Record, score: str | None) -> float:
-    return 100 * (record.score(score) or 0.0)
+def _difference(first: Record, second: Record, score: str | None) -> float | None:
+    """In points, of the first run's primary metric; None where the second did not keep that."""
+    metric = first.content["primary_metric"]
+    values = first.score(score, metric), second.score(score, metric)
+    return None if values[0] is None or values[1] is None else 100 * (values[0] - values[1])
 
 
 def _line(pairs: Pairs, found: Evidence, corrected: float, tasks: list[str]) -> Line:

@@ -53,7 +53,7 @@ def render(tables: Sequence[Table], records: Sequence[Record], results_dir: Path
         sections=[Section(one, pictures(one)) for one in tables],
         heatmaps=heatmaps(results_dir),
         runs=[_origin(record, out) for record in records],
-        marks=sum(bool(record.unusable) for record in records),
+        marks=sum(bool(record.marks) for record in records),
     )
 
 
@@ -113,7 +113,7 @@ def _origin(record: Record, out: Path) -> dict[str, Any]:
     return {
         "anchor": anchor(record),
         "content": record.content,
-        "mark": record.unusable,
+        "mark": " and ".join(record.marks),
         "link": quote(os.path.relpath(record.path / "results.json", out.parent).replace(os.sep, "/")),
         "commit": f"{commit}{' + changes' if git.get('changed') else ''}" if commit else "",
         "torch": (manifest.get("libraries") or {}).get("torch", ""),

@@ -80,11 +80,11 @@ class Record:
             raise UsageError(f"{path} is damaged ({error}); train the run again with --force") from None
 
     @property
-    def unusable(self) -> str | None:
-        """Why the run must not enter a mean unasked: `diverged`, `collapsed` or `limited`."""
+    def marks(self) -> list[str]:
+        """Why the run must not enter a mean unasked: `diverged`, or `collapsed`, `limited` or both."""
         if self.content["status"] != "done":
-            return str(self.content["status"])
-        return next((mark for mark in ("collapsed", "limited") if self.content[mark]), None)
+            return [str(self.content["status"])]
+        return [mark for mark in ("collapsed", "limited") if self.content[mark]]
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def build(spec: ScoresSpec, request: "Request") -> Table:
     lines: list[Line] = []
     for row in rows:
         label = row.label or (label_of("methods", row.method) if row.method else "")
-        ours = _line(row.method, label, columns, runs, request.score, averaged=averaged) if row.method else None
+        ours = _line(row.method, label, columns, metrics, runs, request.score, averaged=averaged) if row.method else None
         lines += [ours] if ours else []
         if reference:
             lines += _papers_lines(row, label, ours, columns, metrics, reference[1], spec.decimals, averaged=averaged)
@@ -91,11 +91,20 @@ def _collected(mine: list[Record], spec: ScoresSpec, request: "Request") -> _Run
     return _Runs(there, {cell: kept for cell, (kept, _) in found.items()}, {cell: notes for cell, (_, notes) in found.items()})
 
 
-def _line(method: str, label: str, columns: list[ColumnSpec], runs: _Runs, score: str | None, *, averaged: bool) -> Line:
+def _line(
+    method: str,
+    label: str,
+    columns: list[ColumnSpec],
+    metrics: list[str | None],
+    runs: _Runs,
+    score: str | None,
+    *,
+    averaged: bool,
+) -> Line:
     cells = []
-    for column in columns:
+    for column, metric in zip(columns, metrics, strict=True):
         at = (method, column.task)
-        cells.append(collect.cell(runs.kept.get(at, []), runs.notes.get(at, []), metric=column.metric, score=score))
+        cells.append(collect.cell(runs.kept.get(at, []), runs.notes.get(at, []), metric=metric, score=score))
     means = [cell.mean for cell in cells if cell.mean is not None]
     average = [Cell(statistics.fmean(means) if means and len(means) == len(cells) else None)] if averaged else []
     first = next((cell.samples[0].record.content["params"] for cell in cells if cell.samples), None)
