@@ -1,4 +1,7 @@
-"""The kinds of tables there are: what their YAML may say, and what builds them."""
+"""The kinds of tables there are: what their YAML may say, and what builds them.
+
+A new kind is a module with `build(spec, request) -> Table` and an entry in `KINDS`; formats and report take any `Table`.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
