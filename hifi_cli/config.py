@@ -1,15 +1,13 @@
-"""The typed configuration of a run: which layers make it, and what each key means."""
+"""The typed configuration of a run: what each key means."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hifi_cli import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.files import digest, safe_name
+from hifi_cli.files import digest
 
 S = TypeVar("S", bound=BaseModel)
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -66,8 +64,9 @@ class HeadsConfig(Section):
 
     Attributes:
         rank: name of the ranking; see `hifi_cli.scoring.ranking`.
-        strategy: `layerwise` (every layer) or `midtop` (the upper half of the layers).
-        k: heads chosen in each layer.
+        strategy: `layerwise` (every layer), `midtop` (the upper half of the layers) or `global` (as many heads as
+            `layerwise` over the whole model, each layer as many as its heads deserve).
+        k: heads chosen in each layer (`global`: on average).
         damping: PageRank's d.
         epsilon: PageRank stops when a step moves the values by less.
         seed: draws the heads of `random`.
@@ -84,7 +83,7 @@ class HeadsConfig(Section):
         "correlation",
         "random",
     ] = "pagerank"
-    strategy: Literal["layerwise", "midtop"] = "layerwise"
+    strategy: Literal["layerwise", "midtop", "global"] = "layerwise"
     k: int = Field(3, ge=1)
     damping: float = Field(0.85, ge=0, lt=1)
     epsilon: float = Field(1e-6, gt=0)
@@ -92,27 +91,70 @@ class HeadsConfig(Section):
     given: list[list[int]] | None = None
 
 
-class RunConfig(Section):
+class HeadConfig(Section):
+    """The task head.
+
+    Attributes:
+        kind: `pooler`: Hugging Face's own head of the family (BERT: pooler and linear; RoBERTa: dense, tanh and linear);
+            `mlp`: EH-FT's two linear layers on the raw last state of the first token.
+        width: hidden units of `mlp`.
+        activation: between the two layers of `mlp`: the paper names none, its code has a ReLU.
+        init_std: standard deviation of the weights of `mlp`.
+        one_logit: a task of two classes gets one logit and binary cross-entropy (`mlp` only).
+    """
+
+    kind: Literal["pooler", "mlp"] = "pooler"
+    width: int = Field(2048, ge=1)
+    activation: Literal["none", "relu"] = "none"
+    init_std: float = Field(0.005, gt=0)
+    one_logit: bool = False
+
+
+class TrainingConfig(Section):
+    """What trains and how: the part of a configuration that two stages of one run may have each for itself.
+
+    Attributes:
+        weight_decay: AdamW's; never applied to biases and LayerNorms.
+        schedule: after the warm-up: `linear` decay to `final_factor`, or `constant`.
+        warmup: share of the steps over which the learning rate rises from 0.
+        hold_steps: the first steps, at `hold_factor` of the learning rate whatever the warm-up says.
+        final_factor: share of the learning rate at the end of a linear decay.
+        max_grad_norm: clips the gradient's norm; null: no clipping.
+        settings: the method's own settings.
+    """
+
+    method: str
+    learning_rate: float = Field(2e-5, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    adam_betas: tuple[Share, Share] = (0.9, 0.999)
+    adam_epsilon: float = Field(1e-8, gt=0)
+    schedule: Literal["linear", "constant"] = "linear"
+    warmup: Share = 0.06
+    hold_steps: int = Field(0, ge=0)
+    hold_factor: Share = 0.05
+    final_factor: Share = 0.0
+    max_grad_norm: float | None = Field(1.0, gt=0)
+    settings: dict[str, bool | int | float | str | list[str] | None] = {}
+
+
+class RunConfig(TrainingConfig):
     """Everything that decides a run's result, apart from the data themselves.
 
     Attributes:
         batch_size: examples per optimiser step, over all processes and accumulation parts.
         accumulation: parts a batch is computed in.
         max_length: tokens of an example that are read.
-        weight_decay: AdamW's; never applied to biases and LayerNorms.
-        warmup: share of the steps over which the learning rate rises from 0.
-        max_grad_norm: clips the gradient's norm; null: no clipping.
         precision: `fp32`, `bf16`, or `auto` (bf16 where a GPU supports it).
         dropout: replaces the backbone's dropout rates; null keeps them.
         selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
         holdout: share of the train split that is cut off.
-        report: the epoch whose model is kept and whose score stands in tables.
+        report: the score that stands in tables: of the `best` epoch or of the `last`, whose model is kept; or `max`, the
+            highest of all epochs of all stages on the reported split (what EH-FT's code logs), the best epoch's model kept.
         limit: use only so many training and evaluation examples (the run is marked `limited`).
-        settings: the method's own settings.
+        stage1: the first stage of a two-stage method; keys it does not set are those its method has under the same protocol.
     """
 
     task: str
-    method: str
     backbone: BackboneConfig
     protocol: str
     seed: int = Field(1, ge=0)
@@ -121,23 +163,17 @@ class RunConfig(Section):
     eval_batch_size: int = Field(64, ge=1)
     accumulation: int = Field(1, ge=1)
     max_length: int = Field(128, ge=3)
-    learning_rate: float = Field(2e-5, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
-    adam_betas: tuple[Share, Share] = (0.9, 0.999)
-    adam_epsilon: float = Field(1e-8, gt=0)
-    schedule: Literal["linear", "constant"] = "linear"
-    warmup: Share = 0.06
-    max_grad_norm: float | None = Field(1.0, gt=0)
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
     dropout: Share | None = None
     selection: Literal["validation", "holdout"] = "validation"
     holdout: float = Field(0.1, gt=0, lt=1)
-    report: Literal["best", "last"] = "best"
+    report: Literal["best", "last", "max"] = "best"
     limit: int | None = Field(None, ge=1)
     log_every: int = Field(10, ge=1)
     scoring: ScoringConfig = ScoringConfig()
     heads: HeadsConfig = HeadsConfig()
-    settings: dict[str, bool | int | float | str | None] = {}
+    head: HeadConfig = HeadConfig()
+    stage1: TrainingConfig | None = None
 
     @property
     def hash(self) -> str:
@@ -161,6 +197,7 @@ class MethodSpec(Section):
     Attributes:
         label: the method's name in tables.
         source: where the method comes from.
+        base: the method whose configuration this one's changes: Full-FT for what ends as full fine-tuning, for example.
         implementation: the file in `hifi_cli/methods/` that carries it out.
         config: configuration keys the method sets.
         tasks: the same, for single tasks (HiFi's Table 5).
@@ -169,6 +206,7 @@ class MethodSpec(Section):
     description: str
     label: str
     source: str
+    base: str | None = None
     implementation: str
     config: dict[str, Any] = {}
     tasks: dict[str, dict[str, Any]] = {}
@@ -196,24 +234,17 @@ class ProtocolSpec(Section):
     methods: dict[str, dict[str, Any]] = {}
 
 
-class Layer(BaseModel):
-    """Some configuration keys and where they were written."""
-
-    origin: str
-    values: dict[str, Any]
-
-
 def parse(model: type[S], value: Mapping[str, Any], origin: str) -> S:
     """Validate `value` as `model`.
 
     Raises:
         UsageError: names `origin` and the key, and suggests the nearest known one.
     """
-    _refuse_unknown_keys(model, value, origin)
+    refuse_unknown_keys(model, value, origin)
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise UsageError(f"{origin}: {_first_problem(error)}") from None
+        raise UsageError(f"{origin}: {first_problem(error)}") from None
 
 
 def method_spec(name: str) -> MethodSpec:
@@ -226,142 +257,40 @@ def protocol_spec(name: str) -> ProtocolSpec:
     return parse(ProtocolSpec, registry.load("protocols", name), str(registry.find("protocols", name)))
 
 
-def backbone_config(name: str) -> BackboneConfig:
-    """The backbone a name stands for: a shipped YAML, a local directory, or a hub id `owner/name`."""
-    if name in registry.names("backbones") or registry.is_file(name):
-        path = registry.find("backbones", name)
-        content = {key: value for key, value in registry.read_yaml(path).items() if key not in ("description", "config")}
-        if content.get("path"):
-            content["path"] = str(path.parent / content["path"])
-        return parse(BackboneConfig, {"name": path.stem, **content}, str(path))
-    if Path(name).is_dir():
-        return BackboneConfig(name=safe_name(Path(name).resolve().name), path=str(Path(name).resolve()))
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return BackboneConfig(name=safe_name(name), hub=name)
-    suggestion = registry.nearest(name, registry.names("backbones"))
-    raise UsageError(f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)")
-
-
-def resolve(
-    *,
-    task: str,
-    method: str,
-    backbone: str,
-    protocol: str,
-    seed: int = 1,
-    files: Sequence[Path] = (),
-    overrides: Sequence[str] = (),
-) -> RunConfig:
-    """Merge the layers, later ones winning, into one validated configuration.
-
-    Built-in defaults < protocol, its block for the task < backbone < task < method, its block for the task (Table 5)
-    < the protocol's blocks for the method < `files` < `overrides` (`key=value`).
+def refuse_unknown_keys(model: type[BaseModel], values: Any, origin: str, at: str = "") -> None:
+    """Refuse a key that the model does not have, and suggest the nearest.
 
     Raises:
-        UsageError: an unknown name or key, or a value that does not fit; the origin and the nearest name are told.
-        MissingError: a named file is not there.
+        UsageError: names `origin` and the key.
     """
-    protocol_file, method_file = registry.find("protocols", protocol), registry.find("methods", method)
-    rules, recipe = protocol_spec(protocol), method_spec(method)
-    task_file = registry.find("tasks", task)
-    layers = [
-        Layer(origin=str(protocol_file), values=rules.config),
-        Layer(origin=f"{protocol_file} (tasks: {task_file.stem})", values=rules.tasks.get(task_file.stem, {})),
-        *_config_of_backbone(backbone),
-        Layer(origin=str(task_file), values=registry.read_yaml(task_file).get("config", {})),
-        Layer(origin=str(method_file), values=recipe.config),
-        Layer(origin=f"{method_file} (tasks: {task_file.stem})", values=recipe.tasks.get(task_file.stem, {})),
-        Layer(origin=f"{protocol_file} (methods: '*')", values=rules.methods.get("*", {})),
-        Layer(origin=f"{protocol_file} (methods: {method})", values=rules.methods.get(method_file.stem, {})),
-        *(Layer(origin=str(file), values=registry.read_yaml(file)) for file in files),
-        *(parse_override(text) for text in overrides),
-    ]
-    names: dict[str, Any] = {
-        "task": task_file.stem,
-        "method": method_file.stem,
-        "backbone": backbone_config(backbone).model_dump(),
-        "protocol": protocol_file.stem,
-        "seed": seed,
-    }
-    merged: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for layer in layers:
-        for key in names:
-            if key in layer.values:
-                raise UsageError(f"{layer.origin}: '{key}' is set on the command line (--{key}), not here")
-        _refuse_unknown_keys(RunConfig, layer.values, layer.origin)
-        _merge(merged, layer.values, layer.origin, origins)
-    try:
-        return RunConfig.model_validate({**merged, **names})
-    except ValidationError as error:
-        first = error.errors()[0]
-        origin = next((origins[key] for key in _prefixes(first["loc"]) if key in origins), "command line")
-        raise UsageError(f"{origin}: {_first_problem(error)}") from None
-
-
-def parse_override(text: str) -> Layer:
-    """A layer from one `key=value` argument; `heads.k=5` reaches into a section, the value is YAML.
-
-    Raises:
-        UsageError: no `=`, or the value is not YAML.
-    """
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise UsageError(f"'{text}': key=value is wanted, for example learning_rate=1e-4")
-    try:
-        content: Any = yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise UsageError(f"'{text}': the value is not valid YAML") from None
-    for part in reversed(key.strip().split(".")):
-        content = {part: content}
-    return Layer(origin=f"'{text}'", values=content)
-
-
-def _config_of_backbone(name: str) -> list[Layer]:
-    if name not in registry.names("backbones") and not registry.is_file(name):
-        return []
-    path = registry.find("backbones", name)
-    return [Layer(origin=str(path), values=registry.read_yaml(path).get("config", {}))]
-
-
-def _merge(target: dict[str, Any], values: Mapping[str, Any], origin: str, origins: dict[str, str], at: str = "") -> None:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            into = target.setdefault(key, {})
-            if isinstance(into, dict):
-                _merge(into, value, origin, origins, f"{at}{key}.")
-                continue
-        target[key] = value
-        origins[f"{at}{key}"] = origin
-
-
-def _refuse_unknown_keys(model: type[BaseModel], values: Any, origin: str, at: str = "") -> None:
     if not isinstance(values, Mapping):
         raise UsageError(f"{origin}: {at or 'the whole'} must be a mapping of keys to values")
     for key, value in values.items():
         if key not in model.model_fields:
             known = [f"{at}{field}" for field in _all_keys(model)]
             raise UsageError(f"{origin}: unknown key '{at}{key}'{registry.nearest(f'{at}{key}', known)}")
-        inner = model.model_fields[key].annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            _refuse_unknown_keys(inner, value, origin, f"{at}{key}.")
+        inner = _section(model.model_fields[key].annotation)
+        if inner and value is not None:
+            refuse_unknown_keys(inner, value, origin, f"{at}{key}.")
 
 
 def _all_keys(model: type[BaseModel], at: str = "") -> list[str]:
     keys = []
     for name, field in model.model_fields.items():
         keys.append(f"{at}{name}")
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            keys += _all_keys(field.annotation, f"{at}{name}.")
+        inner = _section(field.annotation)
+        keys += _all_keys(inner, f"{at}{name}.") if inner else []
     return keys
 
 
-def _prefixes(location: tuple[int | str, ...]) -> list[str]:
-    parts = [str(part) for part in location]
-    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The model behind an annotation, optional or not; None where a plain value stands."""
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return kinds[0] if kinds else None
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """The first error in one line."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}, not {first['input']!r:.60}" if first["type"] != "missing" else f"'{where}' is missing"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hifi_cli.config import RunConfig, resolve
+from hifi_cli.config import RunConfig
+from hifi_cli.layers import resolve
 from hifi_cli.runs.workspace import Workspace
 
 torch.set_num_threads(1)
@@ -18,6 +19,15 @@ logging.getLogger("hifi").setLevel(logging.INFO)
 
 WORDS = ["the", "a", "dog", "cat", "bird", "fish", "man", "woman", "boy", "girl", "sees", "likes", "hears", "knows", "big", "small", "old", "new", "not", "never", "and", "here", "there", "now"]
 LAYERS, HEADS, HIDDEN, INNER = 2, 4, 32, 48
+QUICK = ["epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12"]
+TINY = {  # settings that a two-layer encoder of width 32 can have
+    "top-k": ["settings.k=1"],
+    "compacter": ["settings.reduction=4"],
+    "adapter": ["settings.bottleneck=8"],
+    "prefix-tuning": ["settings.length=4"],
+    "prefix-tuning-mlp": ["settings.length=4", "settings.mlp=8"],
+    "diff-pruning": ["settings.share=0.05"],
+}
 FAMILIES = ("bert", "roberta")
 
 
@@ -100,9 +110,8 @@ def make(encoders: dict[str, Path]) -> Callable[..., RunConfig]:
     """Configurations of tiny runs."""
 
     def build(method: str = "full-ft", *overrides: str, family: str = "bert", task: str = "rte", seed: int = 1) -> RunConfig:
-        quick = ["epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12"]
-        backbone = str(encoders[family])
-        return resolve(task=task, method=method, backbone=backbone, protocol="hifi", seed=seed, overrides=[*quick, *overrides])
+        backbone, changed = str(encoders[family]), [*QUICK, *TINY.get(method, []), *overrides]
+        return resolve(task=task, method=method, backbone=backbone, protocol="hifi", seed=seed, overrides=changed)
 
     return build
 
@@ -147,7 +156,7 @@ def tiny(hifi: Callable[..., Answer], encoders: dict[str, Path], data: Path) -> 
     """`hifi COMMAND` on the tiny BERT and data."""
 
     def run(command: str, *words: object) -> Answer:
-        quick = ["epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12"] if command == "train" else []
+        quick = QUICK if command == "train" else []
         return hifi(command, "--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *words, *quick)
 
     return run

@@ -228,7 +228,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, workspace):
         config = make("full-ft", f"accumulation={parts}", "dropout=0.0")
         prepared = runs.prepare(config, workspace, None)
         prepared.engine.model.train()
-        prepared.engine.accumulate_gradient(prepared.method, runs.split_examples(config, workspace).train[:8])
+        prepared.engine.accumulate_gradient(runs.split_examples(config, workspace).train[:8])
         gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

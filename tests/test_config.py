@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli import registry
-from hifi_cli.config import RunConfig, parse_override, resolve
+from hifi_cli.config import RunConfig, method_spec
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name
+from hifi_cli.layers import parse_override, resolve
 
 
 def rte(**changes):
@@ -49,6 +50,10 @@ def test_hash_tells_settings_apart_and_setting_hash_forgets_the_seed():
         ({"overrides": ["seed=3"]}, "--seed"),
         ({"overrides": ["heads=3"]}, "must be a mapping"),
         ({"overrides": ["learning_rate=.nan"]}, "learning_rate"),
+        ({"method": "eh-ft", "overrides": ["stage1.method=bitfitt"]}, "unknown method 'bitfitt'; did you mean 'bitfit'?"),
+        ({"method": "eh-ft", "overrides": ["stage1.method=lp-ft"]}, "has two stages itself"),
+        ({"method": "eh-ft", "overrides": ["stage1.learning_rat=1"]}, "did you mean 'stage1.learning_rate'?"),
+        ({"method": "full-ft", "overrides": ["stage1.learning_rate=1"]}, "stage1.method is missing"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):
@@ -77,11 +82,38 @@ def test_there_is_a_yaml_of_every_kind(kind):
 
 
 @pytest.mark.parametrize("protocol", registry.names("protocols"))
-@pytest.mark.parametrize("method", registry.names("methods"))
-@pytest.mark.parametrize("task", registry.names("tasks"))
-def test_every_yaml_resolves(task, method, protocol):
+def test_every_yaml_resolves(protocol):
+    for method in registry.names("methods"):
+        assert rte(method=method, protocol=protocol).method == method
+    for task in registry.names("tasks"):
+        assert rte(task=task, protocol=protocol).task == task
     for backbone in registry.names("backbones"):
-        assert isinstance(rte(task=task, method=method, protocol=protocol, backbone=backbone), RunConfig)
+        assert rte(protocol=protocol, backbone=backbone).backbone.name == backbone
+
+
+@pytest.mark.parametrize("method", registry.names("methods"))
+def test_every_block_for_a_task_resolves_and_names_a_task(method):
+    for task in method_spec(method).tasks:
+        rte(method=method, task=task)
+
+
+def test_a_base_comes_before_the_method_and_brings_its_blocks():
+    variant, base = rte(method="hifi-wo-corr", task="cola"), rte(task="cola")
+    assert (variant.learning_rate, variant.batch_size, variant.heads.k) == (base.learning_rate, base.batch_size, base.heads.k)
+    assert variant.heads.rank == "richness"
+    assert rte(method="hifi-wo-corr", protocol="laptop").learning_rate == rte(protocol="laptop").learning_rate
+    assert rte(method="eh-ft-bitfit").learning_rate == rte(method="full-ft").learning_rate
+
+
+def test_stage_1_trains_as_its_method_does_alone():
+    both, alone = rte(method="eh-ft-lora", task="mrpc"), rte(method="lora", task="mrpc")
+    assert both.stage1.learning_rate == alone.learning_rate != both.learning_rate
+    assert both.stage1.settings == alone.settings
+    changed = rte(method="eh-ft-lora", overrides=["stage1.settings.r=32", "stage1.learning_rate=1e-3"])
+    assert changed.stage1.settings == {**alone.settings, "r": 32}
+    assert changed.stage1.learning_rate == 1e-3
+    assert changed.hash != both.hash
+    assert rte(method="eh-ft", overrides=["stage1.method=hifi-midtop"]).heads.strategy == "midtop"
 
 
 @pytest.mark.parametrize("name", registry.names("tasks"))

@@ -15,7 +15,7 @@ def select(
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
     rank: Annotated[str | None, typer.Option(help="Ranking: pagerank, richness, correlation, random, ...")] = None,
-    strategy: Annotated[str | None, typer.Option(help="layerwise or midtop.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="layerwise, midtop or global.")] = None,
     k: Annotated[int | None, typer.Option("--k", "-k", help="Heads per layer.")] = None,
     damping: Annotated[float | None, typer.Option(help="PageRank's d.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="PageRank's bound.")] = None,

@@ -1,13 +1,13 @@
 """What a fine-tuning method is, and how one is found: the contract between methods and the training loop."""
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from hifi_cli.config import RunConfig, Section, method_spec, parse
+from hifi_cli.config import RunConfig, Section, TrainingConfig, method_spec, parse
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
 
@@ -21,23 +21,46 @@ class Context:
     Attributes:
         heads: the chosen heads, one list per layer; None unless the method needs them.
         fresh: names of parameters without pretrained values, which no method may leave untrained.
+        seed: draws what the method adds to the model.
+        stage1: how the first of two stages trains.
     """
 
     heads: Heads | None = None
     fresh: list[str] = field(default_factory=list)
+    seed: int = 1
+    stage1: TrainingConfig | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a run's steps, with an optimiser and a schedule of its own.
+
+    Attributes:
+        method: whose parameters train and whose hooks are called.
+        share: of the run's steps.
+        training: its learning rate and the like; None: the run's own.
+        begin: makes the model ready; not called for the first phase, which `prepare` made it ready for.
+    """
+
+    method: "Method"
+    share: float = 1.0
+    training: TrainingConfig | None = None
+    begin: Callable[[Encoder], None] = lambda encoder: None  # noqa: ARG005
 
 
 class Method:
     """A fine-tuning method: one subclass per file in this folder.
 
-    The loop calls `prepare` once, then asks for `param_groups`, and calls the hooks in every step. `delta` and
-    `load_delta` are inverse to each other; `merge` turns the model back into plain Hugging Face modules.
+    The loop calls `prepare` once, goes through `phases`, gives the optimiser `param_groups`, and calls the hooks in
+    every step. `delta` and `load_delta` are inverse to each other; `merge` turns the model back into plain Hugging Face
+    modules.
     """
 
     class Settings(Section):
         """The method's own settings, `settings.*` in a configuration."""
 
     needs_heads: ClassVar[bool] = False
+    adds_modules = False  # and `merge` cannot remove them: no plain Hugging Face model computes the same
 
     def __init__(self, settings: Any, context: Context) -> None:
         self.settings = settings
@@ -47,13 +70,32 @@ class Method:
         """Decide what trains (`requires_grad`), and change modules where the method wants others."""
         raise NotImplementedError
 
+    def phases(self) -> list[Phase]:
+        """The run's stretches, in order; their shares sum to 1."""
+        return [Phase(self)]
+
+    def survey(self, model: nn.Module, gradients: Iterator[None]) -> None:
+        """Called once before the first step of the method's phase.
+
+        Args:
+            gradients: each step through it leaves one training batch's gradient in the parameters, dropout on.
+        """
+
+    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """What the optimiser moves, by name."""
+        return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """The optimiser's groups: weight decay on matrices, none on biases and LayerNorms."""
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        matrices = [parameter for parameter in trained if parameter.dim() > 1]
-        vectors = [parameter for parameter in trained if parameter.dim() <= 1]
-        groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-        return [group for group in groups if group["params"]]
+        """The optimiser's groups: weight decay on matrices (and parts of matrices), none on biases and LayerNorms."""
+        dimensions = {name: parameter.dim() for name, parameter in model.named_parameters()}
+        groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+        for name, value in self.trained(model).items():
+            groups[dimensions.get(name, value.dim()) > 1].append(value)
+        decay = {True: weight_decay, False: 0.0}
+        return [{"params": found, "weight_decay": decay[matrix]} for matrix, found in groups.items() if found]
+
+    def before_step(self, model: nn.Module, step: int) -> None:
+        """Called before a step's forward passes; `step` counts all finished steps of the run."""
 
     def extra_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
         """A term added to the loss of every step."""
@@ -65,27 +107,47 @@ class Method:
     def after_step(self, model: nn.Module) -> None:
         """Called after the optimiser's step."""
 
+    def release(self, encoder: Encoder) -> None:
+        """Let everything train from here on, what the method added included (EH-FT's reserve)."""
+        encoder.model.requires_grad_(True)
+
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         """What training changed, enough for `load_delta` to make the trained model from the pretrained one."""
-        return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+        return {name: value.detach() for name, value in self.trained(model).items()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        """Put a delta into a prepared model.
+        """Put a delta into a prepared model, in the state of its last phase.
 
         Raises:
             UsageError: its names or shapes are not those of this model.
         """
-        wanted = self.delta(model)
-        if wanted.keys() != delta.keys():
-            differing = sorted(wanted.keys() ^ delta.keys())
-            raise UsageError(f"the delta does not fit this method and backbone: {differing[0]} (and {len(differing) - 1} more)")
-        for name, value in wanted.items():
-            if value.shape != delta[name].shape:
-                raise UsageError(f"the delta does not fit this backbone: {name} is {tuple(delta[name].shape)} there")
-            value.copy_(delta[name])
+        fit_into(self.delta(model), delta)
+
+    def training_state(self, model: nn.Module) -> dict[str, Tensor]:
+        """What a resumed phase needs of the method, beside the optimiser's own state."""
+        return self.delta(model)
+
+    def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+        """Take up a training state in the phase it was made in."""
+        self.load_delta(model, state)
 
     def merge(self, encoder: Encoder) -> None:
-        """Make the model a plain Hugging Face one with the same outputs; nothing to do where no module was changed."""
+        """Make the model a plain Hugging Face one with the same outputs, as far as that is possible."""
+
+
+def fit_into(wanted: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
+    """Copy a delta's tensors into a model's.
+
+    Raises:
+        UsageError: the names or shapes differ.
+    """
+    if wanted.keys() != delta.keys():
+        differing = sorted(wanted.keys() ^ delta.keys())
+        raise UsageError(f"the delta does not fit this method and backbone: {differing[0]} (and {len(differing) - 1} more)")
+    for name, value in wanted.items():
+        if value.shape != delta[name].shape:
+            raise UsageError(f"the delta does not fit this backbone: {name} is {tuple(delta[name].shape)} there")
+        value.copy_(delta[name])
 
 
 def implementation(name: str) -> type[Method]:
@@ -100,21 +162,22 @@ def implementation(name: str) -> type[Method]:
     return found[0]
 
 
-def method_class(config: RunConfig) -> type[Method]:
-    """The implementation a run's method names."""
-    return implementation(method_spec(config.method).implementation)
+def needs_heads(config: RunConfig) -> bool:
+    """Whether a run tunes chosen heads, in either of its stages."""
+    stages: list[TrainingConfig] = [config, *([config.stage1] if config.stage1 else [])]
+    return any(implementation(method_spec(stage.method).implementation).needs_heads for stage in stages)
 
 
-def build(config: RunConfig, context: Context) -> Method:
-    """The method of a run, its settings validated.
+def build(training: TrainingConfig, context: Context) -> Method:
+    """The method of a run or of a stage, its settings validated.
 
     Raises:
         UsageError: unknown setting, or a value that does not fit.
     """
-    chosen = method_class(config)
-    settings = parse(chosen.Settings, config.settings, f"method {config.method}, settings")
+    chosen = implementation(method_spec(training.method).implementation)
+    settings = parse(chosen.Settings, training.settings, f"method {training.method}, settings")
     if chosen.needs_heads and context.heads is None:
-        raise UsageError(f"method {config.method} needs chosen heads")
+        raise UsageError(f"method {training.method} needs chosen heads")
     return chosen(settings, context)
 
 
@@ -128,3 +191,8 @@ def train_only(encoder: Encoder, names: Iterable[str]) -> None:
 def head_names(encoder: Encoder) -> list[str]:
     """The names of the task head's parameters."""
     return [name for name, _ in encoder.head_parameters()]
+
+
+def generator(seed: int) -> Generator:
+    """Random numbers of a method's own, that follow from the run's seed alone."""
+    return Generator().manual_seed(seed)

@@ -12,6 +12,8 @@ from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, head_names, train_only
 from hifi_cli.models.encoder import Encoder
 
+PROJECTIONS = ("query", "key", "value")
+
 
 class _RowGradient(Function):
     """The product with the whole matrix forwards; the gradient of the tuned rows alone backwards."""
@@ -107,10 +109,14 @@ class HiFi(Method):
         train_only(encoder, head_names(encoder))
         for layer, chosen in enumerate(heads):
             rows = [row for head in chosen for row in encoder.head_rows(head)]
-            if rows:
-                encoder.replace_projections(layer, partial(RowLinear, rows=rows, biases=self.settings.biases))
+            for part in PROJECTIONS if rows else ():
+                encoder.replace(layer, part, partial(RowLinear, rows=rows, biases=self.settings.biases))
+
+    def release(self, encoder: Encoder) -> None:
+        self.merge(encoder)
+        super().release(encoder)
 
     def merge(self, encoder: Encoder) -> None:
-        for layer, chosen in enumerate(self.context.heads or []):
-            if chosen:
-                encoder.replace_projections(layer, RowLinear.merged)
+        for layer in range(encoder.num_layers):
+            for part in PROJECTIONS:
+                encoder.replace(layer, part, lambda module: module.merged() if isinstance(module, RowLinear) else module)

@@ -19,25 +19,57 @@ from hifi_cli.files import file_digest
 
 @dataclass(frozen=True)
 class Names:
-    """Where a family of encoders keeps its layers and, within a layer, its attention projections."""
+    """Where a family of encoders keeps its layers and, within a layer, what methods change.
 
-    layers: str
-    query: str
-    key: str
-    value: str
-    output: str
+    Attributes:
+        attention: the module that computes attention over heads; `query`, `key` and `value` are inside it.
+        output: the projection of the concatenated head outputs.
+        after_attention, after_ffn: the last module of each sub-layer, whose output is added to the residual.
+        ffn, ffn_output: the feed-forward network's two Linears.
+        interface: whether attention goes through transformers' attention interface.
+    """
+
+    layers: str = "encoder.layer"
+    attention: str = "attention.self"
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    output: str = "attention.output.dense"
+    after_attention: str = "attention.output.dropout"
+    after_ffn: str = "output.dropout"
+    ffn: str = "intermediate.dense"
+    ffn_output: str = "output.dense"
+    interface: bool = True
 
 
-_BERT = Names("encoder.layer", "attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+_BERT = Names()
 _DEBERTA = Names(
-    "encoder.layer",
-    "attention.self.query_proj",
-    "attention.self.key_proj",
-    "attention.self.value_proj",
-    "attention.output.dense",
+    query="attention.self.query_proj",
+    key="attention.self.key_proj",
+    value="attention.self.value_proj",
+    interface=False,
 )
-_DISTILBERT = Names("transformer.layer", "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin")
-_MPNET = Names("encoder.layer", "attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o")
+_DISTILBERT = Names(
+    layers="transformer.layer",
+    attention="attention",
+    query="attention.q_lin",
+    key="attention.k_lin",
+    value="attention.v_lin",
+    output="attention.out_lin",
+    after_attention="attention.out_lin",
+    after_ffn="ffn.dropout",
+    ffn="ffn.lin1",
+    ffn_output="ffn.lin2",
+)
+_MPNET = Names(
+    attention="attention.attn",
+    query="attention.attn.q",
+    key="attention.attn.k",
+    value="attention.attn.v",
+    output="attention.attn.o",
+    after_attention="attention.dropout",
+    interface=False,
+)
 
 FAMILIES = {
     "bert": _BERT,
@@ -62,6 +94,7 @@ class Encoder:
                 f"the attention heads of a '{config.model_type}' model are not known here; known are {', '.join(FAMILIES)}"
             )
         self.model = model
+        self.model_type: str = config.model_type
         self.names = FAMILIES[config.model_type]
         self.num_heads: int = config.num_attention_heads
         self.hidden_size: int = config.hidden_size
@@ -83,6 +116,21 @@ class Encoder:
         """L."""
         return len(self.layers)
 
+    @property
+    def layer_parameters(self) -> list[str]:
+        """Names of the layers' parameters: the backbone without embeddings."""
+        inside = f"{self.model.base_model_prefix}.{self.names.layers}."
+        return [name for name, _ in self.model.named_parameters() if name.startswith(inside)]
+
+    def path(self, layer: int, part: str) -> str:
+        """The name in the whole model of a layer's `part` (an attribute of `Names`)."""
+        return f"{self.model.base_model_prefix}.{self.names.layers}.{layer}.{getattr(self.names, part)}"
+
+    def replace(self, layer: int, part: str, build: Callable[[Any], nn.Module]) -> None:
+        """Put `build(module)` in the place of a layer's `part`."""
+        path = self.path(layer, part)
+        self.model.set_submodule(path, build(self.model.get_submodule(path)))
+
     def output_projection(self, layer: int) -> nn.Module:
         """The Linear whose input is the concatenation of a layer's head outputs O_h."""
         return self.layers[layer].get_submodule(self.names.output)
@@ -90,11 +138,6 @@ class Encoder:
     def head_rows(self, head: int) -> range:
         """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
         return range(head * self.head_size, (head + 1) * self.head_size)
-
-    def replace_projections(self, layer: int, build: Callable[[Any], nn.Module]) -> None:
-        """Put `build(projection)` in the place of a layer's W_Q, W_K and W_V."""
-        for path in (self.names.query, self.names.key, self.names.value):
-            self.layers[layer].set_submodule(path, build(self.layers[layer].get_submodule(path)))
 
     def head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The task head: the pooler where there is one, and the classifier; names as in the whole model."""

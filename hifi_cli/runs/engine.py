@@ -1,5 +1,6 @@
 """A model on its device: what one training step and one prediction compute."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from hifi_cli.config import RunConfig
-from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.inputs import Example
@@ -29,9 +29,14 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.accelerator = Accelerator()
-        self.model: nn.Module = self.encoder.model.to(self.accelerator.device)
+        self.model: nn.Module = self.encoder.model
+        self.to_device()
         on_gpu = self.accelerator.device.type == "cuda" and torch.cuda.is_bf16_supported()
         self.bf16 = self.config.precision == "bf16" or (self.config.precision == "auto" and on_gpu)
+
+    def to_device(self) -> None:
+        """Move the model, with whatever was added to it, to where it runs."""
+        self.model.to(self.accelerator.device)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Autocast to bf16, or nothing."""
@@ -53,8 +58,14 @@ class Engine:
         classes = torch.tensor([example.row.label for example in examples], device=logits.device)
         return nn.functional.cross_entropy(logits, classes, reduction="sum")
 
-    def accumulate_gradient(self, method: Method, examples: list[Example]) -> Tensor:
-        """The gradient of the mean loss over a batch, whatever it is cut into; returns that loss."""
+    def accumulate_gradient(
+        self, examples: list[Example], extra_loss: Callable[[nn.Module], Tensor | float] | None = None
+    ) -> Tensor:
+        """The gradient of the mean loss over a batch, whatever it is cut into; returns that loss.
+
+        Args:
+            extra_loss: a term of the parameters alone, added once.
+        """
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = list(range(len(examples)))[rank::world]
         parts = list(split_batch(mine, self.config.accumulation))
@@ -64,8 +75,8 @@ class Engine:
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 # DDP averages over processes; times `world` it is the mean over the whole batch.
                 loss = self.loss([examples[index] for index in part]) * (world / len(examples))
-                if last:
-                    loss = loss + method.extra_loss(self.model)
+                if last and extra_loss:
+                    loss = loss + extra_loss(self.model)
                 self.accelerator.backward(loss)
             total += loss.detach()
         reduced: Tensor = self.accelerator.reduce(total, "mean") if world > 1 else total

@@ -40,6 +40,8 @@ def reload(path: Path, workspace: Workspace) -> tuple[Prepared, dict[str, Any]]:
         raise UsageError(
             f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now"
         )
+    for phase in prepared.method.phases()[1:]:
+        phase.begin(prepared.encoder)
     with torch.no_grad():
         prepared.method.load_delta(prepared.encoder.model, tensors)
     return prepared, results

@@ -3,8 +3,8 @@
 import math
 import random
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.config import RunConfig
+from hifi_cli.config import TrainingConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.files import atomic_path
-from hifi_cli.methods.base import Method
+from hifi_cli.methods.base import Method, Phase
+from hifi_cli.runs import checkpoint as checkpoints
+from hifi_cli.runs.checkpoint import Delta, Progress
 from hifi_cli.runs.engine import Engine
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.inputs import Example
 
-Delta = dict[str, Tensor]
 Log = Callable[[dict[str, Any]], None]
 
 
@@ -28,54 +28,38 @@ class Diverged(Exception):
     """The training loss is no longer a finite number."""
 
 
-@dataclass
-class Progress:
-    """How far a run has come: what a checkpoint keeps besides tensors.
-
-    Attributes:
-        epoch: finished epochs.
-        step: finished optimiser steps.
-        chosen_by: the selection split's primary metric after each epoch.
-        reported: the reported split's primary metric after each epoch.
-        lines: lines of metrics.jsonl so far.
-        seconds: training time so far, over all resumptions.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    chosen_by: list[float] = field(default_factory=list)
-    reported: list[float] = field(default_factory=list)
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def best_epoch(self) -> int:
-        """The first epoch, from 1, with the highest score on the selection split."""
-        return 1 + self.chosen_by.index(max(self.chosen_by))
-
-
-def learning_rate_factor(config: RunConfig, steps: int) -> Callable[[int], float]:
-    """The schedule: linear warm-up over the share `warmup` of all steps, then linear decay to 0 or constant."""
-    warm = math.ceil(config.warmup * steps)
+def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int], float]:
+    """The schedule: linear warm-up over the share `warmup` of all steps, then linear decay or constant."""
+    warm = math.ceil(training.warmup * steps)
 
     def factor(step: int) -> float:
+        if step < training.hold_steps:
+            return training.hold_factor
         if step < warm:
             return step / warm
-        return max(0.0, (steps - step) / max(1, steps - warm)) if config.schedule == "linear" else 1.0
+        if training.schedule == "constant":
+            return 1.0
+        left = max(0.0, (steps - step) / max(1, steps - warm))
+        return training.final_factor + (1 - training.final_factor) * left
 
     return factor
 
 
-def optimiser(method: Method, model: nn.Module, config: RunConfig, steps: int) -> tuple[torch.optim.Optimizer, Any]:
-    """AdamW and its schedule over what the method trains."""
-    adam = torch.optim.AdamW(
-        method.param_groups(model, config.weight_decay),
-        lr=config.learning_rate,
-        betas=config.adam_betas,
-        eps=config.adam_epsilon,
-        fused=True,
-    )
-    return adam, torch.optim.lr_scheduler.LambdaLR(adam, learning_rate_factor(config, steps))
+def phase_ends(phases: list[Phase], steps: int) -> list[int]:
+    """The number of finished steps after which each phase ends; every phase has at least one step.
+
+    Raises:
+        UsageError: there are fewer steps than phases.
+    """
+    if steps < len(phases):
+        raise UsageError(f"{steps} training steps cannot be shared by {len(phases)} stages; train for more epochs")
+    ends: list[int] = []
+    share = 0.0
+    for number, phase in enumerate(phases):
+        share += phase.share
+        least, most = (ends[-1] if ends else 0) + 1, steps - (len(phases) - number - 1)
+        ends.append(min(max(round(share * steps), least), most))
+    return ends
 
 
 def refuse_divergence(loss: float, step: int) -> None:
@@ -91,6 +75,48 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+@dataclass
+class Stretch:
+    """A phase under way: what it moves, with an optimiser and a schedule of its own."""
+
+    engine: Engine
+    phase: Phase
+    training: TrainingConfig
+    adam: Any
+    schedule: Any
+    moved: list[nn.Parameter]
+
+    @classmethod
+    def start(cls, engine: Engine, phase: Phase, steps: int) -> "Stretch":
+        """AdamW and its schedule, fresh, over what the phase's method trains."""
+        training = phase.training or engine.config
+        adam = torch.optim.AdamW(
+            phase.method.param_groups(engine.encoder.model, training.weight_decay),
+            lr=training.learning_rate,
+            betas=training.adam_betas,
+            eps=training.adam_epsilon,
+            fused=True,
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(adam, learning_rate_factor(training, steps))
+        engine.model, prepared = engine.accelerator.prepare(engine.encoder.model, adam)
+        moved = [parameter for group in adam.param_groups for parameter in group["params"]]
+        return cls(engine, phase, training, prepared, schedule, moved)
+
+    def step(self, batch: list[Example], number: int) -> Tensor:
+        """One optimiser step; returns the batch's loss."""
+        method, model = self.phase.method, self.engine.encoder.model
+        method.before_step(model, number)
+        loss = self.engine.accumulate_gradient(batch, method.extra_loss)
+        method.after_backward(model)
+        if self.training.max_grad_norm:
+            self.engine.accelerator.clip_grad_norm_(self.moved, self.training.max_grad_norm)
+        self.adam.step()
+        self.schedule.step()
+        self.adam.zero_grad(set_to_none=True)
+        method.after_step(model)
+        return loss
+
+
 def fit(
     engine: Engine,
     method: Method,
@@ -98,109 +124,100 @@ def fit(
     *,
     evaluate: Callable[[], tuple[float, float, dict[str, Any]]],
     log: Log,
+    surveyed: list[Example] | None = None,
     checkpoint: Path | None = None,
     most_steps: int | None = None,
 ) -> tuple[Progress, Delta]:
-    """Train a prepared model, evaluate after each epoch, keep the delta that the configuration reports.
+    """Train a prepared model through the method's phases, evaluate after each epoch, keep the delta that is reported.
 
     Args:
         evaluate: gives the selection split's and the reported split's primary metric, and what to log.
+        surveyed: what a method may look at before it starts; `train` when not given.
         checkpoint: where the state is kept from epoch to epoch, and resumed from when it is there.
         most_steps: stop after so many steps, without evaluation (warm steps before scoring).
 
     Raises:
         Diverged: the loss is not finite.
+        UsageError: the checkpoint is damaged, or there are too few steps for all phases.
     """
     config, accelerator, encoder = engine.config, engine.accelerator, engine.encoder
     lengths = [len(example) for example in train]
     steps = config.epochs * math.ceil(len(train) / config.batch_size)
-    adam, schedule = optimiser(method, encoder.model, config, steps)
-    engine.model, adam = accelerator.prepare(engine.model, adam)
-    trained = [parameter for parameter in encoder.model.parameters() if parameter.requires_grad]
-    seed_everything(config.seed)
-    progress = Progress()
-    kept: Delta = {}
-    if checkpoint and checkpoint.is_file():
-        progress, kept = load_checkpoint(checkpoint, method, encoder.model, adam, schedule)
-    for line in progress.lines:
-        log(line)
+    phases = method.phases()
+    ends = phase_ends(phases, steps)
+    state = checkpoints.read(checkpoint) if checkpoint and checkpoint.is_file() else None
+    progress = Progress(**state["progress"]) if state else Progress()
+    kept: Delta = state["kept"] if state else {}
+
+    def stretch(number: int) -> Stretch:
+        return Stretch.start(engine, phases[number], ends[number] - [0, *ends][number])
+
+    def survey(phase: Phase) -> None:
+        encoder.model.train()
+        phase.method.survey(encoder.model, backpropagate(engine, surveyed or train))
 
     def note(line: dict[str, Any]) -> None:
         progress.lines.append(line)
         log(line)
 
+    seed_everything(config.seed)
+    if state:
+        for phase in phases[1 : progress.phase + 1]:
+            phase.begin(encoder)
+        with torch.no_grad():
+            phases[progress.phase].method.load_training_state(encoder.model, state["now"])
+        current = stretch(progress.phase)
+        checkpoints.restore(state, current.adam, current.schedule)
+    else:
+        survey(phases[0])
+        current = stretch(0)
+    for line in progress.lines:
+        log(line)
+
     while progress.epoch < config.epochs:
         began = time.monotonic()
-        engine.model.train()
+        encoder.model.train()
         running, since = torch.zeros((), device=accelerator.device), 0
         for batch in training_order(lengths, config.batch_size, seed=config.seed, epoch=progress.epoch):
-            running += engine.accumulate_gradient(method, [train[index] for index in batch])
-            method.after_backward(encoder.model)
-            if config.max_grad_norm:
-                accelerator.clip_grad_norm_(trained, config.max_grad_norm)
-            adam.step()
-            schedule.step()
-            adam.zero_grad(set_to_none=True)
-            method.after_step(encoder.model)
+            if progress.step == ends[progress.phase]:
+                progress.phase += 1
+                phases[progress.phase].begin(encoder)
+                survey(phases[progress.phase])
+                current = stretch(progress.phase)
+            running += current.step([train[index] for index in batch], progress.step)
             progress.step += 1
             since += 1
             if progress.step % config.log_every == 0 or progress.step == steps:
                 mean = running.item() / since
                 refuse_divergence(mean, progress.step)
-                note({"step": progress.step, "loss": mean, "learning_rate": schedule.get_last_lr()[0]})
+                note({"step": progress.step, "loss": mean, "learning_rate": current.schedule.get_last_lr()[0]})
                 running, since = torch.zeros_like(running), 0
             if progress.step == most_steps:
-                return progress, method.delta(encoder.model)
+                return progress, current.phase.method.delta(encoder.model)
         refuse_divergence(running.item(), progress.step)
         progress.epoch += 1
+        is_last_phase = progress.phase == len(phases) - 1
+        progress.early_epochs += not is_last_phase
         chosen_by, reported, line = evaluate()
         progress.chosen_by.append(chosen_by)
         progress.reported.append(reported)
         note({"epoch": progress.epoch, **line})
-        if config.report == "last" or progress.best_epoch == progress.epoch:
+        if is_last_phase and (config.report == "last" or progress.best_epoch == progress.epoch):
             kept = {name: value.detach().to("cpu", copy=True) for name, value in method.delta(encoder.model).items()}
         progress.seconds += time.monotonic() - began
         if checkpoint and progress.epoch < config.epochs and accelerator.is_main_process:
-            save_checkpoint(checkpoint, progress, kept, method, encoder.model, adam, schedule)
+            now = current.phase.method
+            checkpoints.save(checkpoint, progress, kept, now, encoder.model, current.adam, current.schedule)
     return progress, kept
 
 
-def save_checkpoint(
-    path: Path, progress: Progress, kept: Delta, method: Method, model: nn.Module, adam: Any, schedule: Any
-) -> None:
-    """Store all that a resumed run needs to go on as if it had never stopped, atomically."""
-    state = {
-        "progress": asdict(progress),
-        "kept": kept,
-        "now": method.delta(model),
-        "optimiser": adam.state_dict(),
-        "schedule": schedule.state_dict(),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "python": random.getstate(),
-    }
-    with atomic_path(path) as temporary:
-        torch.save(state, temporary)
-
-
-def load_checkpoint(path: Path, method: Method, model: nn.Module, adam: Any, schedule: Any) -> tuple[Progress, Delta]:
-    """Take up a stored state.
-
-    Raises:
-        UsageError: it is damaged.
-    """
-    try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
-    except Exception as error:  # torch's reader raises half a dozen kinds for a damaged archive
-        first = str(error).strip().partition("\n")[0][:100]
-        raise UsageError(f"the checkpoint {path} is damaged ({first}); train with --no-resume to start afresh") from None
-    with torch.no_grad():
-        method.load_delta(model, state["now"])
-    adam.load_state_dict(state["optimiser"])
-    schedule.load_state_dict(state["schedule"])
-    torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    return Progress(**state["progress"]), state["kept"]
+def backpropagate(engine: Engine, examples: list[Example]) -> Iterator[None]:
+    """Leave the gradient of one batch after the other in the parameters, each batch once."""
+    lengths, config = [len(example) for example in examples], engine.config
+    for batch in training_order(lengths, config.batch_size, seed=config.seed, epoch=0):
+        engine.encoder.model.zero_grad()
+        engine.accumulate_gradient([examples[index] for index in batch])
+        if config.max_grad_norm:
+            engine.accelerator.clip_grad_norm_(engine.encoder.model.parameters(), config.max_grad_norm)
+        yield
+    engine.encoder.model.zero_grad()

@@ -17,9 +17,10 @@ from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import provenance, selection
+from hifi_cli.runs.checkpoint import Progress
 from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
 from hifi_cli.runs.engine import Engine
-from hifi_cli.runs.loop import Diverged, Progress, fit
+from hifi_cli.runs.loop import Diverged, fit
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.inputs import Example
@@ -55,15 +56,16 @@ def prepare(config: RunConfig, workspace: Workspace, heads: methods.Heads | None
     task = workspace.task(config.task)
     encoder, pretrained = workspace.encoder(config)
     plain = sum(parameter.numel() for parameter in encoder.model.parameters())
-    method = methods.build(config, Context(heads, pretrained.fresh))
-    method.prepare(encoder)
     engine = Engine(encoder, task, config, selection.padding(pretrained.tokenizer))
+    method = methods.build(config, Context(heads, pretrained.fresh, config.seed, config.stage1))
+    method.prepare(encoder)
+    engine.to_device()
     return Prepared(task, method, encoder, engine, pretrained.identity, plain)
 
 
 def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | None:
     """The heads a run's method tunes: given, or chosen by the configuration; None for a method that needs none."""
-    if not methods.method_class(config).needs_heads:
+    if not methods.needs_heads(config):
         return None
     found: methods.Heads = config.heads.given or selection.heads(config, workspace)[0]["heads"]
     return found
@@ -141,7 +143,6 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
         "report": config.report,
         "primary_metric": prepared.task.primary,
         "n_examples": {"train": len(splits.train), "choosing": len(splits.choosing), "reported": len(splits.reported)},
-        "params": count_parameters(prepared),
         "config_hash": config.hash,
         "setting_hash": config.setting_hash,
         "heads_sha256": digest(heads, 64) if heads else None,
@@ -149,9 +150,10 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
         "limited": config.limit is not None,
     }
     try:
-        progress = _fit(prepared, splits, directory)
+        progress, results["params"] = _fit(prepared, splits, directory)
     except Diverged as error:
         results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
+        results["params"] = count_parameters(prepared)
     else:
         logits = prepared.engine.predict(splits.reported)
         predictions = metrics.predictions_of(prepared.task, logits)
@@ -177,8 +179,12 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
     return results
 
 
-def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> Progress:
-    """Train, store the delta that is reported, and leave the model in that state."""
+def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[Progress, dict[str, int]]:
+    """Train, store the delta that is reported, and leave the model in that state.
+
+    Returns:
+        How far the run came, and the parameters of its last phase.
+    """
     engine, task, method, config = prepared.engine, prepared.task, prepared.method, prepared.engine.config
     directory.metrics.unlink(missing_ok=True)
 
@@ -207,9 +213,10 @@ def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> Progres
         "heads": method.context.heads,
     }
     deltas.save(directory.delta, kept, belongs_to)
+    params = count_parameters(prepared)
     with torch.no_grad():
         method.load_delta(prepared.encoder.model, kept)
-    return progress
+    return progress, params
 
 
 def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
@@ -252,14 +259,16 @@ def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
 
 
 def count_parameters(prepared: Prepared) -> dict[str, int]:
-    """How many numbers train, in all and in the backbone; how many are stored; how many the plain model has."""
-    model = prepared.encoder.model
-    head = {parameter_name for parameter_name, _ in prepared.encoder.head_parameters()}
-    trained = {key: value.numel() for key, value in model.named_parameters() if value.requires_grad}
+    """How many numbers train, in all and in the backbone, a delta stores (and its bytes), and the plain model has."""
+    method, model = prepared.method, prepared.encoder.model
+    head = set(methods.head_names(prepared.encoder))
+    trained = {key: value.numel() for key, value in method.trained(model).items()}
+    stored = method.delta(model).values()
     return {
         "trainable": sum(trained.values()),
         "trainable_backbone": sum(count for key, count in trained.items() if key not in head),
-        "stored": sum(tensor.numel() for tensor in prepared.method.delta(model).values()),
+        "stored": sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
+        "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in stored),
         "total": prepared.plain_parameters,
     }
 

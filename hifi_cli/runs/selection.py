@@ -82,16 +82,19 @@ def choose(
 
 def explain(chosen: dict[str, Any]) -> list[str]:
     """Two lines on what drove a choice."""
-    k, layers = chosen["k"], [layer for layer, heads in enumerate(chosen["heads"]) if heads]
-    expected = k * k / chosen["num_heads"]
-    shared = {name: sum(counts[layer] for layer in layers) / len(layers) for name, counts in chosen["overlap"].items()}
+    counts = [len(heads) for heads in chosen["heads"]]
+    layers = [layer for layer, count in enumerate(counts) if count]
+    k = sum(counts) / len(layers)
+    expected = sum(count * count for count in counts) / chosen["num_heads"] / len(layers)
+    shared = {name: sum(overlap) / len(layers) for name, overlap in chosen["overlap"].items()}
     steps = [chosen["iterations"][layer] for layer in layers]
     how = f"{min(steps)}-{max(steps)} iterations, d={chosen['damping']:g}" if max(steps) else "no iteration"
     ties = f"ties parted by head number in layers {chosen['ties']}" if chosen["ties"] else "no ties"
+    each = f"{min(counts)} to {max(counts)}" if chosen["strategy"] == "global" else f"{k:.0f}"
     return [
-        f"{chosen['rank']} ({how}): {k} of {chosen['num_heads']} heads in {len(layers)} layers; {ties}",
-        f"shared with correlation alone {shared['correlation']:.2f} of {k} per layer, with richness alone"
-        f" {shared['richness']:.2f} of {k} (chance: {expected:.2f})",
+        f"{chosen['rank']} ({how}): {each} of {chosen['num_heads']} heads in {len(layers)} layers; {ties}",
+        f"shared with correlation alone {shared['correlation']:.2f} of {k:.3g} per layer, with richness alone"
+        f" {shared['richness']:.2f} of {k:.3g} (chance: {expected:.2f})",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which heads are tuned: the preferred k of every layer in play (HiFi, section 3.4 and Algorithm 2)."""
+"""Which heads are tuned: the preferred k of every layer, or of the model (HiFi, section 3.4 and Algorithm 2)."""
 
 from dataclasses import dataclass
 
@@ -38,14 +38,18 @@ def choose_heads(
     epsilon: float = 1e-6,
     seed: int = 0,
 ) -> Selection:
-    """Choose k heads in every layer (`layerwise`) or in layers L/2 to L-1 (`midtop`).
+    """Choose k heads in every layer (`layerwise`), in layers L/2 to L-1 (`midtop`), or k L over the whole model (`global`).
+
+    For `global`, which the paper leaves to future work, each layer's values are divided by their sum: a head is preferred
+    for the share of its own layer's total that it has, so that layers with larger values are not favoured as such. A
+    layer in which one head stands out gives fewer heads than one in which several do; it may give none.
 
     Args:
         richness: I_h, [layers, heads].
         correlation: R, [layers, heads, heads].
         rank: a key of `hifi_cli.scoring.ranking.RANKINGS`, or `random`.
-        strategy: `layerwise` or `midtop`.
-        k: heads per layer.
+        strategy: `layerwise`, `midtop` or `global`.
+        k: heads per layer, on average for `global`.
         damping: PageRank's d.
         epsilon: PageRank's bound.
         seed: draws the order of `random`.
@@ -67,18 +71,34 @@ def choose_heads(
             f"equation 10 read literally gives every head 1/{heads} (largest difference {spread:.1e}): there is nothing to"
             " choose by; use --rank pagerank (its transposed reading) or pagerank-personalized"
         )
-    in_play = range(layers // 2 if strategy == "midtop" else 0, layers)
-    chosen = [ranked[layer].top(k) if layer in in_play else [] for layer in range(layers)]
+    layerwise = list(zip(richness, correlation, strict=True))
     alone = {
-        name: [RANKINGS[name](richness[layer], correlation[layer], damping, epsilon).top(k) for layer in range(layers)]
+        name: _choice([RANKINGS[name](i, r, damping, epsilon) for i, r in layerwise], strategy, k)
         for name in ("richness", "correlation")
     }
+    chosen, ties = _choice(ranked, strategy, k)
     return Selection(
         heads=chosen,
         values=[[float(value) for value in one.values] for one in ranked],
         iterations=[one.iterations for one in ranked],
-        ties=[layer for layer in in_play if ranked[layer].tied_at(k)],
+        ties=ties,
         overlap={
-            name: [len(set(chosen[layer]) & set(tops[layer])) for layer in range(layers)] for name, tops in alone.items()
+            name: [len(set(mine) & set(theirs)) for mine, theirs in zip(chosen, other, strict=True)]
+            for name, (other, _) in alone.items()
         },
     )
+
+
+def _choice(ranked: list[Ranked], strategy: str, k: int) -> tuple[list[list[int]], list[int]]:
+    """The chosen heads of every layer, and the layers in which equal values were parted by head number."""
+    layers = len(ranked)
+    if strategy == "global":
+        heads = len(ranked[0].values)
+        shares = np.concatenate([one.values / one.values.sum() for one in ranked])
+        whole = Ranked(shares, lowest_first=ranked[0].lowest_first)
+        top = whole.top(k * layers)
+        at_the_cut = {whole.order[k * layers - 1] // heads} if whole.tied_at(k * layers) else set()
+        return [[index % heads for index in top if index // heads == layer] for layer in range(layers)], sorted(at_the_cut)
+    in_play = range(layers // 2 if strategy == "midtop" else 0, layers)
+    chosen = [ranked[layer].top(k) if layer in in_play else [] for layer in range(layers)]
+    return chosen, [layer for layer in in_play if ranked[layer].tied_at(k)]

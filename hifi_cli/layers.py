@@ -1,0 +1,182 @@
+"""The layers that make a run's configuration: protocol, backbone, task, method, files and overrides, later ones winning."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hifi_cli import registry
+from hifi_cli.config import (
+    BackboneConfig,
+    MethodSpec,
+    RunConfig,
+    TrainingConfig,
+    first_problem,
+    method_spec,
+    parse,
+    protocol_spec,
+    refuse_unknown_keys,
+)
+from hifi_cli.errors import UsageError
+from hifi_cli.files import safe_name
+
+
+class Layer(BaseModel):
+    """Some configuration keys and where they were written."""
+
+    origin: str
+    values: dict[str, Any]
+
+
+def backbone_config(name: str) -> BackboneConfig:
+    """The backbone a name stands for: a shipped YAML, a local directory, or a hub id `owner/name`."""
+    if name in registry.names("backbones") or registry.is_file(name):
+        path = registry.find("backbones", name)
+        content = {key: value for key, value in registry.read_yaml(path).items() if key not in ("description", "config")}
+        if content.get("path"):
+            content["path"] = str(path.parent / content["path"])
+        return parse(BackboneConfig, {"name": path.stem, **content}, str(path))
+    if Path(name).is_dir():
+        return BackboneConfig(name=safe_name(Path(name).resolve().name), path=str(Path(name).resolve()))
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return BackboneConfig(name=safe_name(name), hub=name)
+    suggestion = registry.nearest(name, registry.names("backbones"))
+    raise UsageError(f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)")
+
+
+def resolve(
+    *,
+    task: str,
+    method: str,
+    backbone: str,
+    protocol: str,
+    seed: int = 1,
+    files: Sequence[Path] = (),
+    overrides: Sequence[str] = (),
+) -> RunConfig:
+    """Merge the layers, later ones winning, into one validated configuration.
+
+    Built-in defaults < protocol, its block for the task < backbone < task < method, its block for the task (Table 5)
+    < the protocol's blocks for the method < `files` < `overrides` (`key=value`). A method's base comes before the method.
+
+    Raises:
+        UsageError: an unknown name or key, or a value that does not fit; the origin and the nearest name are told.
+        MissingError: a named file is not there.
+    """
+    protocol_file, method_file = registry.find("protocols", protocol), registry.find("methods", method)
+    rules, recipes = protocol_spec(protocol), _recipes(method)
+    task_file = registry.find("tasks", task)
+    layers = [
+        Layer(origin=str(protocol_file), values=rules.config),
+        Layer(origin=f"{protocol_file} (tasks: {task_file.stem})", values=rules.tasks.get(task_file.stem, {})),
+        *_config_of_backbone(backbone),
+        Layer(origin=str(task_file), values=registry.read_yaml(task_file).get("config", {})),
+        *(
+            Layer(origin=f"{file}{where}", values=values)
+            for file, recipe in recipes.items()
+            for where, values in (("", recipe.config), (f" (tasks: {task_file.stem})", recipe.tasks.get(task_file.stem, {})))
+        ),
+        *(
+            Layer(origin=f"{protocol_file} (methods: {name})", values=rules.methods.get(name, {}))
+            for name in ("*", *(file.stem for file in recipes))
+        ),
+        *(Layer(origin=str(file), values=registry.read_yaml(file)) for file in files),
+        *(parse_override(text) for text in overrides),
+    ]
+    names: dict[str, Any] = {
+        "task": task_file.stem,
+        "method": method_file.stem,
+        "backbone": backbone_config(backbone).model_dump(),
+        "protocol": protocol_file.stem,
+        "seed": seed,
+    }
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer in layers:
+        for key in names:
+            if key in layer.values:
+                raise UsageError(f"{layer.origin}: '{key}' is set on the command line (--{key}), not here")
+        refuse_unknown_keys(RunConfig, layer.values, layer.origin)
+        _merge(merged, layer.values, layer.origin, origins)
+    if merged.get("stage1"):
+        alone = _stage1(merged["stage1"], task=task, backbone=backbone, protocol=protocol)
+        inherited = alone.model_dump(include=set(TrainingConfig.model_fields))
+        _merge(inherited, merged["stage1"], "", {})
+        merged["stage1"] = inherited
+        merged["heads"] = alone.heads.model_dump() | merged.get("heads", {})
+    try:
+        return RunConfig.model_validate({**merged, **names})
+    except ValidationError as error:
+        first = error.errors()[0]
+        origin = next((origins[key] for key in _prefixes(first["loc"]) if key in origins), "command line")
+        raise UsageError(f"{origin}: {first_problem(error)}") from None
+
+
+def _stage1(given: Any, *, task: str, backbone: str, protocol: str) -> RunConfig:
+    """The configuration that the method of stage 1 has alone.
+
+    Raises:
+        UsageError: no method is named, or it has two stages itself.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given.get("method"), str):
+        raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
+    first = resolve(task=task, method=given["method"], backbone=backbone, protocol=protocol)
+    if first.stage1:
+        raise UsageError(f"stage1.method: '{first.method}' has two stages itself")
+    return first
+
+
+def parse_override(text: str) -> Layer:
+    """A layer from one `key=value` argument; `heads.k=5` reaches into a section, the value is YAML.
+
+    Raises:
+        UsageError: no `=`, or the value is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"'{text}': key=value is wanted, for example learning_rate=1e-4")
+    try:
+        content: Any = yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise UsageError(f"'{text}': the value is not valid YAML") from None
+    for part in reversed(key.strip().split(".")):
+        content = {part: content}
+    return Layer(origin=f"'{text}'", values=content)
+
+
+def _recipes(method: str) -> dict[Path, MethodSpec]:
+    """The YAMLs of a method and of what it is based on, the deepest base first."""
+    found: dict[Path, MethodSpec] = {}
+    name: str | None = method
+    while name:
+        file = registry.find("methods", name)
+        if file in found:
+            raise UsageError(f"{file}: base: '{name}' is based on itself")
+        found[file] = method_spec(name)
+        name = found[file].base
+    return dict(reversed(found.items()))
+
+
+def _config_of_backbone(name: str) -> list[Layer]:
+    if name not in registry.names("backbones") and not registry.is_file(name):
+        return []
+    path = registry.find("backbones", name)
+    return [Layer(origin=str(path), values=registry.read_yaml(path).get("config", {}))]
+
+
+def _merge(target: dict[str, Any], values: Mapping[str, Any], origin: str, origins: dict[str, str], at: str = "") -> None:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            into = target.setdefault(key, {})
+            if isinstance(into, dict):
+                _merge(into, value, origin, origins, f"{at}{key}.")
+                continue
+        target[key] = value
+        origins[f"{at}{key}"] = origin
+
+
+def _prefixes(location: tuple[int | str, ...]) -> list[str]:
+    parts = [str(part) for part in location]
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]

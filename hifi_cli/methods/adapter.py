@@ -1,0 +1,37 @@
+"""Adapter (Houlsby et al., ICML 2019): two small bottlenecks in every layer train, the LayerNorms and the task head."""
+
+from pydantic import Field
+from torch import Generator, nn
+
+from hifi_cli.config import Section
+from hifi_cli.methods.base import Method, generator, head_names, train_only
+from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
+from hifi_cli.models.encoder import Encoder
+
+_INIT_STD = 1e-3  # near zero, so that training starts at the pretrained model
+
+
+class Adapter(Method):
+    """Add a bottleneck after the attention's and after the feed-forward network's output, before residual and LayerNorm."""
+
+    class Settings(Section):
+        """`bottleneck`: hidden units of each adapter."""
+
+        bottleneck: int = Field(64, ge=1)
+
+    adds_modules = True
+
+    def prepare(self, encoder: Encoder) -> None:
+        draws = generator(self.context.seed)
+        size, width = encoder.hidden_size, self.settings.bottleneck
+        head, norms = head_names(encoder), layer_norm_names(encoder)
+        added = insert(encoder, lambda: Bottleneck(_near_zero(size, width, draws), _near_zero(width, size, draws)))
+        train_only(encoder, [*head, *norms, *added])
+
+
+def _near_zero(inputs: int, outputs: int, draws: Generator) -> nn.Linear:
+    """A Linear with weights from a normal distribution truncated at two standard deviations, and no bias at first."""
+    linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    nn.init.trunc_normal_(linear.weight, std=_INIT_STD, a=-2 * _INIT_STD, b=2 * _INIT_STD, generator=draws)
+    nn.init.zeros_(linear.bias)
+    return linear

@@ -1,0 +1,68 @@
+"""Child-Tuning-D (Xu et al., EMNLP 2021): the child network with the most Fisher information trains."""
+
+from collections.abc import Iterator
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hifi_cli.config import Section
+from hifi_cli.methods.base import Method, fit_into
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.sparse import SparseWeights
+
+
+class ChildTuningD(Method):
+    """Train the share p of the layers' weights with the highest Fisher information; embeddings and head train whole.
+
+    Fisher information is the mean, over the training batches, of the squared gradient. EH-FT's text says the lowest
+    are kept; the authors' code and EH-FT's own keep the highest. What is not kept never moves, not by weight decay either.
+    """
+
+    class Settings(Section):
+        """`p`: share of the layers' weights that trains, over all layers together."""
+
+        p: float = Field(0.3, gt=0, le=1)
+
+    def prepare(self, encoder: Encoder) -> None:
+        encoder.model.requires_grad_(True)
+        self._masked = encoder.layer_parameters
+        self._child: SparseWeights | None = None
+
+    def survey(self, model: nn.Module, gradients: Iterator[None]) -> None:
+        parameters = {name: model.get_parameter(name) for name in self._masked}
+        fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+        for _ in gradients:
+            for name, parameter in parameters.items():
+                if parameter.grad is not None:
+                    fisher[name] += parameter.grad**2
+        self._child = SparseWeights(model, highest(fisher, self.settings.p))
+
+    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        everything = super().trained(model)
+        return everything | (self._child.values if self._child else {})
+
+    def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
+        assert self._child
+        self._child.gather_gradients()
+
+    def after_step(self, model: nn.Module) -> None:  # noqa: ARG002
+        assert self._child
+        self._child.scatter()
+
+    def delta(self, model: nn.Module) -> dict[str, Tensor]:
+        return super().delta(model) | (self._child.delta() if self._child else {})
+
+    def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
+        self._child = SparseWeights.from_delta(model, delta)
+        fit_into(self.delta(model), delta)
+
+
+def highest(scores: dict[str, Tensor], share: float) -> dict[str, Tensor]:
+    """Masks of exactly the `share` (rounded to an entry) of all entries with the highest scores."""
+    joined = torch.cat([score.flatten() for score in scores.values()])
+    count = round(share * len(joined))
+    chosen = torch.zeros(len(joined), dtype=torch.bool, device=joined.device)
+    chosen[joined.topk(count).indices] = True
+    parts = chosen.split([score.numel() for score in scores.values()])
+    return {name: part.reshape(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}

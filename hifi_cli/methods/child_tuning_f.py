@@ -1,0 +1,34 @@
+"""Child-Tuning-F (Xu et al., EMNLP 2021): each step updates a random child network, drawn without the task's data."""
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from hifi_cli.config import Section
+from hifi_cli.methods.base import Method, generator
+from hifi_cli.models.encoder import Encoder
+
+
+class ChildTuningF(Method):
+    """Keep each gradient entry with probability p, divided by p, afresh in every step, before Adam's moments.
+
+    The expected gradient is the full one. No entry is frozen for good: moments and weight decay move all of them.
+    """
+
+    class Settings(Section):
+        """`p`: share of the gradient that is kept."""
+
+        p: float = Field(0.3, gt=0, le=1)
+
+    def prepare(self, encoder: Encoder) -> None:
+        encoder.model.requires_grad_(True)
+
+    def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
+        # drawn from seed and step, so that a resumed run and every process draw the same
+        self._draws = generator(self.context.seed * 1_000_003 + step)
+
+    def after_backward(self, model: nn.Module) -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                draws = torch.rand(parameter.shape, generator=self._draws).to(parameter.device)
+                parameter.grad.mul_(draws < self.settings.p).div_(self.settings.p)

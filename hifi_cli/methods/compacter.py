@@ -1,0 +1,74 @@
+"""Compacter (Mahabadi et al., NeurIPS 2021): adapters whose weights are sums of Kronecker products."""
+
+import torch
+from pydantic import Field
+from torch import Generator, Tensor, nn
+
+from hifi_cli.config import Section
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Method, generator, head_names, train_only
+from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
+from hifi_cli.models.encoder import Encoder
+
+_SHARED_STD = 1e-4
+
+
+class KroneckerLinear(nn.Module):
+    """y = x W + b with W = sum_i A_i (x) s_i t_i, [in, out].
+
+    Attributes:
+        shared: the A_i, [n, n, n], one tensor for all layers.
+        s: [n, in / n, 1].
+        t: [n, 1, out / n].
+    """
+
+    def __init__(self, shared: nn.Parameter, inputs: int, outputs: int, draws: Generator) -> None:
+        super().__init__()
+        n = len(shared)
+        self.shared = shared
+        self.s = nn.Parameter(_glorot((n, inputs // n, 1), draws))
+        self.t = nn.Parameter(_glorot((n, 1, outputs // n), draws))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def weight(self) -> Tensor:
+        """W, [in, out]."""
+        products = torch.einsum("iab,icd->acbd", self.shared, self.s @ self.t)
+        return products.reshape(self.shared.shape[1] * self.s.shape[1], -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight().T, self.bias)
+
+
+class Compacter(Method):
+    """Adapters as Houlsby's, their weights low-rank and hypercomplex; the LayerNorms and the task head train too."""
+
+    class Settings(Section):
+        """`n`: Kronecker products in a sum; `reduction`: hidden size over the bottleneck's."""
+
+        n: int = Field(4, ge=1)
+        reduction: int = Field(32, ge=1)
+
+    adds_modules = True
+
+    def prepare(self, encoder: Encoder) -> None:
+        n, size = self.settings.n, encoder.hidden_size
+        width = size // self.settings.reduction
+        if width == 0 or size % n or width % n:
+            raise UsageError(
+                f"settings.n={n} must divide the hidden size {size} and the bottleneck {width} that"
+                f" settings.reduction={self.settings.reduction} leaves; choose others"
+            )
+        draws = generator(self.context.seed)
+        shared = nn.Parameter(torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=draws))
+        head, norms = head_names(encoder), layer_norm_names(encoder)
+        added = insert(
+            encoder,
+            lambda: Bottleneck(KroneckerLinear(shared, size, width, draws), KroneckerLinear(shared, width, size, draws)),
+        )
+        train_only(encoder, [*head, *norms, *added])
+
+
+def _glorot(shape: tuple[int, int, int], draws: Generator) -> Tensor:
+    """Each of the n matrices uniform within Glorot's bound."""
+    bound = (6 / (shape[1] + shape[2])) ** 0.5
+    return torch.empty(shape).uniform_(-bound, bound, generator=draws)

@@ -1,0 +1,191 @@
+"""Diff-Pruning (Guo et al., ACL 2021): a sparse difference to the pretrained weights is found, then trained."""
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Generator, Tensor, nn
+
+from hifi_cli.config import Section
+from hifi_cli.methods.base import Method, Phase, fit_into, generator, head_names
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.sparse import SparseWeights
+
+logger = logging.getLogger("hifi")
+
+_LOW, _HIGH = -1.5, 1.5  # the interval that the concrete distribution is stretched to before it is cut to [0, 1]
+_NUMBERS_PER_WEIGHT = 12  # weight, pretrained, gradient, sampled weight; difference and gate with gradient and two moments
+
+
+@dataclass
+class Gated:
+    """The difference of one tensor: theta = theta0 + z_tensor * z * difference.
+
+    Attributes:
+        difference, gate: the tensor's shape; `gate` is log alpha of each entry's hard concrete variable.
+        tensor_gate: log alpha of the whole tensor's.
+    """
+
+    pretrained: Tensor
+    difference: nn.Parameter
+    gate: nn.Parameter
+    tensor_gate: nn.Parameter
+
+    def weight(self, draws: Generator | None) -> Tensor:
+        """theta, with sampled gates, or with those of evaluation when there are no draws."""
+        gates = [_hard_concrete(gate, draws) for gate in (self.gate, self.tensor_gate)]
+        return self.pretrained + gates[0] * gates[1] * self.difference
+
+    def expected_nonzeros(self) -> Tensor:
+        """How many entries differ from the pretrained tensor, in expectation."""
+        shift = math.log(-_LOW / _HIGH)
+        return (torch.sigmoid(self.gate - shift) * torch.sigmoid(self.tensor_gate - shift)).sum()
+
+
+def _hard_concrete(gate: Tensor, draws: Generator | None) -> Tensor:
+    """A value in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018)."""
+    if draws is not None:
+        uniform = torch.rand(gate.shape, generator=draws).clamp_(1e-6, 1 - 1e-6)
+        gate = gate + torch.logit(uniform).to(gate.device)
+    return (torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW).clamp(0, 1)
+
+
+class DiffPruning(Method):
+    """First a difference under an L0 penalty; then exactly the `share` of its largest entries, trained on."""
+
+    class Settings(Section):
+        """The search and its end.
+
+        Attributes:
+            share: of the backbone's weights that may differ in the end.
+            first: share of the steps that the search takes; the text leaves it open.
+            gate_start: log alpha at the start.
+            gate_learning_rate: of log alpha.
+            penalty: of each expected non-zero difference.
+        """
+
+        share: float = Field(0.005, gt=0, le=1)
+        first: float = Field(0.6, gt=0, lt=1)
+        gate_start: float = 5.0
+        gate_learning_rate: float = Field(0.1, gt=0)
+        penalty: float = Field(1.25e-7, ge=0)
+
+    def prepare(self, encoder: Encoder) -> None:
+        encoder.model.requires_grad_(True)
+        self._head = head_names(encoder)
+        self._chosen: SparseWeights | None = None
+        self._sampled: dict[str, Tensor] = {}
+        self._gated = {
+            name: self._gate(parameter) for name, parameter in encoder.model.named_parameters() if name not in self._head
+        }
+
+    def phases(self) -> list[Phase]:
+        first = self.settings.first
+        return [Phase(self, first), Phase(self, 1 - first, begin=self._prune)]
+
+    def survey(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
+        if self._gated:
+            weights = sum(gated.difference.numel() for gated in self._gated.values())
+            size = 4 * _NUMBERS_PER_WEIGHT * weights / 2**30
+            logger.info(f"diff-pruning keeps {_NUMBERS_PER_WEIGHT} numbers per weight while it searches: about {size:.1f} GiB")
+
+    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        head = {name: model.get_parameter(name) for name in self._head}
+        if self._chosen:
+            return head | self._chosen.values
+        search = {}
+        for name, gated in self._gated.items():
+            search[f"{name}/difference"] = gated.difference
+            search[f"{name}/gate"] = gated.gate
+            search[f"{name}/tensor_gate"] = gated.tensor_gate
+        return head | search
+
+    def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+        if self._chosen:
+            return super().param_groups(model, weight_decay)
+        gates = [gate for gated in self._gated.values() for gate in (gated.gate, gated.tensor_gate)]
+        return [  # a decay would pull the difference, not the weight: the penalty is what keeps it small
+            {"params": [model.get_parameter(name) for name in self._head], "weight_decay": weight_decay},
+            {"params": [gated.difference for gated in self._gated.values()], "weight_decay": 0.0},
+            {"params": gates, "weight_decay": 0.0, "lr": self.settings.gate_learning_rate},
+        ]
+
+    def before_step(self, model: nn.Module, step: int) -> None:
+        if not self._chosen:
+            draws = generator(self.context.seed * 1_000_003 + step)
+            self._sampled = {name: gated.weight(draws) for name, gated in self._gated.items()}
+            _write(model, self._sampled)
+
+    def extra_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
+        if self._chosen:
+            return 0.0
+        nonzeros = torch.stack([gated.expected_nonzeros() for gated in self._gated.values()]).sum()
+        return nonzeros * float(self.settings.penalty)
+
+    def after_backward(self, model: nn.Module) -> None:
+        if self._chosen:
+            self._chosen.gather_gradients()
+            return
+        moved = {name: model.get_parameter(name) for name in self._sampled}
+        reached = [name for name, parameter in moved.items() if parameter.grad is not None]
+        torch.autograd.backward([self._sampled[name] for name in reached], [moved[name].grad for name in reached])
+        for parameter in moved.values():
+            parameter.grad = None
+
+    @torch.no_grad()
+    def after_step(self, model: nn.Module) -> None:
+        if self._chosen:
+            self._chosen.scatter()
+        else:
+            self._sampled.clear()
+            _write(model, {name: gated.weight(None) for name, gated in self._gated.items()})
+
+    @torch.no_grad()
+    def _prune(self, encoder: Encoder) -> None:
+        """Keep the largest differences, put everything else back, and let only those train."""
+        differences = {name: gated.weight(None) - gated.pretrained for name, gated in self._gated.items()}
+        sizes = torch.cat([difference.abs().flatten() for difference in differences.values()])
+        chosen = torch.zeros(len(sizes), dtype=torch.bool, device=sizes.device)
+        chosen[sizes.topk(round(self.settings.share * len(sizes))).indices] = True
+        parts = chosen.split([difference.numel() for difference in differences.values()])
+        masks = {}
+        for (name, difference), part in zip(differences.items(), parts, strict=True):
+            masks[name] = part.reshape(difference.shape)
+            encoder.model.get_parameter(name).copy_(self._gated[name].pretrained + difference * masks[name])
+        self._chosen = SparseWeights(encoder.model, masks)
+        self._gated.clear()
+
+    def delta(self, model: nn.Module) -> dict[str, Tensor]:
+        if not self._chosen:
+            return super().delta(model)
+        return {name: model.get_parameter(name).detach() for name in self._head} | self._chosen.delta()
+
+    def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
+        self._chosen = SparseWeights.from_delta(model, delta)
+        fit_into(self.delta(model), delta)
+
+    def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+        if self._chosen:
+            self.load_delta(model, state)
+        else:
+            fit_into(self.training_state(model), state)
+            self.after_step(model)
+
+    def _gate(self, parameter: nn.Parameter) -> Gated:
+        start = self.settings.gate_start
+        return Gated(
+            pretrained=parameter.detach().clone(),
+            difference=nn.Parameter(torch.zeros_like(parameter)),
+            gate=nn.Parameter(torch.full_like(parameter, start)),
+            tensor_gate=nn.Parameter(torch.full((1,), start, device=parameter.device)),
+        )
+
+
+@torch.no_grad()
+def _write(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    for name, weight in weights.items():
+        model.get_parameter(name).copy_(weight)

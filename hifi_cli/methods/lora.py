@@ -1,0 +1,61 @@
+"""LoRA (Hu et al., ICLR 2022), through peft: W + (alpha / r) B A with A and B trained."""
+
+import torch
+from pydantic import Field
+
+from hifi_cli.config import Section
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Method, head_names, train_only
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.registry import nearest
+
+TARGETS = ("query", "key", "value", "output")
+
+
+class LoRA(Method):
+    """Train low-rank updates of attention projections, and the task head (the pooler too, which peft leaves frozen)."""
+
+    class Settings(Section):
+        """Rank and place of the updates.
+
+        Attributes:
+            r: rank.
+            alpha: the update is scaled by alpha / r.
+            dropout: on the input of A.
+            targets: which of query, key, value and output are updated: LoRA's own text has query and value, HiFi's query
+                and key, EH-FT's code all four.
+        """
+
+        r: int = Field(8, ge=1)
+        alpha: int = Field(16, ge=1)
+        dropout: float = Field(0.0, ge=0, lt=1)
+        targets: list[str] = ["query", "value"]
+
+    def prepare(self, encoder: Encoder) -> None:
+        from peft import LoraConfig, inject_adapter_in_model
+
+        for target in self.settings.targets:
+            if target not in TARGETS:
+                known = ", ".join(TARGETS)
+                raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, TARGETS)}; known are {known}")
+        head = head_names(encoder)
+        config = LoraConfig(
+            r=self.settings.r,
+            lora_alpha=self.settings.alpha,
+            lora_dropout=self.settings.dropout,
+            target_modules=self._paths(encoder),
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.context.seed)  # peft draws A from the global generator
+            inject_adapter_in_model(config, encoder.model)
+        added = [name for name, _ in encoder.model.named_parameters() if ".lora_" in name]
+        train_only(encoder, [*head, *added])
+
+    def merge(self, encoder: Encoder) -> None:
+        for path in self._paths(encoder):
+            updated = encoder.model.get_submodule(path)
+            updated.merge(safe_merge=True)  # type: ignore[operator]
+            encoder.model.set_submodule(path, updated.get_base_layer())  # type: ignore[operator]
+
+    def _paths(self, encoder: Encoder) -> list[str]:
+        return [encoder.path(layer, target) for layer in range(encoder.num_layers) for target in self.settings.targets]

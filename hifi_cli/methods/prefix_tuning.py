@@ -1,0 +1,160 @@
+"""Prefix-Tuning (Li & Liang, ACL 2021): trained keys and values in every layer that all tokens can attend to."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Generator, Tensor, nn
+
+from hifi_cli.config import Section
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Method, fit_into, generator, head_names, train_only
+from hifi_cli.models.encoder import Encoder
+
+ATTENTION = "hifi_prefix"
+_NAME = "hifi_prefixes"
+
+
+class Prefixes(nn.Module):
+    """The prefixes of all layers: parameters themselves, or made from a smaller embedding by an MLP.
+
+    Attributes:
+        values: [layers, 2, length, hidden size]; None while the MLP makes them.
+        visible: bool [length]; what is False is masked out of every attention.
+        current: what the layers of the forward pass under way attend to, [layers, 2, length, hidden size].
+    """
+
+    values: nn.Parameter | None
+    visible: Tensor
+
+    def __init__(self, layers: int, length: int, size: int, mlp: int, std: float, draws: Generator) -> None:
+        super().__init__()
+        self.shape = (layers, 2, length, size)
+        self.register_buffer("visible", torch.ones(length, dtype=torch.bool), persistent=False)
+        if mlp:
+            self.values = None
+            self.embedding = nn.Parameter(torch.empty(length, size).normal_(generator=draws))
+            self.down = _linear(size, mlp, draws)
+            self.up = _linear(mlp, layers * 2 * size, draws)
+        else:
+            self.values = nn.Parameter(torch.empty(self.shape).normal_(0, std, generator=draws))
+
+    def made(self) -> Tensor:
+        """All keys and values."""
+        if self.values is not None:
+            return self.values
+        layers, _, length, size = self.shape
+        made: Tensor = self.up(torch.tanh(self.down(self.embedding)))
+        return made.view(length, layers, 2, size).permute(1, 2, 0, 3)
+
+    def before_forward(self, *_: Any) -> None:
+        """Make all layers' prefixes, once for a forward pass."""
+        self.current = self.made()
+
+    @torch.no_grad()
+    def replace_mlp(self, values: Tensor) -> None:
+        """Throw the MLP away and keep what it made."""
+        self.values = nn.Parameter(values.clone())
+        del self.embedding, self.down, self.up
+
+
+@dataclass(frozen=True)
+class PrefixOfLayer:
+    """What an attention module finds its prefix by."""
+
+    prefixes: Prefixes
+    layer: int
+
+
+def attend_with_prefix(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Attention over a layer's tokens and its prefix; no token's position changes.
+
+    Args:
+        query, key, value: [batch, heads, tokens, head size].
+        attention_mask: bool, True where a token may attend, [batch, 1, tokens, tokens]; None: everywhere.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    mine: Any = module.prefix
+    batch, heads, tokens, size = key.shape
+    own = mine.prefixes.current[mine.layer].to(key.dtype).view(2, 1, -1, heads, size).transpose(2, 3)
+    own = own.expand(2, batch, -1, -1, -1)
+    if attention_mask is None:
+        attention_mask = torch.ones(batch, 1, query.shape[2], tokens, dtype=torch.bool, device=key.device)
+    seen = mine.prefixes.visible.expand(*attention_mask.shape[:3], -1)
+    mask = torch.cat([attention_mask, seen], -1)
+    key, value = torch.cat([key, own[0]], 2), torch.cat([value, own[1]], 2)
+    return sdpa_attention_forward(module, query, key, value, mask, **how)
+
+
+class PrefixTuning(Method):
+    """Train keys and values that stand beside every layer's own, and the task head.
+
+    Not through peft: its prefixes reach BERT-type models as a cache, which shifts their position ids.
+    """
+
+    class Settings(Section):
+        """Size and making of the prefix.
+
+        Attributes:
+            length: prefix vectors in a layer.
+            mlp: hidden units of the reparametrising MLP, which is thrown away after training; 0: none.
+            init_std: standard deviation of the prefix where there is no MLP.
+        """
+
+        length: int = Field(16, ge=1)
+        mlp: int = Field(0, ge=0)
+        init_std: float = Field(0.01, gt=0)
+
+    adds_modules = True
+
+    def prepare(self, encoder: Encoder) -> None:
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+
+        if not encoder.names.interface:
+            raise UsageError(f"prefix-tuning cannot reach into the attention of a '{encoder.model_type}' model")
+        AttentionInterface.register(ATTENTION, attend_with_prefix)
+        AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+        encoder.base.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+        head = head_names(encoder)
+        how = self.settings
+        draws = generator(self.context.seed)
+        prefixes = Prefixes(encoder.num_layers, how.length, encoder.hidden_size, how.mlp, how.init_std, draws)
+        encoder.base.add_module(_NAME, prefixes)
+        encoder.base.register_forward_pre_hook(prefixes.before_forward)
+        for layer in range(encoder.num_layers):
+            attention: Any = encoder.model.get_submodule(encoder.path(layer, "attention"))
+            attention.prefix = PrefixOfLayer(prefixes, layer)
+        self._prefixes = prefixes
+        self._values = f"{encoder.model.base_model_prefix}.{_NAME}.values"
+        inside = self._values.removesuffix("values")
+        train_only(encoder, [*head, *(name for name, _ in encoder.model.named_parameters() if name.startswith(inside))])
+
+    def delta(self, model: nn.Module) -> dict[str, Tensor]:
+        inside = self._values.removesuffix("values")
+        rest = {name: value for name, value in self.training_state(model).items() if not name.startswith(inside)}
+        return rest | {self._values: self._prefixes.made().detach()}
+
+    def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
+        if self._prefixes.values is None and self._values in delta:
+            self._prefixes.replace_mlp(delta[self._values])
+        fit_into(self.delta(model), delta)
+
+    def training_state(self, model: nn.Module) -> dict[str, Tensor]:
+        return super().delta(model)
+
+    def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+        fit_into(self.training_state(model), state)
+
+
+def _linear(inputs: int, outputs: int, draws: Generator) -> nn.Linear:
+    """A Linear with PyTorch's default initialisation, from the given draws."""
+    linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    bound = inputs**-0.5
+    nn.init.uniform_(linear.weight, -bound, bound, generator=draws)
+    nn.init.uniform_(linear.bias, -bound, bound, generator=draws)
+    return linear

@@ -1,0 +1,26 @@
+"""Top-k fine-tuning: the last k layers train, and the task head."""
+
+from pydantic import Field
+
+from hifi_cli.config import Section
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Method, head_names, train_only
+from hifi_cli.models.encoder import Encoder
+
+
+class TopK(Method):
+    """Train the last k layers and the task head; embeddings and lower layers are frozen (EH-FT, table 1)."""
+
+    class Settings(Section):
+        """`k`: how many layers; EH-FT tries 3, 6 and 12."""
+
+        k: int = Field(3, ge=1)
+
+    def prepare(self, encoder: Encoder) -> None:
+        if self.settings.k > encoder.num_layers:
+            raise UsageError(f"settings.k={self.settings.k}: the encoder has only {encoder.num_layers} layers")
+        tops = tuple(
+            f"{encoder.model.base_model_prefix}.{encoder.names.layers}.{layer}."
+            for layer in range(encoder.num_layers - self.settings.k, encoder.num_layers)
+        )
+        train_only(encoder, [*head_names(encoder), *(name for name in encoder.layer_parameters if name.startswith(tops))])

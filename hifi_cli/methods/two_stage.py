@@ -1,0 +1,70 @@
+"""EH-FT (Yang et al., EMNLP 2022) and LP-FT (Kumar et al., ICLR 2022): a head trained first, then everything."""
+
+import copy
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from hifi_cli.config import Section
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Context, Method, Phase, build
+from hifi_cli.models.encoder import Encoder
+
+
+class TwoStage(Method):
+    """Stage 1 trains as any method does; stage 2 fine-tunes everything, from the pretrained backbone and stage 1's head.
+
+    Both stages have an optimiser and a schedule of their own and share the run's steps.
+    """
+
+    class Settings(Section):
+        """How the stages join.
+
+        Attributes:
+            share: of the steps, for stage 1.
+            reserve: keep what stage 1 trained in the backbone, and train it on (EH-FT, table 3).
+            carry: what of the head goes on to stage 2: all of it, or its weights but not its biases (EH-FT's code after
+                BitFit).
+        """
+
+        share: float = Field(0.1, gt=0, lt=1)
+        reserve: bool = False
+        carry: Literal["all", "weights"] = "all"
+
+    def __init__(self, settings: Settings, context: Context) -> None:
+        super().__init__(settings, context)
+        if context.stage1 is None:
+            raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
+        self.stage1 = build(context.stage1, replace(context, stage1=None))
+        self.adds_modules = settings.reserve and self.stage1.adds_modules
+
+    def prepare(self, encoder: Encoder) -> None:
+        self._pretrained = None if self.settings.reserve else copy.deepcopy(encoder.model)
+        self.stage1.prepare(encoder)
+
+    def phases(self) -> list[Phase]:
+        share = self.settings.share
+        first = [
+            replace(phase, share=phase.share * share, training=self.context.stage1) for phase in self.stage1.phases()
+        ]
+        return [*first, Phase(self, 1 - share, begin=self._begin_stage_2)]
+
+    @torch.no_grad()
+    def _begin_stage_2(self, encoder: Encoder) -> None:
+        if self._pretrained is None:
+            self.stage1.release(encoder)
+            return
+        head = {name: value.clone() for name, value in encoder.head_parameters()}
+        for name, module in self._pretrained.named_children():
+            encoder.model.set_submodule(name, module)
+        self._pretrained = None
+        for name, parameter in encoder.head_parameters():
+            if self.settings.carry == "all" or not name.endswith("bias"):
+                parameter.copy_(head[name])
+        encoder.model.requires_grad_(True)
+
+    def merge(self, encoder: Encoder) -> None:
+        if self.settings.reserve:
+            self.stage1.merge(encoder)

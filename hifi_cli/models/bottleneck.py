@@ -1,0 +1,58 @@
+"""Bottleneck adapters and the two places of a layer they go to (Houlsby et al., ICML 2019)."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+from hifi_cli.models.encoder import Encoder
+
+SUBLAYERS = ("after_attention", "after_ffn")
+
+
+class Bottleneck(nn.Module):
+    """x + up(GELU(down(x)))."""
+
+    def __init__(self, down: nn.Module, up: nn.Module) -> None:
+        super().__init__()
+        self.down, self.up = down, up
+
+    def forward(self, x: Tensor) -> Tensor:
+        added: Tensor = self.up(nn.functional.gelu(self.down(x)))
+        return x + added
+
+
+class Adapted(nn.Module):
+    """A sub-layer's last module with a bottleneck behind it, before the residual and the LayerNorm."""
+
+    def __init__(self, sublayer: nn.Module, adapter: Bottleneck) -> None:
+        super().__init__()
+        self.sublayer, self.adapter = sublayer, adapter
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.adapter(self.sublayer(x))
+        return result
+
+
+def insert(encoder: Encoder, build: Callable[[], Bottleneck]) -> list[str]:
+    """Put a new bottleneck behind both sub-layers of every layer.
+
+    Returns:
+        The names of the parameters added.
+    """
+    before = {id(parameter) for parameter in encoder.model.parameters()}
+    for layer in range(encoder.num_layers):
+        for part in SUBLAYERS:
+            encoder.replace(layer, part, partial(Adapted, adapter=build()))
+    return [name for name, parameter in encoder.model.named_parameters() if id(parameter) not in before]
+
+
+def layer_norm_names(encoder: Encoder) -> list[str]:
+    """The names of the backbone's LayerNorm weights and biases, the embeddings' included."""
+    norms = {id(module) for module in encoder.base.modules() if isinstance(module, nn.LayerNorm)}
+    return [
+        f"{path}.{name}"
+        for path, module in encoder.model.named_modules()
+        if id(module) in norms
+        for name, _ in module.named_parameters()
+    ]

@@ -1,0 +1,69 @@
+"""Single entries of a model's weights that train while the rest of the same tensors stays bit for bit."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_MASK = "/mask"
+
+
+class SparseWeights:
+    """Chosen entries of parameters, as vectors of their own for the optimiser.
+
+    Gradients are gathered from the whole tensors and updates scattered back into them, so that the optimiser's moments
+    and its weight decay exist for the chosen entries only: nothing can move the others.
+
+    Attributes:
+        values: the chosen entries of each parameter, by its name.
+    """
+
+    def __init__(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
+        """Take the entries where `masks` (bool, a parameter's shape) are True."""
+        self._parameters = {name: model.get_parameter(name) for name in masks}
+        self._index = {
+            name: mask.flatten().nonzero()[:, 0].to(self._parameters[name].device) for name, mask in masks.items()
+        }
+        self.values = {
+            name: nn.Parameter(parameter.detach().flatten()[self._index[name]])
+            for name, parameter in self._parameters.items()
+        }
+
+    def gather_gradients(self) -> None:
+        """Move the chosen entries' gradients to `values`, and drop the others."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                self.values[name].grad = parameter.grad.flatten()[self._index[name]]
+                parameter.grad = None
+
+    @torch.no_grad()
+    def scatter(self) -> None:
+        """Write `values` into the model."""
+        for name, parameter in self._parameters.items():
+            parameter.view(-1).index_copy_(0, self._index[name], self.values[name])
+
+    def delta(self) -> dict[str, Tensor]:
+        """The values and, packed to a bit an entry, where they belong."""
+        found = {}
+        for name, value in self.values.items():
+            mask = np.zeros(self._parameters[name].numel(), dtype=bool)
+            mask[self._index[name].cpu().numpy()] = True
+            found[name] = value.detach()
+            found[name + _MASK] = torch.from_numpy(np.packbits(mask))
+        return found
+
+    @classmethod
+    def from_delta(cls, model: nn.Module, delta: dict[str, Tensor]) -> "SparseWeights":
+        """What `delta` made; the model gets the values."""
+        masks = {}
+        for key in delta:
+            if key.endswith(_MASK):
+                name = key.removesuffix(_MASK)
+                shape = model.get_parameter(name).shape
+                bits = np.unpackbits(delta[key].numpy(), count=shape.numel()).astype(bool)
+                masks[name] = torch.from_numpy(bits).reshape(shape)
+        sparse = cls(model, masks)
+        with torch.no_grad():
+            for name, value in sparse.values.items():
+                value.copy_(delta[name])
+        sparse.scatter()
+        return sparse

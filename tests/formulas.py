@@ -1,0 +1,93 @@
+"""How many numbers each method trains in the backbone, as closed formulas of the encoder's shape."""
+
+from dataclasses import dataclass
+
+from hifi_cli.methods.base import method_spec
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An encoder and the methods' sizes: L layers of H heads, D wide, F inside the feed-forward network, E in embeddings."""
+
+    L: int
+    H: int
+    D: int
+    F: int
+    E: int
+    k: int = 3
+    top: int = 3
+    rank: int = 8
+    bottleneck: int = 64
+    reduction: int = 32
+    n: int = 4
+    prefix: int = 16
+    mlp: int = 512
+    child: float = 0.3
+    diff: float = 0.005
+
+    @property
+    def biases(self):
+        return 4 * self.D + self.F + self.D + 2 * self.D  # of a layer: projections, feed-forward, two LayerNorms
+
+    @property
+    def layer(self):
+        return 4 * self.D**2 + 2 * self.D * self.F + self.biases + 2 * self.D
+
+    @property
+    def backbone(self):
+        return self.E + self.L * self.layer
+
+    @property
+    def rows(self):
+        return 3 * self.k * self.D // self.H * (self.D + 1)  # of a layer: Q, K and V, with biases
+
+    @property
+    def norms(self):
+        return (2 * self.L + 1) * 2 * self.D
+
+    @property
+    def low_rank(self):
+        return self.L * 2 * self.rank * 2 * self.D  # query and key, A and B
+
+    def kronecker(self, width):
+        return 2 * (self.D + width) + self.D + width  # of a bottleneck: two layers of s and t, and their biases
+
+
+FORMULAS = {
+    "full-ft": lambda s: s.backbone,
+    "linear-probing": lambda s: 0,
+    "top-k": lambda s: s.top * s.layer,
+    "bitfit": lambda s: s.L * s.biases + s.D,  # and the embeddings' LayerNorm
+    "lora": lambda s: s.low_rank,
+    "adapter": lambda s: s.norms + s.L * 2 * (2 * s.D * s.bottleneck + s.bottleneck + s.D),
+    "compacter": lambda s: s.norms + s.n**3 + s.L * 2 * s.kronecker(s.D // s.reduction),
+    "prefix-tuning": lambda s: s.L * 2 * s.prefix * s.D,
+    "prefix-tuning-mlp": lambda s: s.prefix * s.D + (s.D + 1) * s.mlp + (s.mlp + 1) * s.L * 2 * s.D,
+    "child-tuning-f": lambda s: s.backbone,
+    "child-tuning-d": lambda s: s.E + round(s.child * s.L * s.layer),
+    "mixout": lambda s: s.backbone,
+    "diff-pruning": lambda s: round(s.diff * s.backbone),
+    "hifi-layerwise": lambda s: s.L * s.rows,
+    "hifi-midtop": lambda s: s.L // 2 * s.rows,
+    "lp-ft": lambda s: s.backbone,
+    "eh-ft": lambda s: s.backbone,
+    "eh-ft-bitfit": lambda s: s.backbone,
+    "eh-ft-bitfit-reserve": lambda s: s.backbone,
+    "eh-ft-lora": lambda s: s.backbone,
+    "eh-ft-lora-reserve": lambda s: s.backbone + s.low_rank,
+    "eh-ft-prefix": lambda s: s.backbone,
+    "eh-ft-prefix-reserve": lambda s: s.backbone + s.L * 2 * 16 * s.D,
+    "eh-ft-hifi": lambda s: s.backbone,
+}
+
+
+def trained(method, shape):
+    """A variation without a formula of its own has that of what it is based on."""
+    while method not in FORMULAS:
+        method = method_spec(method).base
+    return FORMULAS[method](shape)
+
+
+def stored(method, shape):
+    """What a delta keeps of the backbone: the prefix, and not the MLP that made it."""
+    return trained("prefix-tuning" if method == "prefix-tuning-mlp" else method, shape)

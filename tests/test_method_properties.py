@@ -1,0 +1,473 @@
+"""What defines each method, against an independent computation."""
+
+import copy
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import HEADS, HIDDEN, LAYERS
+
+from hifi_cli.errors import UsageError
+from hifi_cli.methods import base, child_tuning_d, mixout
+from hifi_cli.methods.base import Context
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import loop
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.evaluate import reload
+from hifi_cli.tasks.batches import collate
+
+
+def prepare(make, workspace, method, *overrides, **how):
+    config = make(method, *overrides, **how)
+    return runs.prepare(config, workspace, runs.chosen_heads(config, workspace)), config
+
+
+def batch_of(config, workspace, count=6):
+    return collate(runs.split_examples(config, workspace).train[:count], {"input_ids": 0, "token_type_ids": 0})
+
+
+def logits(model, batch):
+    model.eval()
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def trained_state(make, workspace, method, *overrides):
+    """The merged model of a finished run, beside the pretrained one with the same fresh head."""
+    config = make(method, *overrides)
+    before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
+    results = runs.run(config, workspace)
+    prepared, _ = reload(RunDirectory.of(config, workspace.results_dir).path, workspace)
+    prepared.method.merge(prepared.encoder)
+    return before, prepared, results
+
+
+# --- LoRA
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_lora_is_pefts_own_and_merging_keeps_the_logits(make, workspace, family):
+    from peft import LoraConfig, get_peft_model
+
+    prepared, config = prepare(make, workspace, "lora", "settings.r=4", "settings.alpha=12", family=family)
+    model, batch = prepared.encoder.model, batch_of(config, workspace)
+    plain = workspace.encoder(config)[0].model
+    before = logits(plain, batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it calls old
+        oracle = get_peft_model(plain, LoraConfig(r=4, lora_alpha=12, target_modules=["query", "key"]))
+    ours = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, parameter in oracle.named_parameters():
+            if "lora_" in name:
+                ours[name.removeprefix("base_model.model.")].normal_()
+                parameter.copy_(ours[name.removeprefix("base_model.model.")])
+    adapted = logits(model, batch)
+    assert torch.equal(adapted, logits(oracle, batch))
+    assert not torch.allclose(adapted, before, atol=1e-3)
+    prepared.method.merge(prepared.encoder)
+    assert not any("lora" in name for name, _ in model.named_parameters())
+    torch.testing.assert_close(logits(model, batch), adapted, rtol=1e-4, atol=1e-5)
+
+
+def test_lora_starts_at_the_pretrained_model_and_trains_the_pooler(make, workspace):
+    prepared, config = prepare(make, workspace, "lora")
+    batch = batch_of(config, workspace)
+    assert torch.equal(logits(prepared.encoder.model, batch), logits(workspace.encoder(config)[0].model, batch))
+    assert "bert.pooler.dense.weight" in prepared.method.trained(prepared.encoder.model)
+
+
+def test_lora_refuses_what_is_no_projection(make, workspace):
+    with pytest.raises(UsageError, match="unknown 'querry'; did you mean 'query'"):
+        prepare(make, workspace, "lora", "settings.targets=[querry]")
+
+
+# --- Child-Tuning
+
+
+def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, workspace):
+    prepared, config = prepare(make, workspace, "child-tuning-d", "settings.p=0.2", "dropout=0.0", "max_grad_norm=null")
+    model, examples = prepared.encoder.model, runs.split_examples(config, workspace).train
+    batches = [examples[at : at + 8] for at in range(0, len(examples), 8)]
+    fisher = {}
+    for batch in batches:  # independently: the mean of the squared gradient of each batch's mean cross-entropy
+        model.zero_grad()
+        labels = torch.tensor([example.row.label for example in batch])
+        out = model(**collate(batch, {"input_ids": 0, "token_type_ids": 0})).logits
+        torch.nn.functional.cross_entropy(out, labels).backward()
+        for name in prepared.encoder.layer_parameters:
+            fisher[name] = fisher.get(name, 0) + model.get_parameter(name).grad.numpy() ** 2 / len(batches)
+    model.zero_grad()
+
+    def gradients():
+        for batch in batches:
+            model.zero_grad()
+            prepared.engine.accumulate_gradient(batch)
+            yield
+
+    prepared.method.survey(model, gradients())
+    values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
+    kept = prepared.method.delta(model)
+    masks = {name: np.unpackbits(kept[f"{name}/mask"].numpy(), count=fisher[name].size).astype(bool) for name in fisher}
+    count = sum(mask.sum() for mask in masks.values())
+    assert count == round(0.2 * len(values))
+    lowest_kept = min(fisher[name].ravel()[mask].min() for name, mask in masks.items() if mask.any())
+    assert lowest_kept >= 0.999 * values[count - 1]
+
+
+def test_highest_is_exact_where_values_tie():
+    masks = child_tuning_d.highest({"a": torch.ones(3, 4), "b": torch.zeros(5)}, 0.5)
+    assert sum(int(mask.sum()) for mask in masks.values()) == round(0.5 * 17)
+    assert masks["a"].shape == (3, 4)
+    assert not masks["b"].any()
+
+
+def test_masked_entries_never_move_weight_decay_or_not(make, workspace):
+    before, prepared, _ = trained_state(make, workspace, "child-tuning-d", "weight_decay=0.5", "learning_rate=0.01")
+    after, kept = prepared.encoder.model.state_dict(), prepared.method.delta(prepared.encoder.model)
+    moved = frozen = 0
+    for name in prepared.encoder.layer_parameters:
+        mask = torch.from_numpy(np.unpackbits(kept[f"{name}/mask"].numpy(), count=before[name].numel()).astype(bool))
+        same = (before[name] == after[name]).flatten()
+        assert same[~mask].all()
+        moved, frozen = moved + int((~same[mask]).sum()), frozen + int((~mask).sum())
+    assert moved > 0.9 * 0.3 * (moved + frozen)
+
+
+def test_child_tuning_f_keeps_the_gradient_in_expectation(make, workspace):
+    prepared, _ = prepare(make, workspace, "child-tuning-f", "settings.p=0.3")
+    model, method = prepared.encoder.model, prepared.method
+    parameter = next(p for p in model.parameters() if p.dim() > 1)
+    total = torch.zeros_like(parameter)
+    for step in range(400):
+        parameter.grad = torch.ones_like(parameter)
+        method.before_step(model, step)
+        method.after_backward(model)
+        assert parameter.grad.unique().tolist() == [0.0, pytest.approx(1 / 0.3)]
+        total += parameter.grad
+    deviation = (0.7 / 0.3 / 400) ** 0.5  # of one entry's mean
+    assert abs(float(total.mean()) / 400 - 1) < 5 * deviation / parameter.numel() ** 0.5
+    assert float((total / 400 - 1).abs().max()) < 6 * deviation
+
+
+# --- Mixout
+
+
+def test_mixout_without_mixing_is_full_ft(make, workspace):
+    plain = runs.run(make("full-ft", "learning_rate=1e-3"), workspace)
+    mixed = runs.run(make("mixout", "learning_rate=1e-3", "settings.p=0"), workspace)
+    assert mixed["scores"] == plain["scores"]
+    one, other = (
+        RunDirectory.of(make(name, "learning_rate=1e-3"), workspace.results_dir).delta for name in ("full-ft", "mixout")
+    )
+    from safetensors.torch import load_file
+
+    first, second = load_file(one), load_file(other)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_mixout_has_the_weight_as_expectation_and_its_gradient(released):
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(6, 5)
+    mix = mixout.MixLinear(linear, 0.7, released_backward=released)
+    with torch.no_grad():
+        mix.weight += torch.randn_like(mix.weight)  # away from the pretrained weight
+    identity, draws = torch.eye(6), []
+    for _ in range(4000):
+        draws.append((mix(identity) - mix.bias).T.detach())
+    drawn = torch.stack(draws)
+    torch.testing.assert_close(drawn.mean(0), mix.weight.detach(), rtol=0, atol=0.15)
+    values = drawn[:, :, 0].unique(dim=0)
+    assert len(values) == 2  # a column is mixed as one
+    kept = (mix.weight.detach() - 0.7 * mix.pretrained) / 0.3
+    assert any(torch.allclose(value, kept[:, 0], atol=1e-5) for value in values)
+    assert any(torch.allclose(value, mix.pretrained[:, 0], atol=1e-5) for value in values)
+    torch.manual_seed(1)
+    mix(torch.ones(1, 6)).sum().backward()
+    torch.manual_seed(1)
+    mask = torch.empty(6).bernoulli_(0.3)
+    torch.testing.assert_close(mix.weight.grad, mask.expand(5, 6) * (1.0 if released else 1 / 0.3))
+    mix.eval()
+    assert torch.equal(mix(identity), torch.nn.functional.linear(identity, mix.weight, mix.bias))
+
+
+def test_mixout_everywhere_switches_dropout_off_in_the_layers(make, workspace):
+    prepared, _ = prepare(make, workspace, "mixout", "settings.place=all")
+    layers = list(prepared.encoder.layers.modules())
+    assert sum(isinstance(module, mixout.MixLinear) for module in layers) == 6 * LAYERS
+    assert not any(module.p for module in layers if isinstance(module, torch.nn.Dropout))
+    prepared, _ = prepare(make, workspace, "mixout")
+    assert sum(isinstance(module, mixout.MixLinear) for module in prepared.encoder.layers.modules()) == 4 * LAYERS
+
+
+# --- Diff-Pruning
+
+
+@pytest.mark.parametrize("share", [0.005, 0.05])
+def test_diff_pruning_ends_with_exactly_its_share_changed(make, workspace, share):
+    before, prepared, results = trained_state(
+        make, workspace, "diff-pruning", f"settings.share={share}", "learning_rate=1e-3", "weight_decay=0.5", "epochs=3"
+    )
+    after = prepared.encoder.model.state_dict()
+    head = set(base.head_names(prepared.encoder))
+    inside = [name for name in before if name not in head]
+    changed = sum(int((before[name] != after[name]).sum()) for name in inside)
+    assert changed == round(share * sum(before[name].numel() for name in inside)) == results["params"]["trainable_backbone"]
+
+
+def test_diff_pruning_keeps_the_largest_differences(make, workspace):
+    prepared, _ = prepare(make, workspace, "diff-pruning", "settings.share=0.1")
+    method, model = prepared.method, prepared.encoder.model
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for gated in method._gated.values():
+            gated.difference.normal_()
+    expected = {name: gated.weight(None).detach().clone() for name, gated in method._gated.items()}
+    start = {name: gated.pretrained.clone() for name, gated in method._gated.items()}
+    method.phases()[1].begin(prepared.encoder)
+    sizes = np.concatenate([(expected[name] - start[name]).abs().numpy().ravel() for name in start])
+    bound = np.sort(sizes)[::-1][round(0.1 * len(sizes)) - 1]
+    for name, first in start.items():
+        large = (expected[name] - first).abs() >= bound
+        assert torch.equal(model.get_parameter(name), torch.where(large, first + (expected[name] - first), first))
+
+
+def test_a_hard_concrete_gate_opens_and_closes():
+    from hifi_cli.methods.diff_pruning import _hard_concrete
+
+    assert float(_hard_concrete(torch.tensor(5.0), None)) == 1
+    assert float(_hard_concrete(torch.tensor(-5.0), None)) == 0
+    draws = _hard_concrete(torch.zeros(20_000), base.generator(0))
+    assert float((draws == 0).float().mean()) == pytest.approx(1 / 2, abs=0.02)  # where the stretched sigmoid is below 0
+    assert float((draws == 1).float().mean()) == pytest.approx(1 / 6, abs=0.02)
+
+
+# --- Compacter and Adapter
+
+
+def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shared(make, workspace):
+    from hifi_cli.methods.compacter import KroneckerLinear
+
+    prepared, _ = prepare(make, workspace, "compacter")
+    layers = [module for module in prepared.encoder.model.modules() if isinstance(module, KroneckerLinear)]
+    assert len(layers) == LAYERS * 2 * 2
+    assert len({id(layer.shared) for layer in layers}) == 1
+    for layer in layers:
+        a, s, t = (value.detach().numpy() for value in (layer.shared, layer.s, layer.t))
+        products = sum(np.kron(a[i], s[i] @ t[i]) for i in range(4))
+        np.testing.assert_allclose(layer.weight().detach().numpy(), products, rtol=1e-5, atol=1e-9)
+    x = torch.randn(3, layers[0].s.shape[1] * 4)
+    torch.testing.assert_close(layers[0](x), x @ layers[0].weight() + layers[0].bias)
+
+
+@pytest.mark.parametrize("method", ["adapter", "compacter"])
+def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residual(make, workspace, method):
+    prepared, config = prepare(make, workspace, method)
+    model, batch = prepared.encoder.model, batch_of(config, workspace)
+    torch.testing.assert_close(logits(model, batch), logits(workspace.encoder(config)[0].model, batch), rtol=0, atol=1e-2)
+    seen = {}
+    layer = prepared.encoder.layers[0]
+    layer.attention.output.LayerNorm.register_forward_pre_hook(lambda _, inputs: seen.update(norm=inputs[0]))
+    layer.attention.output.dropout.register_forward_hook(lambda _, __, output: seen.update(sublayer=output))
+    layer.attention.self.register_forward_pre_hook(lambda _, inputs: seen.update(residual=inputs[0]))
+    logits(model, batch)
+    torch.testing.assert_close(seen["norm"], seen["sublayer"] + seen["residual"])
+
+
+def test_compacter_says_which_sizes_do_not_divide(make, workspace):
+    with pytest.raises(UsageError, match=r"settings\.n=4 must divide the hidden size 32 and the bottleneck 1"):
+        prepare(make, workspace, "compacter", "settings.reduction=32")
+
+
+# --- Prefix-Tuning
+
+
+def test_an_all_masked_prefix_is_no_prefix_and_a_visible_one_is(make, workspace):
+    prepared, config = prepare(make, workspace, "prefix-tuning", "settings.init_std=1.0")
+    model, batch = prepared.encoder.model, batch_of(config, workspace)
+    plain = logits(workspace.encoder(config)[0].model, batch)
+    assert not torch.allclose(logits(model, batch), plain, atol=1e-3)
+    prepared.encoder.base.hifi_prefixes.visible.fill_(False)
+    torch.testing.assert_close(logits(model, batch), plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mlp", [0, 8])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, workspace, family, mlp):
+    prepared, config = prepare(make, workspace, "prefix-tuning", f"settings.mlp={mlp}", family=family)
+    model, batch = prepared.encoder.model, batch_of(config, workspace)
+    embedded = []
+    for one in (model, workspace.encoder(config)[0].model):
+        one.base_model.embeddings.register_forward_hook(lambda _, __, output: embedded.append(output))
+        logits(one, batch)
+    assert torch.equal(*embedded)
+    made = prepared.method._prefixes.made
+    kept = []
+    prepared.method._prefixes.made = lambda: kept.append(made()) or kept[0].retain_grad() or kept[0]
+    model(**batch).logits.sum().backward()
+    assert (kept[0].grad.abs().sum((1, 2, 3)) > 0).all()
+    assert len(kept) == 1  # the MLP runs once a forward pass
+
+
+def test_prefix_attention_is_attention_over_prefix_and_tokens(make, workspace):
+    prepared, config = prepare(make, workspace, "prefix-tuning", "settings.init_std=1.0")
+    batch = batch_of(config, workspace)
+    attention = prepared.encoder.layers[0].attention.self
+    seen = {}
+    attention.register_forward_pre_hook(lambda _, inputs: seen.update(x=inputs[0]))
+    attention.register_forward_hook(lambda _, __, output: seen.update(out=output[0]))
+    logits(prepared.encoder.model, batch)
+    x, size = seen["x"].double(), HIDDEN // HEADS
+    own = prepared.method._prefixes.values.detach()[0].double()
+    for head in range(HEADS):
+        rows = slice(head * size, (head + 1) * size)
+        q, k, v = (
+            x @ linear.weight[rows].double().T + linear.bias[rows].double()
+            for linear in (attention.query, attention.key, attention.value)
+        )
+        k = torch.cat([k, own[0][:, rows].expand(len(x), -1, -1)], 1)
+        v = torch.cat([v, own[1][:, rows].expand(len(x), -1, -1)], 1)
+        hidden = torch.cat([batch["attention_mask"] == 0, torch.zeros(len(x), own.shape[1], dtype=torch.bool)], 1)
+        weights = (q @ k.mT / size**0.5).masked_fill(hidden[:, None], -torch.inf).softmax(-1)
+        torch.testing.assert_close(seen["out"][..., rows].double(), weights @ v, rtol=1e-4, atol=1e-5)
+
+
+def test_prefix_tuning_refuses_attention_it_cannot_reach(make, workspace):
+    from transformers import MPNetConfig, MPNetForSequenceClassification
+
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 30}
+    encoder = Encoder(MPNetForSequenceClassification(MPNetConfig(**shape)))
+    chosen = base.implementation("prefix_tuning")
+    with pytest.raises(UsageError, match="cannot reach into the attention of a 'mpnet' model"):
+        chosen(chosen.Settings(), Context()).prepare(encoder)
+
+
+# --- BitFit and top-k
+
+
+def test_bitfit_of_the_layers_leaves_embeddings_and_the_last_norm(make, workspace):
+    prepared, _ = prepare(make, workspace, "bitfit", "settings.biases=layers")
+    names = set(prepared.method.trained(prepared.encoder.model)) - set(base.head_names(prepared.encoder))
+    assert len(names) == 8 * LAYERS - 1
+    assert all("bias" in name and ".layer." in name for name in names)
+    assert f"bert.encoder.layer.{LAYERS - 1}.output.LayerNorm.bias" not in names
+
+
+def test_top_k_refuses_more_layers_than_there_are(make, workspace):
+    with pytest.raises(UsageError, match="the encoder has only 2 layers"):
+        prepare(make, workspace, "top-k", "settings.k=3")
+
+
+# --- EH-FT and LP-FT
+
+
+@pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])
+def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, workspace, method, monkeypatch):
+    config = make(method, "settings.share=0.5", "stage1.learning_rate=0.01")
+    pretrained = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
+    starts = []
+    start = loop.Stretch.start.__func__
+
+    def watched(cls, engine, phase, steps):
+        made = start(cls, engine, phase, steps)
+        state = {name: value.clone() for name, value in engine.encoder.model.state_dict().items()}
+        starts.append((steps, state, dict(made.adam.state), made.training.learning_rate, phase.method))
+        return made
+
+    monkeypatch.setattr(loop.Stretch, "start", classmethod(watched))
+    runs.run(config, workspace)
+    (first_steps, *_, first_rate, first), (second_steps, state, moments, second_rate, second) = starts
+    head = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
+    assert state.keys() == pretrained.keys()
+    assert all(torch.equal(state[name], value) for name, value in pretrained.items() if name not in head)
+    kept = {"bert.pooler.dense.weight"} if method == "eh-ft-bitfit" else set()  # BitFit tunes a pretrained pooler's bias alone
+    assert {name for name in head if torch.equal(state[name], pretrained[name])} == kept
+    assert not moments
+    assert (first_rate, second_rate) == (0.01, config.learning_rate)
+    assert (first_steps, second_steps) == (6, 6)
+    assert first is not second
+
+
+def test_carrying_only_weights_leaves_the_heads_biases(make, workspace, monkeypatch):
+    config = make("eh-ft-bitfit", "settings.carry=weights", "settings.share=0.5", "stage1.learning_rate=0.01")
+    fresh = workspace.encoder(config)[0].model.state_dict()
+    prepared = runs.prepare(config, workspace, None)
+    with torch.no_grad():
+        for _, parameter in prepared.encoder.head_parameters():
+            parameter.add_(1)
+    prepared.method.phases()[-1].begin(prepared.encoder)
+    state = prepared.encoder.model.state_dict()
+    assert torch.equal(state["classifier.bias"], fresh["classifier.bias"])
+    assert torch.equal(state["classifier.weight"], fresh["classifier.weight"] + 1)
+
+
+@pytest.mark.parametrize(
+    ("shares", "steps", "ends"),
+    [([0.1, 0.9], 100, [10, 100]), ([0.1, 0.9], 4, [1, 4]), ([0.95, 0.05], 4, [3, 4]), ([0.06, 0.04, 0.9], 50, [3, 5, 50])],
+)
+def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
+    assert loop.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
+
+
+def test_too_few_steps_for_two_stages_are_refused():
+    with pytest.raises(UsageError, match="1 training steps cannot be shared by 2 stages"):
+        loop.phase_ends([base.Phase(None, 0.1), base.Phase(None, 0.9)], 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "part"), [("eh-ft-bitfit-reserve", "LayerNorm.bias"), ("eh-ft-lora-reserve", "lora_B"), ("eh-ft-prefix-reserve", "prefixes")]
+)
+def test_reserve_keeps_what_stage_1_trained(make, workspace, method, part):
+    prepared, _ = prepare(make, workspace, method)
+    model = prepared.encoder.model
+    names = [name for name, _ in model.named_parameters() if part in name]
+    assert names
+    with torch.no_grad():
+        for name in names:
+            model.get_parameter(name).fill_(7.0)
+    prepared.method.phases()[-1].begin(prepared.encoder)
+    assert all((model.get_parameter(name) == 7.0).all() for name in names)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, workspace):
+    config = make("eh-ft-bitfit", "epochs=3", "settings.share=0.6")
+    results = runs.run(config, workspace)
+    assert results["epochs"]["best"] == 3 or results["epochs"]["best"] == 2
+    lines = (RunDirectory.of(config, workspace.results_dir).path / "metrics.jsonl").read_text()
+    assert '"epoch": 1' in lines
+    early = make("eh-ft-bitfit", "epochs=2", "settings.share=0.5", seed=2)
+    assert runs.run(early, workspace)["epochs"]["best"] == 2
+
+
+# --- the schedule of EH-FT's code
+
+
+def test_schedule_holds_warms_up_and_ends_at_its_floor(make):
+    config = make("full-ft", "warmup=0.1", "hold_steps=20", "hold_factor=0.05", "final_factor=0.1")
+    factor = loop.learning_rate_factor(config, 1000)
+    assert [factor(step) for step in (0, 19)] == [0.05, 0.05]
+    assert factor(20) == pytest.approx(0.2)
+    assert factor(100) == pytest.approx(1.0)
+    assert factor(550) == pytest.approx(0.55)
+    assert factor(1000) == pytest.approx(0.1)
+
+
+def test_a_copy_of_a_prepared_model_has_prefixes_of_its_own(make, workspace):
+    prepared, config = prepare(make, workspace, "prefix-tuning", "settings.init_std=1.0")
+    batch = batch_of(config, workspace)
+    before, other = logits(prepared.encoder.model, batch), copy.deepcopy(prepared.encoder.model)
+    with torch.no_grad():
+        other.base_model.hifi_prefixes.values.zero_()
+    assert torch.equal(logits(prepared.encoder.model, batch), before)
+
+
+def test_every_method_has_a_file_and_no_file_is_without():
+    from hifi_cli import registry
+
+    files = {path.stem for path in Path(base.__file__).parent.glob("*.py")} - {"__init__", "base"}
+    assert {base.method_spec(name).implementation for name in registry.names("methods")} == files
