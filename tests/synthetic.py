@@ -6,7 +6,7 @@ from pathlib import Path
 from hifi_cli.files import digest
 from hifi_cli.reports.published import PublishedTable
 
-PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "f1"}
+PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 
 
 def write_run(results_dir, method, task, seed, score, *, protocol="hifi", backbone="bert-large", epochs=3, last=None, top=None, metrics=None, curve=None, setting="a", **changes):

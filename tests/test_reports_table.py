@@ -237,6 +237,16 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all
     assert found == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
 
 
+def test_a_protocol_that_reports_the_maximum_keeps_the_best_epochs_other_metrics(users_table, hifi):
+    curve = [{"epoch": 1, "spearman": 0.7, "pearson": 0.8}, {"epoch": 2, "spearman": 0.9, "pearson": 0.4}]
+    for seed in (1, 2):
+        write_run("results", "full-ft", "stsb", seed, 0.9, metrics={"pearson": 0.4}, curve=curve, report="max")
+    row = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]
+    assert row["scores"]["STS-B (Pear.)"] == [80.0, 80.0]  # its own maximum, not the kept model's 40.0
+    row = rows_of(hifi("table", users_table, "--score", "best", "--format", "json"))["full-ft", "runs"]
+    assert row["scores"]["STS-B (Pear.)"] == [40.0, 40.0]
+
+
 def test_a_laptops_runs_in_a_papers_layout(hifi):
     write_run("results", "full-ft", "mrpc", 1, 0.8, protocol="laptop", backbone="minilm")
     answer = hifi("table", "hifi-2", "--protocol", "laptop", "--backbone", "minilm", "--tasks", "cola,mrpc", "--seeds", "1", "--format", "json")

@@ -61,7 +61,7 @@ class Record:
         which = which or self.content["report"]
         if metric is None or metric == self.content["primary_metric"]:
             return float(self.content["scores"][which])
-        if which == self.content["report"]:
+        if which == ("last" if self.content["report"] == "last" else "best"):  # the model that was kept
             value = self.content["metrics"].get(metric)
             return None if value is None else float(value)
         values = self._epochs_of(metric)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hifi_cli.reports.kinds import Request
 
 METRIC_NAMES = {
-    "accuracy": "Acc.", "accuracy_matched": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "f1_macro": "F1",
+    "accuracy": "Acc.", "accuracy_matched": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
     "matthews": "Matt.", "spearman": "Spea.", "pearson": "Pear.",
 }  # fmt: skip
 SHARES = (("Trained", "trainable"), ("w/o head", "trainable_backbone"))

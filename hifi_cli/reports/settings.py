@@ -6,7 +6,7 @@ The layout of HiFi's table 5. The paper's own settings stand beside ours whereve
 from typing import TYPE_CHECKING
 
 from hifi_cli import registry
-from hifi_cli.config import resolve
+from hifi_cli.layers import resolve
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.spec import ColumnSpec, RowSpec, TableSpec, label_of
