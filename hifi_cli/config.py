@@ -145,12 +145,16 @@ class RunConfig(TrainingConfig):
         batch_size: examples per optimiser step, over all processes and accumulation parts.
         accumulation: parts a batch is computed in.
         max_length: tokens of an example that are read.
+        truncation: which text of a pair loses its end when the pair is too long.
+        swap_texts: the second text of a pair comes first (EH-FT's QNLI).
+        stride: tokens by which windows over a context longer than `max_length` overlap.
         precision: `fp32`, `bf16`, or `auto` (bf16 where a GPU supports it).
         dropout: replaces the backbone's dropout rates; null keeps them.
         selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
         holdout: share of the train split that is cut off.
         report: the score that stands in tables: of the `best` epoch or of the `last`, whose model is kept; or `max`, the
             highest of all epochs of all stages on the reported split (what EH-FT's code logs), the best epoch's model kept.
+        shots: few-shot: train rows per class, as many others choose the epoch, and the whole train set is one batch.
         limit: use only so many training and evaluation examples (the run is marked `limited`).
         stage1: the first stage of a two-stage method; keys it does not set are those its method has under the same protocol.
     """
@@ -164,11 +168,15 @@ class RunConfig(TrainingConfig):
     eval_batch_size: int = Field(64, ge=1)
     accumulation: int = Field(1, ge=1)
     max_length: int = Field(128, ge=3)
+    truncation: Literal["longest_first", "only_first", "only_second"] = "longest_first"
+    swap_texts: bool = False
+    stride: int = Field(128, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
     dropout: Share | None = None
     selection: Literal["validation", "holdout"] = "validation"
     holdout: float = Field(0.1, gt=0, lt=1)
     report: Literal["best", "last", "max"] = "best"
+    shots: int | None = Field(None, ge=1)
     limit: int | None = Field(None, ge=1)
     log_every: int = Field(10, ge=1)
     scoring: ScoringConfig = ScoringConfig()
@@ -220,8 +228,8 @@ class ProtocolSpec(Section):
         task, method, backbone: used when the command line names none.
         unstated: the keys the paper is silent about, with the reason for the value taken.
         config: configuration keys the protocol sets.
-        tasks: the same, for single tasks.
         methods: keys it sets for single methods, over their own; `*` stands for every method.
+        backbones, tasks: keys it sets for single backbones and tasks, over those for every method.
     """
 
     description: str
@@ -231,8 +239,9 @@ class ProtocolSpec(Section):
     backbone: str | None = None
     unstated: dict[str, str] = {}
     config: dict[str, Any] = {}
-    tasks: dict[str, dict[str, Any]] = {}
     methods: dict[str, dict[str, Any]] = {}
+    backbones: dict[str, dict[str, Any]] = {}
+    tasks: dict[str, dict[str, Any]] = {}
 
 
 def parse(model: type[S], value: Mapping[str, Any], origin: str) -> S:

@@ -58,8 +58,9 @@ def resolve(
 ) -> RunConfig:
     """Merge the layers, later ones winning, into one validated configuration.
 
-    Built-in defaults < protocol, its block for the task < backbone < task < method, its block for the task (Table 5)
-    < the protocol's blocks for the method < `files` < `overrides` (`key=value`). A method's base comes before the method.
+    Built-in defaults < protocol < backbone < task < method, its block for the task (Table 5) < the protocol's blocks for
+    all methods, the backbone, the task and the method < `files` < `overrides` (`key=value`). A method's base comes
+    before the method.
 
     Raises:
         UsageError: an unknown name or key, or a value that does not fit; the origin and the nearest name are told.
@@ -67,10 +68,10 @@ def resolve(
     """
     protocol_file, method_file = registry.find("protocols", protocol), registry.find("methods", method)
     rules, recipes = protocol_spec(protocol), _recipes(method)
+    encoder = backbone_config(backbone)
     task_file = registry.find("tasks", task)
     layers = [
         Layer(origin=str(protocol_file), values=rules.config),
-        Layer(origin=f"{protocol_file} (tasks: {task_file.stem})", values=rules.tasks.get(task_file.stem, {})),
         *_config_of_backbone(backbone),
         Layer(origin=str(task_file), values=registry.read_yaml(task_file).get("config", {})),
         *(
@@ -79,8 +80,13 @@ def resolve(
             for where, values in (("", recipe.config), (f" (tasks: {task_file.stem})", recipe.tasks.get(task_file.stem, {})))
         ),
         *(
-            Layer(origin=f"{protocol_file} (methods: {name})", values=rules.methods.get(name, {}))
-            for name in ("*", *(file.stem for file in recipes))
+            Layer(origin=f"{protocol_file} ({block}: {name})", values=getattr(rules, block).get(name, {}))
+            for block, name in (
+                ("methods", "*"),
+                ("backbones", encoder.name),
+                ("tasks", task_file.stem),
+                *(("methods", file.stem) for file in recipes),
+            )
         ),
         *(Layer(origin=str(file), values=registry.read_yaml(file)) for file in files),
         *(parse_override(text) for text in overrides),
@@ -88,7 +94,7 @@ def resolve(
     names: dict[str, Any] = {
         "task": task_file.stem,
         "method": method_file.stem,
-        "backbone": backbone_config(backbone).model_dump(),
+        "backbone": encoder.model_dump(),
         "protocol": protocol_file.stem,
         "seed": seed,
     }

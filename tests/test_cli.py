@@ -64,7 +64,7 @@ def test_export_opens_in_transformers_with_the_same_logits(tiny, hifi, tmp_path,
     stored = [json.loads(line)["logits"] for line in (RUN / "predictions.jsonl").read_text().splitlines()]
     for row, logits in zip(rows, stored, strict=True):
         with torch.no_grad():
-            found = model(**tokenizer(*row.texts, return_tensors="pt")).logits[0]
+            found = model(**tokenizer(*row.sequences[0], return_tensors="pt")).logits[0]
         torch.testing.assert_close(found, torch.tensor(logits), rtol=1e-4, atol=1e-5)
     one_line(hifi("export", RUN, "--to", "plain", "--data-dir", data), 2)
 

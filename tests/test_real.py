@@ -41,7 +41,7 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
         stored = [json.loads(line)["logits"] for line in (run / "predictions.jsonl").read_text().splitlines()]
         for row, logits in zip(rows, stored, strict=False):
             with torch.no_grad():
-                found = model(**tokenizer(*row.texts, return_tensors="pt", truncation=True, max_length=128)).logits[0]
+                found = model(**tokenizer(*row.sequences[0], return_tensors="pt", truncation=True, max_length=128)).logits[0]
             torch.testing.assert_close(found, torch.tensor(logits), rtol=1e-3, atol=1e-4)
 
 

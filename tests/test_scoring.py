@@ -71,7 +71,7 @@ def test_padding_changes_nothing():
 def test_scores_do_not_depend_on_the_batch(make, workspace, family):
     """One sample at a time, with no padding at all, and captured where the paper's O_h is, gives the same."""
     config = make(family=family)
-    pretrained = workspace.pretrained(config.backbone, workspace.task("rte"))
+    pretrained = workspace.pretrained(config)
     encoder, pad = Encoder(pretrained.model), padding(pretrained.tokenizer)
     examples = workspace.examples(config, "train", 32)[:10]
     richness, correlation = score_examples(encoder, examples, pad, 0.9, batch_size=10)
@@ -84,7 +84,7 @@ def test_scores_do_not_depend_on_the_batch(make, workspace, family):
 def test_captured_outputs_are_attention_times_values(make, workspace):
     """What the hook sees is softmax(QK/sqrt(D'))V of each head, computed here by hand from the weights."""
     config = make()
-    pretrained = workspace.pretrained(config.backbone, workspace.task("rte"))
+    pretrained = workspace.pretrained(config)
     encoder = Encoder(pretrained.model.eval())
     batch = collate(workspace.examples(config, "train", 32)[:1], padding(pretrained.tokenizer))
     seen = []

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import demo, hub, local, metrics, spec
+from hifi_cli.tasks import demo, formats, hub, local, metrics, spec
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch, training_order
 from hifi_cli.tasks.inputs import load_rows
 from hifi_cli.tasks.spec import HubDataset
@@ -27,12 +27,12 @@ def read(tmp_path, train, dev=GOOD, task=RTE):
 
 def test_rows_are_read_as_they_stand(tmp_path):
     rows = read(tmp_path, GOOD).splits["train"]
-    assert [(row.texts, row.label) for row in rows] == [(("A dog.", 'A "pet.'), 0), (("No.", "Yes."), 1)]
+    assert [(row.sequences[0], row.label) for row in rows] == [(("A dog.", 'A "pet.'), 0), (("No.", "Yes."), 1)]
 
 
 def test_a_unicode_line_separator_does_not_end_a_row(tmp_path):
     rows = read(tmp_path, GOOD.replace("A dog.", "A\u2028dog\x0b.")).splits["train"]
-    assert rows[0].texts[0] == "A\u2028dog\x0b."
+    assert rows[0].sequences[0][0] == "A\u2028dog\x0b."
 
 
 @pytest.mark.parametrize(("text", "note"), [("\ufeff" + GOOD, "byte-order mark"), (GOOD.replace("\n", "\r\n"), "CRLF")])
@@ -50,7 +50,7 @@ def test_a_mark_or_crlf_is_read_right_and_told(tmp_path, caplog, text, note):
         (GOOD + "2\tshort\n", "train.tsv, line 4: 2 columns, 4 are wanted"),
         (GOOD + "2\ta\tb\tmaybe\n", "train.tsv, line 4: unknown label 'maybe'; known are entailment, not_entailment"),
         (GOOD + "2\t \tb\tentailment\n", "train.tsv, line 4: sentence1 is empty"),
-        (GOOD.replace("sentence2", "other"), "line 1: no column 'sentence2'"),
+        (GOOD.replace("sentence2", "other"), "line 2: no column 'sentence2'"),
         (GOOD.encode() + b"2\t\xff\tb\tentailment\n", "train.tsv, line 4: not UTF-8"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
 @pytest.mark.parametrize(("word", "message"), [("six", "is not a number"), ("5.1", "is not in [0, 5]"), ("nan", "is not in [0, 5]")])
 def test_a_score_out_of_range_is_refused(word, message):
     with pytest.raises(UsageError) as error:
-        local.parse_label(spec.load("stsb"), word, "line 2")
+        formats.parse_label(spec.load("stsb"), word, [], "line 2")
     assert message in str(error.value)
 
 
@@ -100,7 +100,7 @@ def test_a_hub_repository_gives_the_same_rows_as_the_official_files(tmp_path):
     rows = by_file.splits["train"]
     for split in names:
         labels = [-1 if split == "test" else row.label for row in rows]
-        content = {"sentence1": [r.texts[0] for r in rows], "sentence2": [r.texts[1] for r in rows], "label": labels, "idx": [0, 1]}
+        content = {"sentence1": [r.sequences[0][0] for r in rows], "sentence2": [r.sequences[0][1] for r in rows], "label": labels, "idx": [0, 1]}
         (repository / "data").mkdir(parents=True, exist_ok=True)
         Dataset.from_dict(content, features=features).to_parquet(repository / "data" / f"{split}-00000-of-00001.parquet")
     by_hub = hub.load(RTE, HubDataset(id=str(repository)))
@@ -136,7 +136,7 @@ def test_metrics_by_hand():
 @pytest.mark.parametrize("name", metrics.METRICS)
 def test_constant_predictions_have_a_value_and_are_marked(name):
     labels, predictions = np.array([0.0, 1, 1, 0]), np.zeros(4)
-    assert metrics.METRICS[name](labels, predictions) == (0.5 if name == "accuracy" else 0)
+    assert metrics.METRICS[name](labels, predictions) == {"accuracy": 1 / 2, "f1_macro": (2 / 3 + 0) / 2}.get(name, 0)
     assert metrics.is_collapsed(predictions)
     assert not metrics.is_collapsed(labels)
     assert metrics.is_collapsed(np.array([0.1, float("nan")]))
@@ -189,8 +189,8 @@ def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
         one, two = local.load(task, tmp_path / "one"), local.load(task, tmp_path / "two")
         assert one.fingerprint == two.fingerprint
         assert (len(one.splits["train"]), len(one.splits["validation"])) == (1000, 200)
-        texts = {row.texts for row in one.splits["train"]}
-        assert not texts & {row.texts for row in one.splits["validation"]}
+        texts = {row.sequences[0] for row in one.splits["train"]}
+        assert not texts & {row.sequences[0] for row in one.splits["validation"]}
         labels = [row.label for row in one.splits["train"]]
         if task.kind == "classification":
             assert 0.4 < np.mean(labels) < 0.65

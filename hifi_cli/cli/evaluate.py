@@ -1,7 +1,7 @@
 """`hifi eval`: a finished run made again from its delta, and its scores computed anew."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,6 +15,13 @@ def evaluate(
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
     seeds: options.Seeds = "1",
+    shots: options.Shots = None,
+    split: Annotated[
+        Literal["validation", "test"], typer.Option(help="Reproduce the reported scores, or predict the test split.")
+    ] = "validation",
+    submission: Annotated[
+        Path | None, typer.Option(help="Write the benchmark's files for the test split here, and a zip when they are complete.")
+    ] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     quiet: options.Quiet = False,
@@ -23,15 +30,27 @@ def evaluate(
 ) -> None:
     """Rebuild finished runs from backbone and delta, predict again, and compare with what they stored."""
     from hifi_cli.cli.show import print_evaluation
+    from hifi_cli.errors import UsageError
+    from hifi_cli.runs import evaluate as evaluation
     from hifi_cli.runs.directory import RunDirectory
-    from hifi_cli.runs.evaluate import evaluate as reproduce
     from hifi_cli.runs.workspace import Workspace
 
     if run_dir:
         paths = [run_dir]
     else:
-        configs = options.configurations(task=task, method=method, backbone=backbone, protocol=protocol, seeds=seeds)
+        configs = options.configurations(
+            task=task, method=method, backbone=backbone, protocol=protocol, seeds=seeds, extra={"shots": shots}
+        )
         paths = [RunDirectory.of(config, results_dir).path for config in configs]
     workspace = Workspace(results_dir, data_dir)
+    if split == "validation":
+        if submission:
+            raise UsageError("--submission takes test predictions: give --split test too")
+        for path in paths:
+            print_evaluation(evaluation.evaluate(path, workspace))
+        return
     for path in paths:
-        print_evaluation(reproduce(path, workspace))
+        for file in evaluation.predict_test(path, workspace, submission):
+            print(file)
+    if submission:
+        print("\n".join(map(str, evaluation.complete_submissions(paths, workspace, submission))))

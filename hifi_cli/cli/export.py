@@ -26,6 +26,6 @@ def export(
     prepared, _ = reload(run_dir, workspace)
     prepared.method.merge(prepared.encoder)
     config = prepared.engine.config
-    tokenizer = workspace.pretrained(config.backbone, prepared.task, config.dropout).tokenizer
+    tokenizer = workspace.pretrained(config).tokenizer
     exports.export(prepared.encoder.model, tokenizer, to)
     options.logger.info(f"model: {to}")

@@ -56,6 +56,7 @@ DataDir = Annotated[
     Path | None, typer.Option(envvar="HIFI_DATA_DIR", help="Official download with the task's files; default: the hub.")
 ]
 ResultsDir = Annotated[Path, typer.Option(help="Where results are kept.")]
+Shots = Annotated[int | None, typer.Option(help="Few-shot: so many training rows per class.")]
 Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys, last word.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]

@@ -16,6 +16,7 @@ def train(
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
     seeds: options.Seeds = "1",
     heads: Annotated[Path | None, typer.Option(help="Tune the heads in this file instead of choosing.")] = None,
+    shots: options.Shots = None,
     limit: Annotated[int | None, typer.Option(help="Use only so many examples of each split.")] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
@@ -38,7 +39,7 @@ def train(
         seeds=seeds,
         files=files,
         overrides=overrides,
-        extra={"limit": limit},
+        extra={"shots": shots, "limit": limit},
     )
     if dry_run:
         return print_config(configs, results_dir)

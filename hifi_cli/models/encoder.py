@@ -15,6 +15,7 @@ from hifi_cli import hub
 from hifi_cli.config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import file_digest
+from hifi_cli.models.heads import HeadedEncoder, HeadSpec
 
 
 @dataclass(frozen=True)
@@ -181,15 +182,15 @@ class Pretrained:
     identity: str
 
 
-def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) -> Pretrained:
-    """Read a backbone from safetensors, with a sequence-classification head for `labels` (one: regression).
+def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> Pretrained:
+    """Read a backbone from safetensors, with a task head.
 
     Raises:
         MissingError: it cannot be had.
         UsageError: it is not an encoder with attention heads known here.
     """
     import transformers
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -206,9 +207,10 @@ def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) 
             f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
             f" known are {', '.join(FAMILIES)}"
         )
-    config.num_labels = len(labels)
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: index for index, label in enumerate(labels)}
+    if head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
+        config.num_labels = len(head.labels)
+        config.id2label = dict(enumerate(head.labels))
+        config.label2id = {label: index for index, label in enumerate(head.labels)}
     if dropout is not None:
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
         for key in rates:
@@ -216,7 +218,7 @@ def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) 
                 setattr(config, key, dropout)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
-        model, report = AutoModelForSequenceClassification.from_pretrained(
+        model, report = getattr(transformers, head.transformers_class).from_pretrained(
             source,
             **where,
             config=config,
@@ -228,12 +230,19 @@ def load(backbone: BackboneConfig, *, labels: list[str], dropout: float | None) 
         raise _not_to_be_had(backbone, source, error) from None
     weights = Path(source) / "model.safetensors"
     identity = file_digest(weights) if weights.is_file() else str(commit or getattr(config, "_commit_hash", None))
-    return Pretrained(model, tokenizer, sorted(report["missing_keys"]), identity)
+    fresh = sorted(report["missing_keys"])
+    if head.is_own:
+        model = HeadedEncoder(model.get_submodule(model.base_model_prefix), head)
+        fresh = [name for name, _ in model.named_parameters() if name.startswith("head.")]
+    return Pretrained(model, tokenizer, fresh, identity)
 
 
 def initialise(model: nn.Module, fresh: list[str], seed: int) -> None:
     """Draw the parameters the weights file does not hold: weights N(0, initializer_range), biases 0, norms 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
+    if isinstance(model, HeadedEncoder):
+        model.head.initialise(generator)
+        return
     deviation = getattr(model.config, "initializer_range", 0.02)
     with torch.no_grad():
         for name in fresh:

@@ -24,7 +24,8 @@ class RunDirectory:
     @classmethod
     def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
         """The directory a configuration's run belongs in."""
-        parts = (config.protocol, config.backbone.name, config.task, config.method)
+        task = f"{config.task}-{config.shots}-shot" if config.shots else config.task  # both may be run by one protocol
+        parts = (config.protocol, config.backbone.name, task, config.method)
         return cls(results_dir.joinpath("runs", *map(safe_name, parts), f"seed{config.seed}"))
 
     @property
@@ -96,13 +97,16 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run."""
-        for path in (self.results, self.delta, self.predictions, self.metrics, self.manifest, self.checkpoint):
+        others = self.path.glob("predictions-*.jsonl")
+        for path in (self.results, self.delta, self.predictions, *others, self.metrics, self.manifest, self.checkpoint):
             path.unlink(missing_ok=True)
         (self.path / "config.yaml").unlink(missing_ok=True)
 
-    def write_predictions(self, rows: list[dict[str, Any]]) -> None:
-        """One JSON object per example of the reported split."""
-        write_text(self.predictions, "".join(json.dumps(row) + "\n" for row in rows))
+    def write_predictions(self, rows: list[dict[str, Any]], split: str | None = None) -> Path:
+        """One JSON object per row of the reported split, or of another one in a file of its own."""
+        path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
+        write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
+        return path
 
     def read_predictions(self) -> list[dict[str, Any]]:
         """The stored predictions, in the order of the split's rows."""

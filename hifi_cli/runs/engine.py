@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hifi_cli.config import RunConfig
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.tasks import objectives
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.inputs import Example
 from hifi_cli.tasks.metrics import Values
@@ -43,20 +44,17 @@ class Engine:
         return torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
     def logits(self, examples: list[Example]) -> Tensor:
-        """The model's output for some examples, float32 [examples, classes]."""
+        """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
         batch = {name: values.to(self.accelerator.device) for name, values in collate(examples, self.pad).items()}
         with self.precision():
-            result: Tensor = self.model(**batch).logits
+            output = self.model(**batch)
+        span = self.task.kind == "span"
+        result: Tensor = torch.stack((output.start_logits, output.end_logits), 1) if span else output.logits
         return result.float()
 
     def loss(self, examples: list[Example]) -> Tensor:
-        """Cross-entropy or squared error, summed over the examples."""
-        logits = self.logits(examples)
-        if self.task.kind == "regression":
-            targets = torch.tensor([float(example.row.label or 0.0) for example in examples], device=logits.device)
-            return nn.functional.mse_loss(logits[:, 0], targets, reduction="sum")
-        classes = torch.tensor([example.row.label for example in examples], device=logits.device)
-        return nn.functional.cross_entropy(logits, classes, reduction="sum")
+        """The task's loss, summed over the examples."""
+        return objectives.loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
         self, examples: list[Example], extra_loss: Callable[[nn.Module], Tensor | float] | None = None
@@ -84,9 +82,12 @@ class Engine:
 
     @torch.inference_mode()
     def predict(self, examples: list[Example]) -> Values:
-        """Logits of all examples in their own order, [examples, classes]; dropout off."""
+        """Logits of all examples in their own order, as `logits` gives them; -inf beyond a batch's tokens; dropout off."""
         self.model.eval()
-        logits = np.zeros((len(examples), len(self.task.labels)))
+        logits = np.zeros(0)
         for batch in evaluation_order([len(example) for example in examples], self.config.eval_batch_size):
-            logits[batch] = self.logits([examples[index] for index in batch]).cpu().numpy()
+            found = self.logits([examples[index] for index in batch]).cpu().numpy()
+            if not logits.size:  # the longest come first, so nothing later is wider
+                logits = np.full((len(examples), *found.shape[1:]), -np.inf)
+            logits[batch, ..., : found.shape[-1]] = found
         return logits

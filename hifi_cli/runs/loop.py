@@ -3,7 +3,7 @@
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,7 @@ def fit(
     *,
     evaluate: Callable[[], tuple[float, float, dict[str, Any]]],
     log: Log,
-    surveyed: list[Example] | None = None,
+    surveyed: Sequence[list[Example]] = (),
     checkpoint: Path | None = None,
     most_steps: int | None = None,
 ) -> tuple[Progress, Delta]:
@@ -132,7 +132,7 @@ def fit(
 
     Args:
         evaluate: gives the selection split's and the reported split's primary metric, and what to log.
-        surveyed: what a method may look at before it starts; `train` when not given.
+        surveyed: batches whose gradients a method may look at before it starts.
         checkpoint: where the state is kept from epoch to epoch, and resumed from when it is there.
         most_steps: stop after so many steps, without evaluation (warm steps before scoring).
 
@@ -154,7 +154,7 @@ def fit(
 
     def survey(phase: Phase) -> None:
         encoder.model.train()
-        phase.method.survey(encoder.model, backpropagate(engine, surveyed or train))
+        phase.method.survey(encoder.model, backpropagate(engine, surveyed))
 
     def note(line: dict[str, Any]) -> None:
         progress.lines.append(line)
@@ -211,13 +211,12 @@ def fit(
     return progress, kept
 
 
-def backpropagate(engine: Engine, examples: list[Example]) -> Iterator[None]:
-    """Leave the gradient of one batch after the other in the parameters, each batch once."""
-    lengths, config = [len(example) for example in examples], engine.config
-    for batch in training_order(lengths, config.batch_size, seed=config.seed, epoch=0):
+def backpropagate(engine: Engine, batches: Sequence[list[Example]]) -> Iterator[None]:
+    """Leave the clipped gradient of one batch after the other in the parameters."""
+    for batch in batches:
         engine.encoder.model.zero_grad()
-        engine.accumulate_gradient([examples[index] for index in batch])
-        if config.max_grad_norm:
-            engine.accelerator.clip_grad_norm_(engine.encoder.model.parameters(), config.max_grad_norm)
+        engine.accumulate_gradient(batch)
+        if engine.config.max_grad_norm:
+            engine.accelerator.clip_grad_norm_(engine.encoder.model.parameters(), engine.config.max_grad_norm)
         yield
     engine.encoder.model.zero_grad()

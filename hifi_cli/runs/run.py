@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,31 @@ from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
 from hifi_cli.runs.engine import Engine
 from hifi_cli.runs.loop import Diverged, fit
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.tasks import metrics
-from hifi_cli.tasks.inputs import Example
-from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.spec import TaskSpec
+from hifi_cli.tasks import fewshot, metrics
+from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.inputs import Example, rows_of
+from hifi_cli.tasks.metrics import Predictions, Values
+from hifi_cli.tasks.spec import Split, TaskSpec
 
 logger = logging.getLogger("hifi")
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The examples a run trains on, chooses its epoch by, and reports on."""
+    """The examples a run trains on, chooses its epoch by, and reports on.
+
+    Attributes:
+        surveyed: batches that a method may look at before it starts, of the full-shot setting in a few-shot run too.
+        further: validation splits reported besides, each under the suffix of its metrics.
+        fewshot: the ids of a few-shot run's rows and their checksum.
+    """
 
     train: list[Example]
     choosing: list[Example]
     reported: list[Example]
+    surveyed: list[list[Example]]
+    further: dict[str, list[Example]] = field(default_factory=dict)
+    fewshot: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,8 @@ def prepare(config: RunConfig, workspace: Workspace, heads: methods.Heads | None
     task = workspace.task(config.task)
     encoder, pretrained = workspace.encoder(config)
     plain = sum(parameter.numel() for parameter in encoder.model.parameters())
+    if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch
+        config = config.model_copy(update={"batch_size": config.shots * len(task.labels)})
     engine = Engine(encoder, task, config, selection.padding(pretrained.tokenizer))
     method = methods.build(config, Context(heads, pretrained.fresh, config.seed, config.stage1))
     method.prepare(encoder)
@@ -139,10 +151,11 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
         "protocol": config.protocol,
         "seed": config.seed,
         "split": "validation",
-        "selection": config.selection,
+        "selection": "few-shot" if config.shots else config.selection,
         "report": config.report,
         "primary_metric": prepared.task.primary,
-        "n_examples": {"train": len(splits.train), "choosing": len(splits.choosing), "reported": len(splits.reported)},
+        "n_examples": {part: len(rows_of(getattr(splits, part))) for part in ("train", "choosing", "reported")},
+        "fewshot": splits.fewshot,
         "config_hash": config.hash,
         "setting_hash": config.setting_hash,
         "heads_sha256": digest(heads, 64) if heads else None,
@@ -156,7 +169,7 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
         results["params"] = count_parameters(prepared)
     else:
         logits = prepared.engine.predict(splits.reported)
-        predictions = metrics.predictions_of(prepared.task, logits)
+        predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
         directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
         best, reported = progress.best_epoch, progress.reported
         results |= {
@@ -167,7 +180,9 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
                 "best": best,
                 "max": 1 + reported.index(max(reported)),
             },
-            "metrics": metrics.compute(prepared.task, labels_of(splits.reported), predictions),
+            "metrics": metrics.compute(prepared.task, rows_of(splits.reported), predictions)
+            | measure_further(prepared, splits),
+            "further": {name: scores_of_further(prepared.task, name, progress) for name in splits.further},
             "collapsed": metrics.is_collapsed(predictions),
             "delta_sha256": file_digest(directory.delta),
             "time_s": round(progress.seconds, 3),
@@ -198,13 +213,21 @@ def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[P
             logger.debug(f"{name(config)}: step {line['step']}, loss {line['loss']:.4f}")
 
     def evaluate() -> tuple[float, float, dict[str, Any]]:
-        reported = measure(prepared, splits.reported)
+        reported = measure(prepared, splits.reported) | measure_further(prepared, splits)
         if splits.choosing is splits.reported:
             return reported[task.primary], reported[task.primary], reported
         choosing = measure(prepared, splits.choosing)
         return choosing[task.primary], reported[task.primary], {**reported, "choosing": choosing[task.primary]}
 
-    progress, kept = fit(engine, method, splits.train, evaluate=evaluate, log=write_line, checkpoint=directory.checkpoint)
+    progress, kept = fit(
+        engine,
+        method,
+        splits.train,
+        evaluate=evaluate,
+        log=write_line,
+        surveyed=splits.surveyed,
+        checkpoint=directory.checkpoint,
+    )
     belongs_to = {
         "schema": 1,
         "method": config.method,
@@ -221,17 +244,34 @@ def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[P
 
 def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
     """Every metric of the model as it is."""
-    predictions = metrics.predictions_of(prepared.task, prepared.engine.predict(examples))
-    return metrics.compute(prepared.task, labels_of(examples), predictions)
+    predictions = metrics.predictions_of(prepared.task, examples, prepared.engine.predict(examples))
+    return metrics.compute(prepared.task, rows_of(examples), predictions)
 
 
-def labels_of(examples: list[Example]) -> Values:
-    """The examples' labels, float64."""
-    return np.array([example.row.label for example in examples], dtype=np.float64)
+def measure_further(prepared: Prepared, splits: Splits) -> dict[str, float]:
+    """Every metric on the validation splits besides the reported one, as `metric_split`."""
+    return {
+        f"{metric}_{name}": score
+        for name, examples in splits.further.items()
+        for metric, score in measure(prepared, examples).items()
+    }
 
 
-def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Values) -> list[dict[str, Any]]:
-    """What predictions.jsonl holds: id, label, prediction (class names, or numbers) and logits."""
+def scores_of_further(task: TaskSpec, name: str, progress: Progress) -> dict[str, float]:
+    """The primary metric on a further validation split, at the epochs that `scores` has it on the reported one."""
+    by_epoch = [line[f"{task.primary}_{name}"] for line in progress.lines if "epoch" in line]
+    return {"last": by_epoch[-1], "best": by_epoch[progress.best_epoch - 1], "max": max(by_epoch)}
+
+
+def prediction_rows(
+    task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions
+) -> list[dict[str, Any]]:
+    """What predictions.jsonl holds: id, label, prediction (label words, numbers or answers) and logits (an answer's two)."""
+    if isinstance(predictions, list):
+        return [
+            {"id": row.id, "label": [text for text, _ in row.answers], "prediction": text, "logits": [start, end]}
+            for row, (text, start, end) in zip(rows_of(examples), predictions, strict=True)
+        ]
 
     def word(value: float | None) -> str | float | None:
         return value if value is None or task.kind == "regression" else task.labels[int(value)]
@@ -248,14 +288,41 @@ def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, pre
 
 
 def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
-    """Train, choosing and reported examples, as `selection` and `limit` say."""
-    train = workspace.examples(config, "train", config.max_length)[: config.limit]
-    reported = workspace.examples(config, "validation", config.max_length)[: config.limit]
+    """Train, choosing and reported examples, as `shots`, `selection` and `limit` say."""
+    task, data = workspace.task(config.task), workspace.rows(config.task)
+    if config.shots:
+        drawn = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
+        train, choosing = (workspace.tokenise(config, rows, config.max_length) for rows in (drawn.train, drawn.dev))
+        whole = workspace.examples(config, "train", config.max_length)
+        reported = _examples(config, workspace, "validation")
+        return Splits(train, choosing, reported, _batches(whole, config), fewshot=drawn.record())
+    train, reported = _examples(config, workspace, "train"), _examples(config, workspace, "validation")
+    further = {
+        name: _examples(config, workspace, split) for name, split in task.further.items() if split in data.splits
+    }
     if config.selection == "validation":
-        return Splits(train, reported, reported)
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(config.seed)).tolist()
-    cut = max(1, round(config.holdout * len(train)))
-    return Splits([train[index] for index in order[cut:]], [train[index] for index in order[:cut]], reported)
+        return Splits(train, reported, reported, _batches(train, config), further)
+    windows: dict[str, list[Example]] = {}
+    for example in train:
+        windows.setdefault(example.row.id, []).append(example)  # a row's windows go to the same side
+    rows = list(windows.values())
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(config.seed)).tolist()
+    cut = max(1, round(config.holdout * len(rows)))
+    held, rest = ([example for index in part for example in rows[index]] for part in (order[:cut], order[cut:]))
+    return Splits(rest, held, reported, _batches(rest, config), further)
+
+
+def _batches(examples: list[Example], config: RunConfig) -> list[list[Example]]:
+    """Each example once, in batches of the configured size."""
+    order = training_order([len(example) for example in examples], config.batch_size, seed=config.seed, epoch=0)
+    return [[examples[index] for index in batch] for batch in order]
+
+
+def _examples(config: RunConfig, workspace: Workspace, split: Split) -> list[Example]:
+    """A split's examples, or those of its first `limit` rows."""
+    if config.limit is None:
+        return workspace.examples(config, split, config.max_length)
+    return workspace.tokenise(config, workspace.rows(config.task).rows(split)[: config.limit], config.max_length)
 
 
 def count_parameters(prepared: Prepared) -> dict[str, int]:

@@ -18,7 +18,7 @@ from hifi_cli.scoring.correlation import head_correlation
 from hifi_cli.scoring.richness import information_richness
 from hifi_cli.scoring.selection import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order
-from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.inputs import Example, single_sequences
 
 SCORES_SCHEMA = HEADS_SCHEMA = 1
 
@@ -141,13 +141,13 @@ def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | N
     Args:
         encoder: scored instead of the pretrained one (a finished run's).
     """
-    task = workspace.task(config.task)
-    pretrained = workspace.pretrained(config.backbone, task, config.dropout)
+    pretrained = workspace.pretrained(config)
     if encoder is None:
         encoder = _warmed(config, workspace) if config.scoring.warm_steps else Encoder(pretrained.model)
     train = workspace.examples(config, "train", config.scoring.max_length)
     examples = sample(train, config.scoring.samples, config.scoring.seed)
-    richness, correlation = score_examples(encoder, examples, padding(pretrained.tokenizer), config.scoring.xi)
+    sequences = single_sequences(examples)  # each choice of an example is a text of its own
+    richness, correlation = score_examples(encoder, sequences, padding(pretrained.tokenizer), config.scoring.xi)
     found = {
         "schema": SCORES_SCHEMA,
         "backbone": config.backbone.name,
@@ -236,11 +236,11 @@ def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
 
 
 def _scores_path(config: RunConfig, workspace: Workspace) -> Path:
-    task = workspace.task(config.task)
     decides: dict[str, Any] = {
-        "backbone": workspace.pretrained(config.backbone, task, config.dropout).identity,
+        "backbone": workspace.pretrained(config).identity,
         "data": workspace.rows(config.task).fingerprint["train"],
         "scoring": config.scoring.model_dump(),
+        "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }
     if config.scoring.warm_steps:
         training = ("seed", "epochs", "batch_size", "learning_rate", "weight_decay", "warmup", "schedule", "max_length")

@@ -4,12 +4,13 @@ import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hifi_cli.config import BackboneConfig, RunConfig
+from hifi_cli.config import RunConfig
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder, Pretrained
+from hifi_cli.models.heads import HeadSpec
 from hifi_cli.tasks import inputs, spec
-from hifi_cli.tasks.inputs import Example
-from hifi_cli.tasks.spec import Dataset, Split, TaskSpec
+from hifi_cli.tasks.inputs import Encoding, Example
+from hifi_cli.tasks.spec import Dataset, Row, Split, TaskSpec
 
 
 @dataclass
@@ -20,7 +21,7 @@ class Workspace:
     data_dir: Path | None = None
     _rows: dict[str, Dataset] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    _examples: dict[tuple[str, str, int, str], list[Example]] = field(default_factory=dict)
+    _examples: dict[tuple[str, str, Encoding, Split], list[Example]] = field(default_factory=dict)
 
     def task(self, name: str) -> TaskSpec:
         """A task's description."""
@@ -32,26 +33,36 @@ class Workspace:
             self._rows[task] = inputs.load_rows(self.task(task), data_dir=self.data_dir, results_dir=self.results_dir)
         return self._rows[task]
 
-    def pretrained(self, backbone: BackboneConfig, task: TaskSpec, dropout: float | None = None) -> Pretrained:
-        """A backbone with a head for the task."""
-        key = f"{backbone.model_dump_json()} {task.labels} {dropout}"
+    def pretrained(self, config: RunConfig) -> Pretrained:
+        """A run's backbone with the head of its task."""
+        task = self.task(config.task)
+        head = HeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.head)
+        key = f"{config.backbone.model_dump_json()} {head} {config.dropout}"
         if key not in self._pretrained:
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
-            self._pretrained[key] = encoders.load(backbone, labels=task.labels, dropout=dropout)
+            self._pretrained[key] = encoders.load(config.backbone, head=head, dropout=config.dropout)
         return self._pretrained[key]
 
     def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
         """A run's own copy of its backbone, the task head drawn from the run's seed."""
-        pretrained = self.pretrained(config.backbone, self.task(config.task), config.dropout)
+        pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
         encoders.initialise(model, pretrained.fresh, config.seed)
         return Encoder(model), pretrained
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
         """A split's tokens."""
-        key = (config.task, config.backbone.name, max_length, split)
+        key = (config.task, config.backbone.name, _encoding(config, max_length), split)
         if key not in self._examples:
-            rows = self.rows(config.task).splits[split]
-            tokenizer = self.pretrained(config.backbone, self.task(config.task), config.dropout).tokenizer
-            self._examples[key] = inputs.tokenise(tokenizer, rows, max_length)
+            self._examples[key] = self.tokenise(config, self.rows(config.task).rows(split), max_length)
         return self._examples[key]
+
+    def tokenise(self, config: RunConfig, rows: list[Row], max_length: int) -> list[Example]:
+        """The tokens of some rows, not kept."""
+        task = self.task(config.task)
+        tokenizer = self.pretrained(config).tokenizer
+        return inputs.tokenise(tokenizer, task, rows, _encoding(config, max_length))
+
+
+def _encoding(config: RunConfig, max_length: int) -> Encoding:
+    return Encoding(max_length, config.truncation, config.swap_texts, config.stride)

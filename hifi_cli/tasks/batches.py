@@ -33,20 +33,30 @@ def evaluation_order(lengths: Sequence[int], batch_size: int) -> list[list[int]]
 
 
 def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tensor]:
-    """Pad to the longest example.
+    """Pad to the longest sequence.
 
     Args:
         pad: the value that fills each of the tokenizer's lists.
 
     Returns:
-        int64 [examples, tokens] for each list, and `attention_mask`.
+        int64 [examples, tokens] for each list and `attention_mask`, [examples, choices, tokens] for several sequences per
+        example; where the task has target words also `word_spans` [examples, words, 2], their tokens [first, last).
     """
     longest = max(len(example) for example in examples)
+    sequences = [sequence for example in examples for sequence in example.sequences]
+    lengths = [len(sequence["input_ids"]) for sequence in sequences]
     batch = {
-        name: torch.tensor([example.tokens[name] + [pad.get(name, 0)] * (longest - len(example)) for example in examples])
-        for name in examples[0].tokens
+        name: torch.tensor(
+            [sequence[name] + [pad.get(name, 0)] * (longest - len(sequence[name])) for sequence in sequences]
+        )
+        for name in sequences[0]
     }
-    batch["attention_mask"] = torch.tensor([[1] * len(example) + [0] * (longest - len(example)) for example in examples])
+    batch["attention_mask"] = torch.tensor([[1] * length + [0] * (longest - length) for length in lengths])
+    choices = len(examples[0].sequences)
+    if choices > 1:
+        batch = {name: values.unflatten(0, (-1, choices)) for name, values in batch.items()}
+    if examples[0].words:
+        batch["word_spans"] = torch.tensor([example.words for example in examples])
     return batch
 
 

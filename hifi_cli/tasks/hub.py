@@ -1,11 +1,17 @@
 """Rows from a data set on the Hugging Face hub, or from a local copy of such a repository."""
 
+from pathlib import Path
 from typing import Any
 
 from hifi_cli import hub as hubs
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
-from hifi_cli.tasks.spec import Dataset, HubDataset, Row, Split, TaskSpec
+from hifi_cli.tasks import formats
+from hifi_cli.tasks.local import warn_of_count
+from hifi_cli.tasks.readers import Record
+from hifi_cli.tasks.spec import Dataset, HubDataset, Row, Split, TaskSpec, is_labelled
+
+CONVERTED = "refs/convert/parquet"  # where the hub keeps its own conversion of repositories that need a script
 
 
 def load(spec: TaskSpec, hub: HubDataset) -> Dataset:
@@ -15,42 +21,70 @@ def load(spec: TaskSpec, hub: HubDataset) -> Dataset:
         MissingError: neither the hub nor a cached copy answers.
         UsageError: columns or label names are not those of the task.
     """
-    commit = hubs.commit("dataset", hub.id, hub.revision)
+    splits: dict[Split, list[Row]] = {}
+    tables: dict[str | None, Any] = {}
+    commits: dict[str, None] = {}  # as a set that keeps its order
+    for split, name in hub.splits.items():
+        elsewhere, _, own = name.rpartition("/")
+        config = elsewhere or hub.config
+        if config not in tables:
+            tables[config], commit = _tables(hub, config)
+            commits[commit or ""] = None
+        if own in tables[config]:
+            splits[split] = _rows(spec, hub, tables[config][own], own, labelled=is_labelled(split))
+            warn_of_count(spec, split, len(splits[split]), f"{hub.id}, {own}")
+        elif is_labelled(split):
+            raise UsageError(f"{hub.id} has no split '{own}'; there are {', '.join(tables[config])}")
+    fingerprint = {split: digest([_content(row) for row in rows], 64) for split, rows in splits.items()}
+    return Dataset(splits, fingerprint, {"hub": hub.id, "config": hub.config or "", "commit": " ".join(commits)})
+
+
+def _tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
+    """The splits of a configuration, or where it cannot be read (a script), of the hub's own conversion; and the commit."""
     from datasets import load_dataset
     from datasets.utils.logging import disable_progress_bar, set_verbosity_error
 
     disable_progress_bar()
     set_verbosity_error()
+    commit = hubs.commit("dataset", hub.id, hub.revision)
     try:
-        tables = load_dataset(hub.id, hub.config, revision=commit or hub.revision)
+        return load_dataset(hub.id, config, revision=commit or hub.revision), commit
     except (OSError, ValueError, RuntimeError) as error:
-        raise hubs.not_to_be_had("dataset", hub.id, error) from None
-    splits: dict[Split, list[Row]] = {}
-    for split, name in hub.splits.items():
-        if name in tables:
-            splits[split] = _rows(spec, hub, tables[name], name)
-        elif split != "test":
-            raise UsageError(f"{hub.id} has no split '{name}'; there are {', '.join(tables)}")
-    fingerprint: dict[str, str] = {
-        split: digest([[row.id, *row.texts, row.label] for row in rows], 64) for split, rows in splits.items()
-    }
-    return Dataset(splits, fingerprint, {"hub": hub.id, "config": hub.config or "", "commit": commit or ""})
+        problem = hubs.not_to_be_had("dataset", hub.id, error)
+        if hub.revision or Path(hub.id).is_dir():
+            raise problem from None
+    try:
+        commit = hubs.commit("dataset", hub.id, CONVERTED)
+        return load_dataset(hub.id, data_dir=config, revision=commit or CONVERTED), commit
+    except (OSError, ValueError, RuntimeError, MissingError):
+        raise problem from None  # what was asked for is the error to tell
 
 
-def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str) -> list[Row]:
-    columns = [hub.columns.get(name, name) for name in spec.inputs]
-    label = hub.columns.get("label", "label")
-    missing = [name for name in columns if name not in table.column_names]
-    if missing:
-        raise UsageError(f"{hub.id}, {split}: no column '{missing[0]}'; there are {', '.join(table.column_names)}")
-    values = table[label] if label in table.column_names else [None] * len(table)
-    words = getattr(table.features.get(label), "names", None)
-    if words and list(words) != spec.labels:
-        raise UsageError(f"{hub.id}, {split}: labels {words}, the task has {spec.labels}")
+def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: bool) -> list[Row]:
+    column = hub.columns.get("label", "label")
+    if spec.kind == "span":
+        values = [None] * len(table)
+    elif column in table.column_names:
+        values = table[column]
+    elif labelled:
+        raise UsageError(f"{hub.id}, {split}: no column '{column}'; there are {', '.join(table.column_names)}")
+    else:
+        values = [None] * len(table)
+    known = hub.labels or spec.labels
+    names = getattr(table.features.get(column), "names", None)
+    if names and list(names) != known:
+        raise UsageError(f"{hub.id}, {split}: labels {names}, the task has {known}")
+    numbers = [str(index) for index in range(len(spec.labels))]
     rows = []
-    for number, (value, *texts) in enumerate(zip(values, *(table[name] for name in columns), strict=True)):
-        unlabelled = value is None or value == -1  # the hub's mark for a hidden test label
-        if not unlabelled and spec.kind == "classification" and value not in range(len(spec.labels)):
-            raise UsageError(f"{hub.id}, {split}, row {number}: unknown label {value}")
-        rows.append(Row(str(number), tuple(texts), None if unlabelled else value))
+    for number, (value, record) in enumerate(zip(values, table, strict=True)):
+        where = f"{hub.id}, {split}, row {number}"
+        hidden = value is None or value == -1  # the hub's mark for a hidden test label
+        if hidden and labelled and spec.kind != "span":
+            raise UsageError(f"{where}: no label")
+        label = None if hidden else formats.parse_label(spec, value, numbers, where)
+        rows.append(formats.row(spec, Record(record, where), hub.columns, number=number, label=label))
     return rows
+
+
+def _content(row: Row) -> list[Any]:
+    return [row.id, row.sequences, row.label, row.words, row.answers]

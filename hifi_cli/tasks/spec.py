@@ -5,10 +5,16 @@ from typing import Any, Literal
 
 from hifi_cli import registry
 from hifi_cli.config import Section, parse
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import MissingError, UsageError
 
-Split = Literal["train", "validation", "test"]
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Split = str  # train, validation and test; a task may have more, such as validation_mismatched
+Kind = Literal["classification", "regression", "multiple-choice", "span"]
+NEEDED: tuple[Split, ...] = ("train", "validation")  # what training cannot do without
+
+
+def is_labelled(split: Split) -> bool:
+    """Whether a split's rows must carry labels; those of test splits are kept by the benchmark."""
+    return split in NEEDED or split.startswith("validation_")
 
 
 class LocalFiles(Section):
@@ -16,18 +22,23 @@ class LocalFiles(Section):
 
     Attributes:
         folder: the task's folder.
-        files: file of each split.
-        header: column names of files that have no header line.
+        files: file of each split, or several names of which the first that is there is read.
+        reader: how the files are laid out; see `hifi_cli.tasks.readers`.
+        header: column names of TSV files that have no header line.
         columns: the files' column for an input, the label or the id, where it is called otherwise.
         labels: the words for the labels in the files, in label order; default: the task's own.
+        skip_incomplete: rows with missing columns or an empty text are left out and counted, not refused: for official
+            files that hold some.
         generated: `demo`: the files are written by this project's own generator.
     """
 
     folder: str
-    files: dict[Split, str]
+    files: dict[Split, str | list[str]]
+    reader: Literal["tsv", "csv", "jsonl", "multirc", "squad"] = "tsv"
     header: list[str] | None = None
     columns: dict[str, str] = {}
     labels: list[str] | None = None
+    skip_incomplete: bool = False
     generated: Literal["demo"] | None = None
 
 
@@ -35,18 +46,36 @@ class HubDataset(Section):
     """A data set on the Hugging Face hub.
 
     Attributes:
-        id: repository.
+        id: repository, or a local copy of one.
         config: configuration in the repository.
         revision: branch, tag or commit; the commit it resolved to is recorded in every manifest.
         columns: as in `LocalFiles`.
-        splits: name of each split.
+        labels: names of the labels there, in label order; default: the task's own.
+        splits: name of each split; `config/split` where it lies in another configuration.
     """
 
     id: str
     config: str | None = None
     revision: str | None = None
     columns: dict[str, str] = {}
+    labels: list[str] | None = None
     splits: dict[Split, str] = {"train": "train", "validation": "validation", "test": "test"}
+
+
+class Submission(Section):
+    """How the benchmark's server wants the task's test predictions.
+
+    Attributes:
+        benchmark: whose zip the files belong in.
+        files: the file for each test split.
+        labels: the words it wants, in label order.
+        without_model: `majority`: may be filled with the commonest training label when no run is there.
+    """
+
+    benchmark: Literal["glue", "superglue"]
+    files: dict[Split, str]
+    labels: list[str] = []
+    without_model: Literal["majority"] | None = None
 
 
 class TaskSpec(Section):
@@ -55,11 +84,14 @@ class TaskSpec(Section):
     Attributes:
         label: the task's name in tables.
         source: where the task comes from.
-        kind: what is predicted: one of the labels, or a number.
-        inputs: one or two text columns.
-        labels: class names in label order; for regression the one name of the number.
+        kind: what is predicted: one of the labels, a number, one of several texts, or a part of the text.
+        format: how a record's columns become texts; see `hifi_cli.tasks.formats`.
+        inputs: text columns that must be there and hold something.
+        id: column of the row's unique id; a file without it numbers its rows.
+        labels: class names in label order; for regression the one name of the number; none for spans.
         value_range: of the number, for regression.
         metrics: names in `hifi_cli.tasks.metrics`.
+        evaluate: a metric of the `evaluate` library besides, by name or local path.
         primary: the metric that chooses epochs and stands in tables.
         rows: official row counts, by split; others draw a warning.
         config: configuration keys the task sets.
@@ -68,16 +100,30 @@ class TaskSpec(Section):
     description: str
     label: str
     source: str
-    kind: Literal["classification", "regression"] = "classification"
+    kind: Kind = "classification"
+    format: Literal["plain", "copa", "wic", "wsc", "multirc", "swag", "squad"] = "plain"
     inputs: list[str]
-    labels: list[str]
+    id: str | None = None
+    labels: list[str] = []
     value_range: tuple[float, float] | None = None
     metrics: list[str]
+    evaluate: str | None = None
     primary: str
     local: LocalFiles
     hub: HubDataset | None = None
+    submission: Submission | None = None
     rows: dict[Split, int] = {}
     config: dict[str, Any] = {}
+
+    @property
+    def has_target_words(self) -> bool:
+        """Whether a row's answer depends on a word in each text, whose state the head reads."""
+        return self.format == "wic"
+
+    @property
+    def further(self) -> dict[str, Split]:
+        """The validation splits besides the main one, by the suffix of their metrics (MNLI: mismatched)."""
+        return {split.removeprefix("validation_"): split for split in self.local.files if split.startswith("validation_")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +132,19 @@ class Row:
 
     Attributes:
         id: unique within its split.
-        texts: one or two texts.
-        label: class index, or the number; None in an unlabelled test split.
+        sequences: one sequence of one or two texts; in multiple choice one per choice.
+        label: index of the class or choice, or the number; None when it is not known, and for spans.
+        words: WiC: for each text the characters [start, end) of the target word.
+        answers: span: the accepted (text, start) in the last text.
+        group: MultiRC: what the answers to one question share.
     """
 
     id: str
-    texts: tuple[str, ...]
+    sequences: tuple[tuple[str, ...], ...]
     label: int | float | None
+    words: tuple[tuple[int, int], ...] = ()
+    answers: tuple[tuple[str, int], ...] = ()
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,8 +157,18 @@ class Dataset:
     """
 
     splits: dict[Split, list[Row]]
-    fingerprint: dict[str, str]
+    fingerprint: dict[Split, str]
     origin: dict[str, str]
+
+    def rows(self, split: Split) -> list[Row]:
+        """A split's rows.
+
+        Raises:
+            MissingError: the source has no such split.
+        """
+        if split not in self.splits:
+            raise MissingError(f"no {split} split in the data at hand; there are {', '.join(self.splits)}")
+        return self.splits[split]
 
 
 def load(name: str) -> TaskSpec:
@@ -117,10 +179,11 @@ def load(name: str) -> TaskSpec:
     """
     path = str(registry.find("tasks", name))
     spec = parse(TaskSpec, registry.load("tasks", name), path)
-    if spec.primary not in spec.metrics:
+    if spec.primary not in spec.metrics and not spec.evaluate:
         raise UsageError(f"{path}: primary '{spec.primary}' is not among metrics {spec.metrics}")
-    if len(spec.inputs) not in (1, 2):
+    if not spec.inputs or (spec.format == "plain" and len(spec.inputs) > 2):
         raise UsageError(f"{path}: inputs: one or two text columns are wanted")
-    if (spec.kind == "regression") != (len(spec.labels) == 1):
-        raise UsageError(f"{path}: labels: one name for regression, two or more for classification")
+    fits = {"regression": len(spec.labels) == 1, "span": not spec.labels}.get(spec.kind, len(spec.labels) > 1)
+    if not fits:
+        raise UsageError(f"{path}: labels: none for spans, one name for regression, two or more otherwise")
     return spec

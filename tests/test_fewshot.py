@@ -1,0 +1,89 @@
+"""Few-shot samples: the protocol, the same on every machine, and what cannot be sampled."""
+
+import json
+
+import pytest
+
+from hifi_cli.errors import UsageError
+from hifi_cli.runs import run as runs
+from hifi_cli.tasks import fewshot, spec
+from hifi_cli.tasks.spec import Row
+
+CB = spec.load("cb")
+ROWS = [Row(str(at), ((f"text {at}", "x"),), at % 3) for at in range(300)]
+EXPECTED = {
+    "train": [
+        "29",
+        "27",
+        "7",
+        "11",
+        "4",
+        "6"
+    ],
+    "dev": [
+        "8",
+        "17",
+        "21",
+        "24",
+        "16",
+        "10"
+    ],
+    "sha256": "ff92281221f174927e51f49a850feba69e13a7f91bfabfa4bdae74d4ed9540fb"
+}
+
+
+def test_train_and_dev_hold_so_many_of_each_class_and_nothing_twice():
+    drawn = fewshot.sample(CB, ROWS, 16, seed=1)
+    for rows in (drawn.train, drawn.dev):
+        assert sorted(row.label for row in rows) == [0] * 16 + [1] * 16 + [2] * 16
+    ids = [row.id for row in drawn.train + drawn.dev]
+    assert len(set(ids)) == len(ids) == 96
+    assert {row.id for row in fewshot.sample(CB, ROWS, 16, seed=2).train} != {row.id for row in drawn.train}
+
+
+def test_one_shuffle_gives_first_train_then_dev():
+    """More shots only append: the order is one shuffle of all rows, not one per class or per part."""
+    few, more = fewshot.sample(CB, ROWS, 4, seed=1), fewshot.sample(CB, ROWS, 8, seed=1)
+    assert {row.id for row in more.train} == {row.id for row in few.train + few.dev}
+
+
+def test_the_sample_is_the_same_on_every_machine():
+    """Written down once: SHA-256 over seed and row number decides, and nothing else may."""
+    drawn = fewshot.sample(CB, ROWS[:30], 2, seed=1)
+    assert drawn.record() == EXPECTED
+    changed = [Row(row.id, (("other", "x"),), row.label) for row in ROWS[:30]]
+    assert fewshot.sample(CB, changed, 2, seed=1).record()["sha256"] != EXPECTED["sha256"]
+
+
+def test_what_has_no_classes_or_too_few_rows_is_refused():
+    for name, what in (("stsb", "a number"), ("squad", "a part of the text")):
+        with pytest.raises(UsageError, match=f"no few-shot setting: it predicts {what}"):
+            fewshot.sample(spec.load(name), ROWS, 16, seed=1)
+    with pytest.raises(UsageError, match="has 10 training rows of 'entailment'; 16 shots want 32"):
+        fewshot.sample(CB, ROWS[:30], 16, seed=1)
+
+
+def test_a_few_shot_run(tiny, make, workspace):
+    full = tiny("train", "--method", "hifi-layerwise")
+    few = tiny("train", "--method", "hifi-layerwise", "--shots", 4, "log_every=1")
+    assert (full.code, few.code) == (0, 0), few.err
+    from pathlib import Path
+
+    paths = {path.parent.parent.parent.name: path for path in Path("results/runs").glob("*/*/*/*/seed1/results.json")}
+    assert set(paths) == {"rte", "rte-4-shot"}
+    results = {name: json.loads(path.read_text()) for name, path in paths.items()}
+    assert results["rte-4-shot"]["n_examples"] == {"train": 8, "choosing": 8, "reported": 24}
+    assert results["rte-4-shot"]["selection"] == "few-shot"
+    assert results["rte-4-shot"]["heads_sha256"] == results["rte"]["heads_sha256"]  # scored once, in the full-shot setting
+    assert len(list(Path("results/scores").rglob("*.json"))) == 1
+    lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
+    drawn = fewshot.sample(spec.load("rte"), workspace.rows("rte").splits["train"], 4, seed=1).record()
+    assert results["rte-4-shot"]["fewshot"] == drawn
+    again = tiny("eval", "--method", "hifi-layerwise", "--shots", 4, "--protocol", "hifi")
+    assert "rte-4-shot" in again.out and "logits identical" in again.out
+
+
+def test_few_shot_regression_is_refused_before_it_trains(make, workspace):
+    with pytest.raises(UsageError, match="no few-shot setting"):
+        runs.run(make("full-ft", "shots=4", task="stsb"), workspace)

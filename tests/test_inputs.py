@@ -1,0 +1,252 @@
+"""From rows to tokens, batches, loss and predictions: choices, target words and windows over long contexts."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import WORDS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from hifi_cli.errors import UsageError
+from hifi_cli.tasks import metrics, objectives, spans, spec
+from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.inputs import OUTSIDE, Encoding, Example, rows_of, single_sequences, tokenise
+from hifi_cli.tasks.spec import Row
+
+PAD = {"input_ids": 0, "token_type_ids": 0}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(encoders):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(encoders["bert"])
+
+
+def words_of(tokenizer, ids):
+    return tokenizer.convert_ids_to_tokens(ids)
+
+
+def test_choices_are_sequences_of_one_example(tokenizer):
+    rows = [Row("0", (("the dog",), ("the big old cat",)), 1), Row("1", (("a man",), ("a boy",)), 0)]
+    examples = tokenise(tokenizer, spec.load("copa"), rows, Encoding(32))
+    assert [len(example) for example in examples] == [6, 4]
+    batch = collate(examples, PAD)
+    assert {name: tuple(values.shape) for name, values in batch.items()} == dict.fromkeys(batch, (2, 2, 6))
+    assert batch["attention_mask"].sum(-1).tolist() == [[4, 6], [4, 4]]
+    assert words_of(tokenizer, batch["input_ids"][0, 1].tolist()) == ["[CLS]", "the", "big", "old", "cat", "[SEP]"]
+    alone = single_sequences(examples)
+    assert [words_of(tokenizer, one.sequences[0]["input_ids"])[1:-1] for one in alone] == [["the", "dog"], ["the", "big", "old", "cat"], ["a", "man"], ["a", "boy"]]
+    assert collate(alone, PAD)["input_ids"].shape == (4, 6)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_target_words_are_found_among_the_tokens(tokenizer, swap):
+    row = Row("0", (("the dog sees", "a big old cat"),), 1, words=((4, 7), (6, 9)))
+    (example,) = tokenise(tokenizer, spec.load("wic"), [row], Encoding(32, swap_texts=swap))
+    tokens = words_of(tokenizer, example.sequences[0]["input_ids"])
+    assert [tokens[first:last] for first, last in example.words] == ([["old"], ["dog"]] if swap else [["dog"], ["old"]])
+    batch = collate([example, example], PAD)
+    assert batch["word_spans"].shape == (2, 2, 2) and batch["word_spans"].dtype == torch.int64
+    assert "word_spans" not in collate(single_sequences([example]), PAD)
+
+
+def test_a_word_of_several_tokens_is_spanned_whole(tokenizer):
+    row = Row("0", (("the dog-cat sees", "a cat"),), 1, words=((4, 11), (2, 5)))
+    (example,) = tokenise(tokenizer, spec.load("wic"), [row], Encoding(32))
+    first, last = example.words[0]
+    assert words_of(tokenizer, example.sequences[0]["input_ids"])[first:last] == ["dog", "[UNK]", "cat"]
+
+
+def test_a_target_word_that_is_cut_off_is_refused(tokenizer):
+    row = Row("7", (("the old dog sees the cat", "a cat"),), 1, words=((21, 24), (2, 5)))
+    with pytest.raises(UsageError, match="row 7: max_length=6 cuts off the target word"):
+        tokenise(tokenizer, spec.load("wic"), [row], Encoding(6))
+
+
+@pytest.mark.parametrize(("how", "expected"), [
+    (Encoding(8), "[CLS] a a a [SEP] the the [SEP]"),
+    (Encoding(8, "only_first"), "[CLS] a a a [SEP] the the [SEP]"),
+    (Encoding(8, "only_second", swap_texts=True), "[CLS] the the [SEP] a a a [SEP]"),
+    (Encoding(8, "only_first", swap_texts=True), "[CLS] the [SEP] a a a a [SEP]"),  # the other alone would not fit
+])  # fmt: skip
+def test_order_and_truncation_are_settings(tokenizer, how, expected):
+    row = Row("0", (("a a a a a a", "the the"),), 0)
+    (example,) = tokenise(tokenizer, spec.load("qnli"), [row], how)
+    assert words_of(tokenizer, example.sequences[0]["input_ids"]) == expected.split()
+
+
+def span_row(context, answer, question="the dog sees", row_id="q"):
+    return Row(row_id, ((question, context),), None, answers=((answer, context.index(answer)),))
+
+
+CONTEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=60)
+
+
+@given(CONTEXTS, st.data(), st.integers(14, 40), st.integers(0, 40))
+@settings(deadline=None, max_examples=100)
+def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, data, length, stride):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
+    first = data.draw(st.integers(0, len(context) - 1))
+    last = min(len(context) - 1, first + data.draw(st.integers(0, 2)))
+    text = " ".join(context)
+    start = len(" ".join(context[:first])) + (first > 0)
+    answer = " ".join(context[first : last + 1])
+    row = Row("q", (("the dog " * 9, text),), None, answers=((answer, start),))
+    examples = tokenise(tokenizer, spec.load("squad"), [row], Encoding(length, stride=stride))
+    covered = {span for example in examples for span in example.offsets if span != OUTSIDE}
+    assert [text[start:end] for start, end in sorted(covered)] == context
+    for example in examples:
+        assert len(example) <= length and len(example.offsets) == len(example)
+        begin, end = example.answer
+        held = [span for span in example.offsets if span != OUTSIDE]
+        if held[0][0] <= start and held[-1][1] >= start + len(answer):
+            assert text[example.offsets[begin][0] : example.offsets[end][1]] == answer
+        else:
+            assert example.answer == (0, 0)
+    if stride >= 3 and length >= 40:
+        assert any(example.answer != (0, 0) for example in examples)
+
+
+def test_a_window_too_small_for_anything_is_refused(tokenizer):
+    with pytest.raises(UsageError, match="max_length=4 leaves no room for two texts"):
+        tokenise(tokenizer, spec.load("squad"), [span_row("the cat", "cat")], Encoding(4))
+
+
+def logits_for(examples, points):
+    """Logits that point at tokens: {(window, 0 or 1, token): value}."""
+    logits = np.full((len(examples), 2, max(map(len, examples))), -500.0)
+    for place, value in points.items():
+        logits[place] = value
+    return logits
+
+
+def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
+    squad = spec.load("squad")
+    context = " ".join(["the", "big", "dog", "sees", "a", "small", "cat"] * 6)
+    examples = tokenise(tokenizer, squad, [span_row(context, "small cat"), span_row("a man", "man", row_id="other")], Encoding(20, stride=4))
+    windows = [example for example in examples if example.row.id == "q"]
+    assert len(windows) > 2 and rows_of(examples) == [windows[0].row, examples[-1].row]
+    inside = [at for at, span in enumerate(windows[1].offsets) if span != OUTSIDE]
+    points = {
+        (0, 0, 0): 90.0, (0, 1, 0): 90.0,  # outside the context: impossible
+        (0, 0, inside[4]): 50.0, (0, 1, inside[2]): 50.0,  # ends before it begins
+        (1, 0, inside[1]): 7.0, (1, 1, inside[2]): 6.0,  # the best possible one
+        (2, 0, inside[0]): 6.0, (2, 1, inside[0]): 6.0,
+        (len(windows), 0, 5): 1.0, (len(windows), 1, 6): 1.0,
+    }  # fmt: skip
+    found = metrics.predictions_of(squad, examples, logits_for(examples, points))
+    begin, end = windows[1].offsets[inside[1]][0], windows[1].offsets[inside[2]][1]
+    assert found[0] == (context[begin:end], 7.0, 6.0)
+    assert found[1] == ("a man", 1.0, 1.0)
+
+
+def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
+    squad = spec.load("squad")
+    examples = tokenise(tokenizer, squad, [span_row(" ".join(["cat"] * 33), "cat")], Encoding(60))
+    (example,) = examples
+    inside = [at for at, span in enumerate(example.offsets) if span != OUTSIDE]
+    logits = np.full((1, 2, len(example)), -1e9)
+    logits[0, 0, inside[0]], logits[0, 1, inside[30]], logits[0, 1, inside[29]] = 9.0, 9.0, 1.0
+    assert metrics.predictions_of(squad, examples, logits)[0].text.count("cat") == 30
+    logits = np.zeros((1, 2, 30))
+    logits[0, :, :25] = [[1.0]]
+    outside = Example(example.row, ({"input_ids": [1] * 30},), (), (OUTSIDE,) * 30)
+    assert metrics.predictions_of(squad, [outside], logits) == [("", 1.0, 1.0)]
+
+
+def labelled(labels, tokens=4):
+    return [Example(Row(str(at), (("x",),), label), ({"input_ids": [1] * tokens},)) for at, label in enumerate(labels)]
+
+
+def test_losses_are_those_of_torch():
+    torch.manual_seed(0)
+    logits = torch.randn(3, 2)
+    labels = torch.tensor([0, 1, 1])
+    expected = functional.cross_entropy(logits, labels, reduction="sum")
+    for name in ("rte", "copa"):
+        torch.testing.assert_close(objectives.loss(spec.load(name), logits, labelled([0, 1, 1])), expected)
+    numbers = torch.tensor([0.5, 5.0, 2.0])
+    torch.testing.assert_close(objectives.loss(spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])), (logits[:, 0] - numbers).square().sum())
+
+
+def test_one_logit_for_two_classes_is_two_logits_of_which_one_is_zero():
+    logits = torch.tensor([[1.5], [-0.3], [0.0]])
+    two = torch.cat([torch.zeros(3, 1), logits], 1)
+    rte = spec.load("rte")
+    torch.testing.assert_close(objectives.loss(rte, logits, labelled([1, 0, 1])), objectives.loss(rte, two, labelled([1, 0, 1])))
+    assert metrics.predictions_of(rte, labelled([1, 0, 1]), logits.numpy()).tolist() == [1, 0, 0]
+    assert metrics.predictions_of(rte, labelled([1, 0, 1]), two.numpy()).tolist() == [1, 0, 0]
+
+
+def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
+    torch.manual_seed(0)
+    squad = spec.load("squad")
+    row = span_row("a cat", "cat")
+    short, long = (Example(row, ({"input_ids": [1] * tokens},), (), (), answer) for tokens, answer in ((4, (1, 2)), (6, (0, 0))))
+    logits = torch.randn(2, 2, 6)
+    alone = [objectives.loss(squad, logits[:1, :, :4], [short]), objectives.loss(squad, logits[1:], [long])]
+    torch.testing.assert_close(objectives.loss(squad, logits, [short, long]), sum(alone))
+    one = functional.cross_entropy(logits[0, :, :4], torch.tensor([1, 2]))  # the mean over start and end
+    torch.testing.assert_close(alone[0], one)
+
+
+def test_squad_scores_by_hand():
+    rows = [
+        Row("0", (("q", "c"),), None, answers=(("The Norman people", 0), ("Normans", 3))),
+        Row("1", (("q", "c"),), None, answers=(("in 1999!", 0),)),
+        Row("2", (("q", "c"),), None, answers=(("Paris", 0),)),
+    ]
+    answers = [spans.Answer(text, 0.0, 0.0) for text in ("a norman  people.", "1999", "")]
+    assert metrics.span_em(rows, answers) == pytest.approx(1 / 3)
+    assert metrics.span_f1(rows, answers) == pytest.approx((1 + 2 * 1 * 0.5 / 1.5 + 0) / 3)
+    assert metrics.compute(spec.load("squad"), rows, answers) == {"span_f1": pytest.approx(5 / 9), "span_em": pytest.approx(1 / 3)}
+    assert not metrics.is_collapsed(answers)
+    assert metrics.is_collapsed([spans.Answer("", float(at), 0.0) for at in range(3)])
+
+
+def test_multirc_scores_by_hand():
+    rows = [Row(f"0-{q}-{a}", (("p", "q"),), label, group=f"0-{q}") for q, a, label in ((0, 0, 1), (0, 1, 0), (1, 0, 1), (1, 1, 1))]
+    predictions = np.array([1.0, 0, 1, 0])
+    assert metrics.question_em(rows, predictions) == 0.5
+    assert metrics.compute(spec.load("multirc"), rows, predictions) == {"f1a": pytest.approx(2 * 2 / (2 * 2 + 0 + 1)), "question_em": 0.5}
+
+
+def test_cbs_macro_f1_by_hand():
+    labels, predictions = np.array([0.0, 0, 1, 2]), np.array([0.0, 1, 1, 0])
+    f1 = [2 * 1 / (2 + 1 + 1), 2 * 1 / (2 + 1), 0.0]
+    assert metrics.f1_macro(labels, predictions) == pytest.approx(sum(f1) / 3)
+
+
+METRIC = '''
+import datasets
+import evaluate
+
+
+class Halves(evaluate.Metric):
+    def _info(self):
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=datasets.Features(
+            {"predictions": datasets.Value("int32"), "references": datasets.Value("int32")}))
+
+    def _compute(self, predictions, references):
+        return {"halves": sum(p == r for p, r in zip(predictions, references)) / 2 / len(references)}
+'''
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_task_may_name_a_metric_of_evaluate(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    path = tmp_path / "halves" / "halves.py"
+    path.parent.mkdir()
+    path.write_text(METRIC)
+    task = spec.load("rte").model_copy(update={"evaluate": str(path), "primary": "halves"})
+    rows = [example.row for example in labelled([0, 1, 1, 0])]
+    scores = metrics.compute(task, rows, np.array([0.0, 1, 0, 0]))
+    assert scores == {"accuracy": 0.75, "halves": 0.375}
+    assert math.isclose(scores[task.primary], 0.375)
