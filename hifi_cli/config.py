@@ -1,7 +1,8 @@
 """The typed configuration of a run: what each key means."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -293,8 +294,9 @@ def _all_keys(model: type[BaseModel], at: str = "") -> list[str]:
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """The model behind an annotation, optional or not; None where a plain value stands."""
-    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    """The model behind an annotation, optional or not; None where a plain value or a container of models stands."""
+    alternatives = get_args(annotation) if get_origin(annotation) in (UnionType, Union) else ()
+    kinds = [kind for kind in (annotation, *alternatives) if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return kinds[0] if kinds else None
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from hifi_cli.errors import MissingError, UsageError
 
-KINDS = ("tasks", "methods", "backbones", "protocols", "tables")
+KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "published")
 _MOST_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
 
 
@@ -49,7 +49,7 @@ def find(kind: str, name: str) -> Path:
             raise MissingError(f"no file {name}")
         return Path(name)
     if name not in names(kind):
-        raise UsageError(f"unknown {kind[:-1]} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
+        raise UsageError(f"unknown {kind.removesuffix('s')} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
     return configs_directory() / kind / f"{name}.yaml"
 
 

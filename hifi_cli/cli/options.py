@@ -32,16 +32,25 @@ def _level(level: int) -> Callable[[bool], bool]:
     return set_level
 
 
-def _complete(kind: str) -> Callable[[str], list[str]]:
+def complete(kind: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in registry.names(kind) if name.startswith(incomplete)]
 
 
-Task = Annotated[str | None, typer.Option(help="Task, or several with commas.", autocompletion=_complete("tasks"))]
-Method = Annotated[str | None, typer.Option(help="Method, or several with commas.", autocompletion=_complete("methods"))]
+Task = Annotated[str | None, typer.Option(help="Task, or several with commas.", autocompletion=complete("tasks"))]
+Method = Annotated[str | None, typer.Option(help="Method, or several with commas.", autocompletion=complete("methods"))]
 Backbone = Annotated[
-    str | None, typer.Option(help="Encoder: a name, a local directory or a hub id.", autocompletion=_complete("backbones"))
+    str | None, typer.Option(help="Encoder: a name, a local directory or a hub id.", autocompletion=complete("backbones"))
 ]
-Protocol = Annotated[str, typer.Option(help="How runs are set up.", autocompletion=_complete("protocols"))]
+Tasks = Annotated[
+    str | None, typer.Option("--tasks", "--task", help="These tasks only, with commas.", autocompletion=complete("tasks"))
+]
+Methods = Annotated[
+    str | None,
+    typer.Option("--methods", "--method", help="These methods only, with commas.", autocompletion=complete("methods")),
+]
+Include = Annotated[str, typer.Option(help="Count runs left out otherwise: limited, collapsed, unequal.")]
+Score = Annotated[str | None, typer.Option(help="best, last or max epoch; default: what the protocol reports.")]
+Protocol = Annotated[str, typer.Option(help="How runs are set up.", autocompletion=complete("protocols"))]
 Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5.")]
 DataDir = Annotated[
     Path | None, typer.Option(envvar="HIFI_DATA_DIR", help="Official download with the task's files; default: the hub.")
@@ -91,8 +100,8 @@ def configurations(
     from hifi_cli.layers import resolve
 
     rules = protocol_spec(protocol)
-    tasks = _names(task or rules.task, "--task")
-    methods = _names(method or rules.method, "--method")
+    tasks = _wanted(task or rules.task, "--task")
+    methods = _wanted(method or rules.method, "--method")
     encoder = backbone or rules.backbone
     if encoder is None:
         raise UsageError(f"protocol {protocol} names no backbone: give --backbone")
@@ -130,7 +139,36 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def _names(text: str | None, option: str) -> list[str]:
+def names(text: str | None) -> list[str]:
+    """The words of a list with commas."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def marks(text: str) -> frozenset[str]:
+    """The words of `--include`.
+
+    Raises:
+        UsageError: another word than those it knows.
+    """
+    known = ("limited", "collapsed", "unequal")
+    given = frozenset(names(text))
+    if not given <= set(known):
+        raise UsageError(f"--include {text}: one or several of {','.join(known)} are wanted")
+    return given
+
+
+def score_name(text: str | None) -> str | None:
+    """The word of `--score`.
+
+    Raises:
+        UsageError: another word than those it knows.
+    """
+    if text not in (None, "best", "last", "max"):
+        raise UsageError(f"--score {text}: best, last or max is wanted")
+    return text
+
+
+def _wanted(text: str | None, option: str) -> list[str]:
     if not text:
         raise UsageError(f"{option} is wanted")
-    return [part.strip() for part in text.split(",") if part.strip()]
+    return names(text)

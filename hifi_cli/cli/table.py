@@ -1,4 +1,4 @@
-"""`hifi table`: finished runs beside one another."""
+"""`hifi table`: finished runs beside one another and beside the papers' numbers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +9,21 @@ from hifi_cli.cli import options
 
 
 def table(
-    name: Annotated[str | None, typer.Argument(help="A table's name or YAML; default: all runs there are.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A table's name or YAML; default: all runs there are.", autocompletion=options.complete("tables")),
+    ] = None,
     format: Annotated[str, typer.Option("--format", help="text, md, tex, csv or json.")] = "text",  # noqa: A002
-    score: Annotated[str | None, typer.Option(help="best, last or max epoch; default: what the protocol reports.")] = None,
-    include: Annotated[str, typer.Option(help="Count runs left out otherwise: limited, collapsed, or both.")] = "",
+    score: options.Score = None,
+    compare_scores: Annotated[bool, typer.Option("--compare-scores", help="The same table under best, last and max.")] = False,
+    published: Annotated[bool, typer.Option("--published", help="The paper's numbers and the difference beside ours.")] = False,
+    include: options.Include = "",
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 when a run is missing.")] = False,
+    tasks: options.Tasks = None,
+    methods: options.Methods = None,
+    backbone: options.Backbone = None,
+    protocol: Annotated[str | None, typer.Option(help="Instead of the table's own.")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the table's own: 1,2,3 or 1-5.")] = None,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
     quiet: options.Quiet = False,
@@ -21,33 +31,38 @@ def table(
     debug: options.Debug = False,
 ) -> None:
     """Print mean and standard deviation over seeds, a method per row and a task per column, as the papers do."""
-    from hifi_cli import registry
-    from hifi_cli.config import parse
     from hifi_cli.errors import MissingError, UsageError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import records
-    from hifi_cli.reports import table as tables
+    from hifi_cli.reports import compared, kinds, scores, spec
+    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.records import Results
 
-    if format not in tables.FORMATS:
-        raise UsageError(f"--format {format}: one of {', '.join(tables.FORMATS)} is wanted")
-    if score not in (None, "best", "last", "max"):
-        raise UsageError(f"--score {score}: best, last or max is wanted")
-    marks = {mark.strip() for mark in include.split(",") if mark.strip()}
-    if not marks <= {"limited", "collapsed"}:
-        raise UsageError(f"--include {include}: limited, collapsed or limited,collapsed is wanted")
-    found = list(records.read(results_dir))
-    if name:
-        specs = [parse(tables.TableSpec, registry.load("tables", name), str(registry.find("tables", name)))]
-    elif found:
-        specs = tables.specs_of(found)
-    else:
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is wanted")
+    results = Results(results_dir)
+    request = kinds.Request(results, options.score_name(score), options.marks(include), published)
+    layout = kinds.load(name) if name else None
+    if layout is None and not results.records:
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
-    built = [tables.build(spec, found, score=score, include=marks) for spec in specs]
-    text = "\n".join(tables.FORMATS[format](one) for one in built)
+    specs = [
+        spec.narrowed(
+            one,
+            protocol=protocol,
+            backbone=backbone,
+            methods=options.names(methods),
+            tasks=options.names(tasks),
+            seeds=options.parse_seeds(seeds) if seeds else None,
+            known=results.names if tasks or methods else {},
+        )
+        for one in ([layout] if layout else scores.specs_of(results.records, protocol, backbone))
+    ]
+    build = compared.under_all_scores if compare_scores else kinds.build_all
+    tables = build(specs, request, layout=layout)
+    text = FORMATS[format](tables)
     if out:
         write_text(out, text)
         options.logger.info(f"table: {out}")
     else:
         print(text, end="")
-    if strict and any(one.missing for one in built):
+    if strict and any(one.incomplete for one in tables):
         raise typer.Exit(1)

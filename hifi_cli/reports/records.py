@@ -1,7 +1,9 @@
 """Finished runs, read from their results.json files."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,82 @@ class Record:
         return self.content["method"], self.content["task"]
 
     @property
-    def setting(self) -> str:
-        """What runs must share, apart from the seed, for a mean over them to make sense."""
-        return str(self.content["setting_hash"])
-
-    def score(self, which: str | None) -> float:
-        """The primary metric at the `last`, `best` or `max` epoch; None: the one its protocol reports."""
-        return float(self.content["scores"][which or self.content["report"]])
+    def epochs(self) -> int | None:
+        """Epochs it was trained for; None when it did not come to its end."""
+        total = (self.content.get("epochs") or {}).get("total")
+        return None if total is None else int(total)
 
     @property
-    def unusable(self) -> str | None:
-        """Why the run must not enter a mean unasked: `diverged`, `collapsed` or `limited`."""
+    def identity(self) -> dict[str, Any]:
+        """What runs must share, apart from the seed, for a mean over them to make sense."""
+        content = self.content
+        return {
+            "epochs": self.epochs,
+            "heads": content.get("heads_sha256"),
+            "data": content.get("data"),
+            "split": content.get("split"),
+            "primary metric": content["primary_metric"],
+            "reported epoch": content["report"],
+            "settings": content["setting_hash"],
+        }
+
+    def score(self, which: str | None, metric: str | None = None) -> float | None:
+        """A metric at the `last`, `best` or `max` epoch, as a share of 1.
+
+        Args:
+            which: None: the epoch its protocol reports.
+            metric: None: the primary one.
+
+        Returns:
+            None where the run did not keep that number: another metric's epochs are read from metrics.jsonl.
+        """
+        which = which or self.content["report"]
+        if metric is None or metric == self.content["primary_metric"]:
+            return float(self.content["scores"][which])
+        if which == ("last" if self.content["report"] == "last" else "best"):  # the model that was kept
+            value = self.content["metrics"].get(metric)
+            return None if value is None else float(value)
+        values = self._epochs_of(metric)
+        if not values:
+            return None
+        return max(values.values()) if which == "max" else values.get(self.content["epochs"][which])
+
+    def _epochs_of(self, metric: str) -> dict[int, float]:
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return {}
+        try:
+            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            return {int(line["epoch"]): float(line[metric]) for line in lines if "epoch" in line and metric in line}
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(f"{path} is damaged ({error}); train the run again with --force") from None
+
+    @property
+    def marks(self) -> list[str]:
+        """Why the run must not enter a mean unasked: `diverged`, or `collapsed`, `limited` or both."""
         if self.content["status"] != "done":
-            return str(self.content["status"])
-        return next((mark for mark in ("collapsed", "limited") if self.content[mark]), None)
+            return [str(self.content["status"])]
+        return [mark for mark in ("collapsed", "limited") if self.content[mark]]
+
+
+@dataclass(frozen=True)
+class Results:
+    """A results directory, whose runs are read once and at the first need."""
+
+    directory: Path
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """All finished runs."""
+        return list(read(self.directory))
+
+    @property
+    def names(self) -> dict[str, set[str]]:
+        """The methods and tasks that were run."""
+        return {
+            "methods": {one.content["method"] for one in self.records},
+            "tasks": {one.content["task"] for one in self.records},
+        }
 
 
 _NEEDED = {

@@ -1,0 +1,48 @@
+"""`hifi compare`: what finished runs allow to conclude about methods."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+
+def compare(
+    methods: Annotated[
+        list[str],
+        typer.Argument(metavar="METHOD OTHER...", help="Methods.", autocompletion=options.complete("methods")),
+    ],
+    tasks: options.Tasks = None,
+    backbone: options.Backbone = None,
+    protocol: Annotated[str | None, typer.Option(help="Only runs of this protocol.")] = None,
+    score: options.Score = None,
+    include: options.Include = "",
+    format: Annotated[str, typer.Option("--format", help="text, md, tex, csv or json.")] = "text",  # noqa: A002
+    results_dir: options.ResultsDir = Path("results"),
+    out: options.Out = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Compare the first method with each other one, paired over seeds and tasks, and say what may be concluded."""
+    from hifi_cli.errors import UsageError
+    from hifi_cli.files import write_text
+    from hifi_cli.reports import comparison
+    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.records import Results
+
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is wanted")
+    if len(set(methods)) < 2 or len(set(methods)) < len(methods):
+        raise UsageError("hifi compare wants two or more different methods: hifi compare hifi-layerwise full-ft")
+    records = comparison.setting_of(Results(results_dir).records, methods, protocol, backbone)
+    table = comparison.compare(
+        records, methods, tasks=options.names(tasks), score=options.score_name(score), include=options.marks(include)
+    )
+    text = FORMATS[format]([table])
+    if out:
+        write_text(out, text)
+        options.logger.info(f"comparison: {out}")
+    else:
+        print(text, end="")

@@ -1,0 +1,39 @@
+"""`hifi report`: finished runs as one HTML file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+
+def report(
+    tables: Annotated[
+        str | None,
+        typer.Option("--tables", "--table", help="Tables by name, with commas; default: all runs there are."),
+    ] = None,
+    published: Annotated[bool, typer.Option("--published", help="The papers' numbers and the difference beside ours.")] = False,
+    score: options.Score = None,
+    include: options.Include = "",
+    results_dir: options.ResultsDir = Path("results"),
+    out: options.Out = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Write tables, pictures, chosen heads and every number's origin to one HTML file; default: RESULTS_DIR/report.html."""
+    from hifi_cli.errors import MissingError
+    from hifi_cli.files import write_text
+    from hifi_cli.reports import kinds, page, scores
+    from hifi_cli.reports.records import Results
+
+    results = Results(results_dir)
+    if not results.records:
+        raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
+    names = options.names(tables)
+    specs = [kinds.load(name) for name in names] if names else [*scores.specs_of(results.records)]
+    request = kinds.Request(results, options.score_name(score), options.marks(include), published)
+    target = out or results_dir / "report.html"
+    write_text(target, page.render(kinds.build_all(specs, request), results.records, results_dir, target))
+    print(target)

@@ -1,0 +1,14 @@
+"""Tables as text for a terminal, Markdown, LaTeX, CSV or JSON."""
+
+from collections.abc import Callable, Sequence
+
+from hifi_cli.reports.formats import data, latex, markdown, text
+from hifi_cli.reports.table import Table
+
+FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {
+    "text": text.render,
+    "md": markdown.render,
+    "tex": latex.render,
+    "csv": data.as_csv,
+    "json": data.as_json,
+}

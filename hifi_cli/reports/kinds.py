@@ -1,0 +1,80 @@
+"""The kinds of tables there are: what their YAML may say, and what builds them.
+
+A new kind is a module with `build(spec, request) -> Table` and an entry in `KINDS`; formats and report take any `Table`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hifi_cli import registry
+from hifi_cli.config import parse
+from hifi_cli.errors import UsageError
+from hifi_cli.reports import scores, settings
+from hifi_cli.reports.records import Results
+from hifi_cli.reports.spec import ScoresSpec, TableSpec
+from hifi_cli.reports.table import Table
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of a table besides its name.
+
+    Attributes:
+        results: read only by the kinds of tables that need runs.
+        score: `best`, `last` or `max`; None: what each protocol reports.
+        include: marks (`limited`, `collapsed`, `unequal`) whose runs enter the means all the same.
+        published: whether the paper's numbers stand beside ours.
+    """
+
+    results: Results
+    score: str | None = None
+    include: frozenset[str] = field(default_factory=frozenset)
+    published: bool = False
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of table: the model of its YAML and its builder, called with the parsed YAML and a `Request`."""
+
+    spec: type[TableSpec]
+    build: Callable[[Any, Any], Table]
+
+
+KINDS: dict[str, Kind] = {
+    "scores": Kind(ScoresSpec, scores.build),
+    "settings": Kind(TableSpec, settings.build),
+}
+
+
+def load(name: str) -> TableSpec:
+    """The validated YAML of a table, or of a user's own file.
+
+    Raises:
+        UsageError: an unknown name, kind or key.
+    """
+    origin, content = str(registry.find("tables", name)), registry.load("tables", name)
+    kind = str(content.get("kind", "scores"))
+    if kind not in KINDS:
+        raise UsageError(f"{origin}: unknown kind '{kind}'{registry.nearest(kind, KINDS)} (one of {', '.join(KINDS)})")
+    return parse(KINDS[kind].spec, content, origin)
+
+
+def build(spec: TableSpec, request: Request) -> Table:
+    """Build a table of any kind."""
+    return KINDS[spec.kind].build(spec, request)
+
+
+def build_all(specs: Sequence[TableSpec], request: Request, *, layout: TableSpec | None = None) -> list[Table]:
+    """Build several tables.
+
+    Args:
+        layout: the table as its YAML has it; what a spec changes in it is told in a note.
+    """
+    return [_told(build(spec, request), spec, layout) for spec in specs]
+
+
+def _told(table: Table, spec: TableSpec, layout: TableSpec | None) -> Table:
+    changed = [(key, getattr(layout, key), getattr(spec, key)) for key in ("protocol", "backbone")] if layout else []
+    said = [f"{key} {now} instead of {before}" for key, before, now in changed if now != before]
+    return replace(table, notes=[f"the layout only: {', '.join(said)}", *table.notes]) if said else table

@@ -1,0 +1,195 @@
+"""Tables of finished runs: a method per row, a task per column, mean and standard deviation over seeds.
+
+The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
+"""
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hifi_cli import registry
+from hifi_cli.reports import beside, collect, published
+from hifi_cli.reports.published import PublishedTable
+from hifi_cli.reports.records import Record
+from hifi_cli.reports.spec import ColumnSpec, RowSpec, ScoresSpec, label_of
+from hifi_cli.reports.table import Cell, Heading, Line, Missing, Table, with_places
+
+if TYPE_CHECKING:
+    from hifi_cli.reports.kinds import Request
+
+METRIC_NAMES = {
+    "accuracy": "Acc.", "accuracy_matched": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
+    "matthews": "Matt.", "spearman": "Spea.", "pearson": "Pear.",
+}  # fmt: skip
+SHARES = (("Trained", "trainable"), ("w/o head", "trainable_backbone"))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of a table: all that are there, those that count, and the footnotes, per method and task."""
+
+    there: dict[tuple[str, str], list[Record]]
+    kept: dict[tuple[str, str], list[Record]]
+    notes: dict[tuple[str, str], list[str]]
+
+
+def specs_of(records: list[Record], protocol: str | None = None, backbone: str | None = None) -> list[ScoresSpec]:
+    """One table for each protocol and backbone that was run: their numbers never share a table unasked.
+
+    Args:
+        protocol, backbone: only these.
+    """
+    pairs = sorted({(record.content["protocol"], record.content["backbone"]) for record in records})
+    return [
+        ScoresSpec(protocol=one, backbone=other)
+        for one, other in pairs
+        if protocol in (None, one) and backbone in (None, other)
+    ]
+
+
+def build(spec: ScoresSpec, request: "Request") -> Table:
+    """Collect a table's runs and set the paper's numbers beside them where that is wanted."""
+    setting = (spec.protocol, spec.backbone)
+    mine = [one for one in request.results.records if (one.content["protocol"], one.content["backbone"]) == setting]
+    rows = spec.rows or [RowSpec(method=method) for method in _by_trainable_share(mine)]
+    columns = spec.columns or [ColumnSpec(task=task) for task in sorted({one.content["task"] for one in mine})]
+    runs = _collected(mine, spec, request)
+    averaged = spec.average and len(columns) > 1
+    metrics = [column.metric or _primary(column.task, mine) for column in columns]
+    labels = [_column_label(column, metric) for column, metric in zip(columns, metrics, strict=True)]
+    headings = [Heading(label, spec.decimals, "high") for label in [*labels, *(["Avg."] if averaged else [])]]
+    headings += [Heading(label, None) for label, _ in SHARES]
+    notes = _remarks(spec, columns, runs)
+    reference = published.table(spec.published) if request.published and spec.published else None
+    if reference:
+        split = next((one.content.get("split") for one in mine), None)
+        notes = [*beside.remarks(*reference, backbone=spec.backbone, split=split), *notes]
+    elif request.published:
+        notes.append("published: this table has no paper's numbers")
+    lines: list[Line] = []
+    for row in rows:
+        label = row.label or (label_of("methods", row.method) if row.method else "")
+        ours = _line(row.method, label, columns, metrics, runs, request.score, averaged=averaged) if row.method else None
+        lines += [ours] if ours else []
+        if reference:
+            lines += _papers_lines(row, label, ours, columns, metrics, reference[1], spec.decimals, averaged=averaged)
+    return Table(
+        title=_title(spec, mine, request.score),
+        headings=headings,
+        lines=with_places(headings, lines),
+        notes=notes,
+        missing=_missing(spec, rows, columns, runs, mine, request),
+    )
+
+
+def _collected(mine: list[Record], spec: ScoresSpec, request: "Request") -> _Runs:
+    there: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in mine:
+        there[record.cell].append(record)
+    found = {cell: collect.comparable(records, spec.seeds, request.include) for cell, records in there.items()}
+    return _Runs(there, {cell: kept for cell, (kept, _) in found.items()}, {cell: notes for cell, (_, notes) in found.items()})
+
+
+def _line(
+    method: str,
+    label: str,
+    columns: list[ColumnSpec],
+    metrics: list[str | None],
+    runs: _Runs,
+    score: str | None,
+    *,
+    averaged: bool,
+) -> Line:
+    cells = []
+    for column, metric in zip(columns, metrics, strict=True):
+        at = (method, column.task)
+        cells.append(collect.cell(runs.kept.get(at, []), runs.notes.get(at, []), metric=metric, score=score))
+    means = [cell.mean for cell in cells if cell.mean is not None]
+    average = [Cell(statistics.fmean(means) if means and len(means) == len(cells) else None)] if averaged else []
+    first = next((cell.samples[0].record.content["params"] for cell in cells if cell.samples), None)
+    shares = [Cell(100 * first[key] / first["total"] if first else None) for _, key in SHARES]
+    return Line(label, (*cells, *average, *shares), method=method)
+
+
+def _papers_lines(
+    row: RowSpec,
+    label: str,
+    ours: Line | None,
+    columns: list[ColumnSpec],
+    metrics: list[str | None],
+    found: PublishedTable,
+    decimals: int,
+    *,
+    averaged: bool,
+) -> list[Line]:
+    paper = beside.published_line(row, label, columns, found, len(SHARES), average=averaged)
+    if not ours or not paper:
+        return [paper] if paper else []
+    printed = [found.columns.get(column.published_name) for column in columns]
+    pairs = list(zip(metrics, printed, strict=True))
+    difference = beside.difference_line(ours, paper, pairs, row.published_name or "", found, decimals)
+    return [paper, difference] if difference else [paper]
+
+
+def _missing(
+    spec: ScoresSpec, rows: list[RowSpec], columns: list[ColumnSpec], runs: _Runs, mine: list[Record], request: "Request"
+) -> list[Missing]:
+    seeds = spec.seeds or sorted({record.content["seed"] for record in mine})
+    tasks = [column.task for column in columns]
+    return [
+        one
+        for row in rows
+        if row.method
+        for one in collect.missing(
+            row.method,
+            tasks,
+            seeds,
+            there={task: runs.there.get((row.method, task), []) for task in tasks},
+            kept={task: runs.kept.get((row.method, task), []) for task in tasks},
+            setting=(spec.backbone, spec.protocol),
+            results_dir=request.results.directory,
+        )
+    ]
+
+
+def _remarks(spec: ScoresSpec, columns: list[ColumnSpec], runs: _Runs) -> list[str]:
+    """What runs of one column do not share: number of epochs, data, split."""
+    shown = {row.method for row in spec.rows} or {method for method, _ in runs.kept}
+    notes = []
+    for task in dict.fromkeys(column.task for column in columns):
+        cells = {method: kept for (method, other), kept in runs.kept.items() if other == task and method in shown and kept}
+        for key, said in (("epochs", "epochs differ"), ("data", "data differ"), ("split", "splits differ")):
+            methods: dict[str, list[str]] = {}
+            for method, kept in cells.items():
+                methods.setdefault(str(kept[0].identity[key]), []).append(method)
+            if len(methods) > 1:
+                listed = "; ".join(", ".join(names) for names in methods.values())
+                values = f" ({', '.join(methods)})" if key != "data" else ""
+                notes.append(f"{label_of('tasks', task)}: {said} between methods{values}: {listed}")
+    return notes
+
+
+def _title(spec: ScoresSpec, mine: list[Record], score: str | None) -> str:
+    reported = sorted({one.content["report"] for one in mine})
+    epoch = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
+    which = epoch[score] if score else ", ".join(epoch[one] for one in reported)
+    setting = [f"protocol {spec.protocol}", f"backbone {spec.backbone}", *([which] if which else [])]
+    return f"{spec.description or 'Finished runs'} ({', '.join(setting)})"
+
+
+def _by_trainable_share(records: list[Record]) -> list[str]:
+    shares = {one.content["method"]: -one.content["params"]["trainable"] for one in records}
+    return sorted(shares, key=lambda method: (shares[method], method))
+
+
+def _primary(task: str, records: list[Record]) -> str | None:
+    run = next((one.content["primary_metric"] for one in records if one.content["task"] == task), None)
+    if run is None and task in registry.names("tasks"):
+        run = registry.load("tasks", task).get("primary")
+    return None if run is None else str(run)
+
+
+def _column_label(column: ColumnSpec, metric: str | None) -> str:
+    label = column.label or label_of("tasks", column.task)
+    return f"{label} ({METRIC_NAMES.get(metric, metric)})" if metric else label

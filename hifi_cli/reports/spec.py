@@ -1,0 +1,134 @@
+"""What a table's YAML says, and how the command line changes it."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from hifi_cli import registry
+from hifi_cli.config import Section
+from hifi_cli.errors import UsageError
+
+
+def _named(key: str) -> BeforeValidator:
+    """Lets a bare name in a YAML list stand for a mapping with that one key."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+
+
+class RowSpec(Section):
+    """A row: one method. A bare method name in the YAML is short for `method: name`.
+
+    Attributes:
+        method: its name; None for a row that only the paper has, shown beside others with `--published`.
+        label: instead of the method's own.
+        published: the row of the published table; default: the method's name.
+    """
+
+    method: str | None = None
+    label: str | None = None
+    published: str | None = None
+
+    @property
+    def published_name(self) -> str | None:
+        return self.published or self.method
+
+
+class ColumnSpec(Section):
+    """A column: one metric of one task. A bare task name in the YAML is short for `task: name`.
+
+    Attributes:
+        metric: a key of results.json's `metrics`; default: the task's primary metric.
+        label: instead of the task's own.
+        published: the column of the published table; default: the task's name.
+    """
+
+    task: str
+    metric: str | None = None
+    label: str | None = None
+    published: str | None = None
+
+    @property
+    def published_name(self) -> str:
+        return self.published or self.task
+
+
+class TableSpec(Section):
+    """What the YAML of every kind of table says; a kind may add keys of its own.
+
+    Attributes:
+        kind: which code builds the table; a key of `hifi_cli.reports.kinds.KINDS`.
+        rows: methods; default: all that were run.
+        columns: tasks; default: all that were run.
+        decimals: of a score in percent.
+        published: the paper's table, as `file/table` in `configs/published`.
+    """
+
+    description: str = ""
+    kind: str = "scores"
+    protocol: str
+    backbone: str
+    rows: list[Annotated[RowSpec, _named("method")]] = []
+    columns: list[Annotated[ColumnSpec, _named("task")]] = []
+    decimals: int = Field(1, ge=0, le=6)
+    published: str | None = None
+
+
+class ScoresSpec(TableSpec):
+    """A table of finished runs' scores.
+
+    Attributes:
+        seeds: those that enter a mean, and that are missed where they were not run; default: all that were run.
+        average: whether there is an Avg. column, the plain mean over all columns, as both papers take it.
+    """
+
+    seeds: list[int] = []
+    average: bool = True
+
+
+def narrowed(
+    spec: TableSpec,
+    *,
+    protocol: str | None = None,
+    backbone: str | None = None,
+    methods: Iterable[str] = (),
+    tasks: Iterable[str] = (),
+    seeds: list[int] | None = None,
+    known: dict[str, set[str]],
+) -> TableSpec:
+    """The same layout for another protocol, backbone or seeds, or for some rows and columns only.
+
+    Methods and tasks the layout lacks come last.
+
+    Args:
+        known: names that are right although they have no YAML (`methods`, `tasks`): those of finished runs.
+
+    Raises:
+        UsageError: a method or task has no YAML, no finished run, and no place in the layout.
+    """
+    chosen = {"protocol": protocol, "backbone": backbone}
+    update: dict[str, Any] = {key: value for key, value in chosen.items() if value}
+    if seeds and isinstance(spec, ScoresSpec):
+        update["seeds"] = seeds
+    if wanted := list(methods):
+        rows = {row.method: row for row in spec.rows if row.method}
+        _check_names("methods", wanted, known["methods"] | rows.keys())
+        update["rows"] = [row for name, row in rows.items() if name in wanted]
+        update["rows"] += [RowSpec(method=name) for name in wanted if name not in rows]
+    if wanted := list(tasks):
+        there = {column.task for column in spec.columns}
+        _check_names("tasks", wanted, known["tasks"] | there)
+        update["columns"] = [column for column in spec.columns if column.task in wanted]
+        update["columns"] += [ColumnSpec(task=name) for name in wanted if name not in there]
+    return spec.model_copy(update=update)
+
+
+def label_of(kind: str, name: str) -> str:
+    """The label of a method or task in its YAML; the name itself where there is no YAML."""
+    return str(registry.load(kind, name).get("label", name)) if name in registry.names(kind) else name
+
+
+def _check_names(kind: str, wanted: list[str], known: set[str]) -> None:
+    names = known | set(registry.names(kind))
+    for name in wanted:
+        if name not in names:
+            raise UsageError(f"unknown {kind[:-1]} '{name}'{registry.nearest(name, names)} (hifi ls {kind} lists all)")

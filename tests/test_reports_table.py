@@ -1,0 +1,291 @@
+"""`hifi table`: which runs enter a mean, what is said about the others, and every format."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from synthetic import write_run
+
+from hifi_cli.reports import kinds
+from hifi_cli.reports.formats import text
+from hifi_cli.reports.records import Results
+from hifi_cli.reports.table import rounded
+
+GOLDEN = Path(__file__).parent / "golden"
+USERS = """
+description: A user's own table
+protocol: hifi
+backbone: bert-large
+published: ehft/reserve
+rows:
+  - {method: full-ft, label: Full-FT}
+  - {method: bitfit, label: 'Bit_Fit & more', published: eh-ft-lora-reserve}
+  - {method: linear-probing, label: Probing, published: none}
+columns:
+  - {task: rte, label: RTE}
+  - {task: cola, label: CoLA}
+  - {task: stsb, label: STS-B, metric: pearson}
+seeds: [1, 2]
+decimals: 2
+"""
+
+
+@pytest.fixture
+def users_table(tmp_path, monkeypatch):
+    """A user's table over runs of every sort, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(USERS)
+    for seed, shift in ((1, 0.0), (2, 0.01)):
+        write_run("results", "full-ft", "rte", seed, 0.87 + shift)
+        write_run("results", "full-ft", "cola", seed, 0.68 + shift)
+        write_run("results", "full-ft", "stsb", seed, 0.91, metrics={"pearson": 0.92 + shift})
+        write_run("results", "bitfit", "rte", seed, 0.88 + shift, params={"trainable": 4, "trainable_backbone": 0, "stored": 4, "total": 1000})
+    write_run("results", "bitfit", "cola", 1, 0.68)
+    write_run("results", "bitfit", "cola", 2, 0.0, collapsed=True)
+    write_run("results", "bitfit", "stsb", 1, 0.9, limited=True)
+    return "mine.yaml"
+
+
+def rows_of(answer):
+    return {(row["name"], row["source"]): row for row in json.loads(answer.out)["rows"]}
+
+
+@pytest.mark.parametrize("kind", ["text", "md", "tex", "csv", "json"])
+def test_formats_are_as_they_were(kind, users_table, hifi):
+    answer = hifi("table", users_table, "--published", "--format", kind)
+    assert answer.code == 0, answer.err
+    golden = GOLDEN / f"table.{kind}"
+    if os.environ.get("HIFI_WRITE_GOLDEN"):
+        golden.write_text(answer.out)
+    assert answer.out == golden.read_text()
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "said"),
+    [(55.95, 1, "56.0"), (55.85, 1, "55.9"), (55.949999999999996, 1, "56.0"), (-0.04, 1, "0.0"), (87.125, 2, "87.13"), (100.0, 2, "100.00")],
+)
+def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
+    assert str(rounded(value, decimals)) == said
+
+
+def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
+    spec = kinds.load(users_table)
+    table = kinds.build(spec, kinds.Request(Results(Path("results")), published=True))
+    wide = text.render([table])
+    for width in (40, 60, 80, 100):
+        narrow = text.render([table], width=width)
+        drawn = [line for line in narrow.splitlines() if line[:1] in "┏┃┡│└"]
+        assert max(map(len, drawn)) <= width and "…" not in narrow
+        for printed in ("87.50 ±0.71", "68.00 [b,c]", "-0.22", "82.84 [a]"):
+            assert printed in wide and printed in narrow
+    assert "\x1b[1m88.50\x1b[0m ±0.71" in _on_a_terminal([table])
+
+
+def _on_a_terminal(tables):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    with contextlib.redirect_stdout(Terminal()), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERM", "xterm-256color")
+        patch.delenv("NO_COLOR", raising=False)
+        return text.render(tables, width=120)
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX here")
+def test_latex_compiles_as_it_is(users_table, hifi):
+    assert hifi("table", users_table, "--published", "--compare-scores", "--format", "tex", "--out", "table.tex").code == 0
+    done = subprocess.run(["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert Path("table.pdf").stat().st_size > 1000
+
+
+def test_latex_is_a_balanced_document(users_table, hifi):
+    latex = hifi("table", users_table, "--published", "--format", "tex").out
+    opened, closed = re.findall(r"\\begin\{(\w+)\}", latex), re.findall(r"\\end\{(\w+)\}", latex)
+    assert sorted(opened) == sorted(closed) == ["document", "table", "tabular"]
+    assert r"Bit\_Fit \& more" in latex and r"\usepackage{booktabs}" in latex
+    body = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {6}
+
+
+def test_missing_runs_come_as_commands_that_make_them(users_table, hifi):
+    missing = json.loads(hifi("table", users_table, "--format", "json").out)["missing"]
+    words = "--backbone bert-large --protocol hifi"
+    assert [one["command"] for one in missing] == [
+        f"hifi train --task stsb --method bitfit {words} --seeds 2",
+        f"hifi train --task stsb --method bitfit {words} --seeds 1 --force",  # a limited run is in its place
+        f"hifi train --task rte,cola,stsb --method linear-probing {words} --seeds 1,2",
+    ]
+    assert hifi("table", users_table).code == 0
+    assert hifi("table", users_table, "--strict").code == 1
+    assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
+    assert "--results-dir elsewhere" in hifi("table", users_table, "--results-dir", "elsewhere", "--format", "json").out
+
+
+def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, hifi):
+    write_run("results", "full-ft", "cola", 1, 0.0, collapsed=True)
+    write_run("results", "full-ft", "cola", 2, 0.0, collapsed=True)
+    answer = hifi("table", users_table, "--strict", "--methods", "full-ft", "--format", "json")
+    assert answer.code == 1 and json.loads(answer.out)["missing"] == []
+    cell = rows_of(answer)["full-ft", "runs"]["cells"]["CoLA (Matt.)"]
+    assert cell == {"mean": None, "std": None, "notes": ["2 collapsed runs left out"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epochs": 1}, "1 run of other epochs left out"),
+        ({"heads_sha256": "b"}, "1 run of other heads left out"),
+        ({"data": {"train": "u", "validation": "v"}}, "1 run of other data left out"),
+        ({"setting": "b"}, "1 run of other settings left out"),
+        ({"split": "test"}, "1 run of other split left out"),
+        ({"limited": True, "setting": "limit"}, "1 limited run left out"),
+        ({"collapsed": True}, "1 collapsed run left out"),
+        ({"status": "diverged", "scores": None, "metrics": None}, "1 diverged run left out"),
+    ],
+)
+def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
+    for seed in (1, 2):
+        write_run("results", "full-ft", "rte", seed, 0.5)
+    write_run("results", "full-ft", "rte", 3, 0.8, **changes)
+    cell = rows_of(hifi("table", "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+    assert cell["mean"] == 50.0
+    assert said in cell["notes"]
+    word = said.split()[1] if said.split()[1] in ("limited", "collapsed") else "unequal"
+    cell = rows_of(hifi("table", "--format", "json", "--include", word))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+    if "diverged" in said:
+        assert cell["mean"] == 50.0
+    else:
+        assert cell["mean"] == pytest.approx(60.0)
+        assert said.replace("left out", "counted") in cell["notes"]
+
+
+def test_a_run_with_two_marks_needs_both(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    write_run("results", "full-ft", "rte", 2, 0.7, limited=True, collapsed=True, setting="limit")
+    for words, mean, note in (
+        ("", 50.0, "1 collapsed run left out"),
+        ("collapsed", 50.0, "1 limited run left out"),
+        ("limited", 50.0, "1 collapsed run left out"),
+        ("limited,collapsed", 60.0, "1 collapsed and limited run counted"),
+    ):
+        cell = rows_of(hifi("table", "--format", "json", "--include", words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+        assert (cell["mean"], cell["notes"]) == (pytest.approx(mean), [note])
+
+
+def test_a_number_never_stands_under_another_metrics_name(hifi):
+    write_run("results", "bitfit", "mrpc", 1, 0.6, primary_metric="accuracy", metrics={"f1": 0.7})
+    write_run("results", "full-ft", "mrpc", 1, 0.8, primary_metric="f1")
+    content = json.loads(hifi("table", "--format", "json").out)
+    assert content["columns"][0] == "MRPC (Acc.)"
+    cells = {row["name"]: row["cells"]["MRPC (Acc.)"] for row in content["rows"]}
+    assert cells["bitfit"]["mean"] == 60.0 and cells["full-ft"]["mean"] is None
+    assert cells["full-ft"]["notes"] == ["1 run did not keep accuracy at the wanted epoch and is left out"]
+
+
+def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    write_run("results", "full-ft", "rte", 1, 0.7, backbone="minilm")
+    write_run("results", "full-ft", "rte", 1, 0.9, protocol="laptop")
+    tables = json.loads(hifi("table", "--format", "json").out)
+    assert [table["rows"][0]["scores"] for table in tables] == [{"RTE (Acc.)": [score]} for score in (50.0, 70.0, 90.0)]
+    assert json.loads(hifi("table", "--backbone", "minilm", "--format", "json").out)["rows"][0]["scores"] == {"RTE (Acc.)": [70.0]}
+
+
+def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
+    write_run("results", "full-ft", "rte", 9, 0.1)
+    cell = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+    assert cell["mean"] == pytest.approx(87.5) and cell["notes"] == ["1 run of other seeds left out (--seeds 9 takes them)"]
+    cell = rows_of(hifi("table", users_table, "--seeds", "9", "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+    assert cell["mean"] == pytest.approx(10.0)
+
+
+def test_epochs_that_differ_between_methods_are_told(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5, epochs=3)
+    write_run("results", "bitfit", "rte", 1, 0.5, epochs=5)
+    notes = json.loads(hifi("table", "--format", "json").out)["notes"]
+    assert any(re.fullmatch(r"RTE: epochs differ between methods \((5, 3|3, 5)\): .*", note) for note in notes)
+
+
+def test_each_score_is_the_epochs_own(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.6, last=0.5, top=0.7)
+    for score, value in (("best", 60.0), ("last", 50.0), ("max", 70.0)):
+        assert json.loads(hifi("table", "--score", score, "--format", "json").out)["rows"][0]["scores"] == {"RTE (Acc.)": [value]}
+    compared = json.loads(hifi("table", "--compare-scores", "--format", "json").out)
+    assert [next(iter(table["rows"][0]["scores"].values())) for table in compared] == [[60.0], [50.0], [70.0]]
+    assert [re.search(r"(best|last|maximum)[^)]*", table["title"]).group(1) for table in compared] == ["best", "last", "maximum"]
+    assert "up to 20.0 (Full-FT, RTE (Acc.))" in compared[-1]["notes"][-1]
+
+
+def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all(users_table, hifi):
+    curve = [{"step": 5, "loss": 1.0}] + [{"epoch": epoch, "spearman": 0.9, "pearson": value} for epoch, value in ((1, 0.5), (2, 0.4), (3, 0.3))]
+    write_run("results", "full-ft", "stsb", 1, 0.9, metrics={"pearson": 0.4}, curve=curve)
+    write_run("results", "full-ft", "stsb", 2, 0.9, metrics={"pearson": 0.4})
+    found = {}
+    for score in ("best", "last", "max"):
+        row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))["full-ft", "runs"]
+        found[score] = (row["scores"]["STS-B (Pear.)"], row["cells"]["STS-B (Pear.)"].get("notes"))
+    lost = ["1 run did not keep pearson at the wanted epoch and is left out"]
+    assert found == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
+
+
+def test_a_protocol_that_reports_the_maximum_keeps_the_best_epochs_other_metrics(users_table, hifi):
+    curve = [{"epoch": 1, "spearman": 0.7, "pearson": 0.8}, {"epoch": 2, "spearman": 0.9, "pearson": 0.4}]
+    for seed in (1, 2):
+        write_run("results", "full-ft", "stsb", seed, 0.9, metrics={"pearson": 0.4}, curve=curve, report="max")
+    row = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]
+    assert row["scores"]["STS-B (Pear.)"] == [80.0, 80.0]  # its own maximum, not the kept model's 40.0
+    row = rows_of(hifi("table", users_table, "--score", "best", "--format", "json"))["full-ft", "runs"]
+    assert row["scores"]["STS-B (Pear.)"] == [40.0, 40.0]
+
+
+def test_a_laptops_runs_in_a_papers_layout(hifi):
+    write_run("results", "full-ft", "mrpc", 1, 0.8, protocol="laptop", backbone="minilm")
+    answer = hifi("table", "hifi-2", "--protocol", "laptop", "--backbone", "minilm", "--tasks", "cola,mrpc", "--seeds", "1", "--format", "json")
+    content = json.loads(answer.out)
+    assert content["columns"][:2] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
+    assert content["notes"][0] == "the layout only: protocol laptop instead of hifi, backbone minilm instead of bert-large"
+    assert content["rows"][0]["scores"] == {"MRPC (F1)": [80.0]}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["hifi-2", "--tasks", "mprc"], "did you mean 'mrpc'?"),
+        (["hifi-2", "--methods", "full-tf"], "did you mean 'full-ft'?"),
+        (["--score", "first"], "best, last or max"),
+        (["--include", "all"], "limited,collapsed,unequal"),
+        (["odd.yaml"], "unknown kind 'score'; did you mean 'scores'?"),
+        (["worse.yaml"], "rows.0.metod"),
+        (["lost.yaml"], "no table 'fullshot'; did you mean 'full-shot'?"),
+    ],
+)
+def test_wrong_usage(words, message, hifi):
+    Path("odd.yaml").write_text("{kind: score, protocol: hifi, backbone: minilm}")
+    Path("worse.yaml").write_text("{protocol: hifi, backbone: minilm, rows: [{metod: full-ft}]}")
+    Path("lost.yaml").write_text("{protocol: hifi, backbone: minilm, published: hifi/fullshot}")
+    answer = hifi("table", *words, "--published")
+    assert answer.code == 2 and message in answer.err and len(answer.err.splitlines()) == 1
+
+
+def test_two_thousand_runs_in_two_seconds_and_without_torch(tmp_path):
+    for task in ("rte", "cola", "mrpc", "stsb", "sst2"):
+        for method in range(20):
+            for seed in range(20):
+                write_run(tmp_path / "results", f"method-{method}", task, seed, 0.5 + seed / 100)
+    code = "import sys; sys.argv = ['hifi', 'table', '--format', 'csv']; from hifi_cli.cli.app import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    before = os.times()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    after = os.times()
+    assert done.returncode == 0 and done.stdout.endswith("False\n")
+    assert len(done.stdout.splitlines()) == 22
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    assert seconds < 2  # of the processor: a machine busy with other things must not fail it
