@@ -24,7 +24,7 @@ demo: $(READY)
 	@echo "all results:   results/demo"
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 # Trains the real encoder on real data: HIFI_DATA_DIR=path/to/glue_data make test-real
 test-real: $(READY)

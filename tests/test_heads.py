@@ -81,7 +81,7 @@ def test_one_logit_is_binary_cross_entropy(make, workspace):
 
 
 @pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit", "lora"])
-@pytest.mark.parametrize("head", [["head.kind=pooler"], [*MLP, "head.one_logit=true"]])
+@pytest.mark.parametrize("head", [["head.kind=pooler"], [*MLP, "head.one_logit=true", "head.init_std=0.05"]])
 @pytest.mark.parametrize("task", ["rte", "wic", "copa"])
 def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path, method, head, task):
     workspace = Workspace(tmp_path / "results", data if task == "rte" else superglue)
