@@ -216,6 +216,33 @@ def test_counts_stand_beside_the_official_ones(tmp_path):
     assert {key: value for key, value in train.items() if value} == counts[0].labels
 
 
+def test_counts_of_several_tasks_leave_a_gap_where_data_are_not_at_hand(tmp_path):
+    read(tmp_path, "cb", json.dumps(CB))
+    found = statistics.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
+    assert [one.rows for one in found["cb"]] == [1, None, None]
+    assert [(one.rows, one.official) for one in found["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
+    (tmp_path / "CB" / "train.jsonl").write_text("{")
+    with pytest.raises(UsageError, match="broken JSON"):
+        statistics.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("train: train.jsonl", "trian: train.jsonl", "'trian' is none of train, validation, test"),
+    ("primary: accuracy", "primary: f1", "primary 'f1' is not among metrics"),
+    ("labels: [entailment, contradiction, neutral]\nmetrics", "labels: [entailment]\nmetrics", "one name for regression, two or more otherwise"),
+    ("reader: jsonl", "reader: json", "local.reader: "),
+    ("inputs: [premise, hypothesis]", "inputs: [a, b, c]", "one or two text columns are wanted"),
+])  # fmt: skip
+def test_a_task_file_that_does_not_hold_together_is_told(tmp_path, old, new, message):
+    text = registry.find("tasks", "cb").read_text()
+    assert old in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UsageError) as error:
+        spec.load(str(path))
+    assert message in str(error.value) and str(path) in str(error.value)
+
+
 def features(name):
     """A hub repository's columns for a task, and the record of the official file in them."""
     from datasets import ClassLabel, Features, Value

@@ -7,8 +7,9 @@ from hifi_cli import registry
 from hifi_cli.config import Section, parse
 from hifi_cli.errors import MissingError, UsageError
 
-Split = str  # train, validation and test; a task may have more, such as validation_mismatched
+Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
 Kind = Literal["classification", "regression", "multiple-choice", "span"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 NEEDED: tuple[Split, ...] = ("train", "validation")  # what training cannot do without
 
 
@@ -174,6 +175,9 @@ def load(name: str) -> TaskSpec:
     """
     path = str(registry.find("tasks", name))
     spec = parse(TaskSpec, registry.load("tasks", name), path)
+    for split in spec.local.files:
+        if split not in SPLITS and not split.startswith(("validation_", "test_")):
+            raise UsageError(f"{path}: local.files: '{split}' is none of {', '.join(SPLITS)}, validation_NAME, test_NAME")
     if spec.primary not in spec.metrics and not spec.evaluate:
         raise UsageError(f"{path}: primary '{spec.primary}' is not among metrics {spec.metrics}")
     if not spec.inputs or (spec.format == "plain" and len(spec.inputs) > 2):
