@@ -309,6 +309,17 @@ def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, messa
         hub.load(spec.load("cb"), HubDataset(id="somebody/copy"))
 
 
+def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
+    import datasets
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    columns = {"question1": ["a", "", "c"], "question2": ["b", "b", "d"], "label": [1, 0, 0]}
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {split: datasets.Dataset.from_dict(columns) for split in ("train", "validation")})
+    data = hub.load(spec.load("qqp"), HubDataset(id="somebody/copy"))
+    assert [(row.id, row.sequences[0]) for row in data.splits["train"]] == [("0", ("a", "b")), ("1", ("c", "d"))]
+    assert "somebody/copy, train: 1 rows with an empty text are left out" in caplog.text
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_the_hub_gives_the_same_rows_as_the_official_files(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

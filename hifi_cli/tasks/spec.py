@@ -28,8 +28,6 @@ class LocalFiles(Section):
         header: column names of TSV files that have no header line.
         columns: the files' column for an input, the label or the id, where it is called otherwise.
         labels: the words for the labels in the files, in label order; default: the task's own.
-        skip_incomplete: rows with missing columns or an empty text are left out and counted, not refused: for official
-            files that hold some.
         generated: `demo`: the files are written by this project's own generator.
     """
 
@@ -39,7 +37,6 @@ class LocalFiles(Section):
     header: list[str] | None = None
     columns: dict[str, str] = {}
     labels: list[str] | None = None
-    skip_incomplete: bool = False
     generated: Literal["demo"] | None = None
 
 
@@ -95,6 +92,8 @@ class TaskSpec(Section):
         evaluate: a metric of the `evaluate` library besides, by name or local path.
         primary: the metric that chooses epochs and stands in tables.
         rows: official row counts, by split; others draw a warning.
+        skip_incomplete: rows with missing columns or an empty text are left out and counted, not refused: for official
+            data that hold some.
         config: configuration keys the task sets.
     """
 
@@ -114,6 +113,7 @@ class TaskSpec(Section):
     hub: HubDataset | None = None
     submission: Submission | None = None
     rows: dict[Split, int] = {}
+    skip_incomplete: bool = False
     config: dict[str, Any] = {}
 
     @property
