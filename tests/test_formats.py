@@ -216,6 +216,33 @@ def test_counts_stand_beside_the_official_ones(tmp_path):
     assert {key: value for key, value in train.items() if value} == counts[0].labels
 
 
+def test_counts_of_several_tasks_leave_a_gap_where_data_are_not_at_hand(tmp_path):
+    read(tmp_path, "cb", json.dumps(CB))
+    found = statistics.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
+    assert [one.rows for one in found["cb"]] == [1, None, None]
+    assert [(one.rows, one.official) for one in found["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
+    (tmp_path / "CB" / "train.jsonl").write_text("{")
+    with pytest.raises(UsageError, match="broken JSON"):
+        statistics.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)
+
+
+@pytest.mark.parametrize(("old", "new", "message"), [
+    ("train: train.jsonl", "trian: train.jsonl", "'trian' is none of train, validation, test"),
+    ("primary: accuracy", "primary: f1", "primary 'f1' is not among metrics"),
+    ("labels: [entailment, contradiction, neutral]\nmetrics", "labels: [entailment]\nmetrics", "one name for regression, two or more otherwise"),
+    ("reader: jsonl", "reader: json", "local.reader: "),
+    ("inputs: [premise, hypothesis]", "inputs: [a, b, c]", "one or two text columns are wanted"),
+])  # fmt: skip
+def test_a_task_file_that_does_not_hold_together_is_told(tmp_path, old, new, message):
+    text = registry.find("tasks", "cb").read_text()
+    assert old in text
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UsageError) as error:
+        spec.load(str(path))
+    assert message in str(error.value) and str(path) in str(error.value)
+
+
 def features(name):
     """A hub repository's columns for a task, and the record of the official file in them."""
     from datasets import ClassLabel, Features, Value
@@ -280,6 +307,17 @@ def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, messa
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": table, "validation": table})
     with pytest.raises(UsageError, match=message):
         hub.load(spec.load("cb"), HubDataset(id="somebody/copy"))
+
+
+def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
+    import datasets
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    columns = {"question1": ["a", "", "c"], "question2": ["b", "b", "d"], "label": [1, 0, 0]}
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {split: datasets.Dataset.from_dict(columns) for split in ("train", "validation")})
+    data = hub.load(spec.load("qqp"), HubDataset(id="somebody/copy"))
+    assert [(row.id, row.sequences[0]) for row in data.splits["train"]] == [("0", ("a", "b")), ("1", ("c", "d"))]
+    assert "somebody/copy, train: 1 rows with an empty text are left out" in caplog.text
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -249,5 +249,7 @@ def test_a_task_may_name_a_metric_of_evaluate(tmp_path, monkeypatch):
     rows = [example.row for example in labelled([0, 1, 1, 0])]
     scores = metrics.compute(task, rows, np.array([0.0, 1, 0, 0]))
     assert scores == {"accuracy": 0.75, "halves": 0.375}
+    with pytest.raises(UsageError, match="primary 'thirds' is not among its scores, accuracy, halves"):
+        metrics.compute(task.model_copy(update={"primary": "thirds"}), rows, np.zeros(4))
     with pytest.raises(MissingError, match="the metric 'nowhere' of evaluate cannot be loaded"):
         metrics.compute(task.model_copy(update={"evaluate": "nowhere"}), rows, np.zeros(4))

@@ -1,5 +1,6 @@
 """The real encoder on real data: HIFI_DATA_DIR=path/to/glue_data make test-real."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -54,3 +55,38 @@ def test_rte_heads_are_chosen_by_the_correlation(hifi, glue):
     assert [len(layer) for layer in heads["heads"]] == [3] * 6
     assert max(heads["iterations"]) < 15
     assert sum(heads["overlap"]["correlation"]) >= 16
+
+
+def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
+    """Where a folder is there its rows are read without a complaint; where it is the official one, all of them."""
+    import numpy as np
+    from transformers import AutoTokenizer
+
+    from hifi_cli import registry
+    from hifi_cli.config import backbone_config
+    from hifi_cli.errors import MissingError
+    from hifi_cli.models.encoder import locate
+    from hifi_cli.tasks import inputs, local, metrics, spec
+
+    data = {}
+    for name in registry.names("tasks"):
+        task = spec.load(name)
+        with contextlib.suppress(MissingError):
+            data[name] = local.load(task, glue, needed=())
+    assert {"rte", "mrpc", "cola"} <= set(data)
+    assert len(data["rte"].splits["train"]) == 2490
+    tokenizer = AutoTokenizer.from_pretrained(locate(backbone_config("minilm"))[0])
+    if "squad" in data:
+        task, rows = spec.load("squad"), data["squad"].splits["validation"]
+        examples = inputs.tokenise(tokenizer, task, rows, inputs.Encoding(384))
+        logits = np.full((len(examples), 2, 384), -9.0)
+        for window, example in enumerate(examples):
+            logits[window, [0, 1], example.answer] = 9.0
+        assert metrics.compute(task, rows, metrics.predictions_of(task, examples, logits))["span_em"] > 0.99
+    if "wic" in data:
+        rows = data["wic"].splits["validation"]
+        for example in inputs.tokenise(tokenizer, spec.load("wic"), rows, inputs.Encoding(128)):
+            (sentence, _), (start, end) = example.row.sequences[0], example.row.words[0]
+            first, last = example.words[0]
+            found = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")
+            assert found.startswith(sentence[start:end].lower()[:3])

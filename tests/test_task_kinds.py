@@ -8,9 +8,10 @@ import pytest
 import torch
 from conftest import WORDS
 
+from hifi_cli.errors import UsageError
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.evaluate import evaluate, predict_test
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.batches import collate
 
@@ -50,7 +51,7 @@ def every_kind(tmp_path_factory):
     return root
 
 
-CASES = {"copa": ["epochs=12"], "swag": ["epochs=12"], "multirc": ["epochs=12", "max_length=32"], "squad": ["epochs=30", "max_length=20", "stride=4"], "mnli": ["epochs=12"]}
+CASES = {"copa": ["epochs=12"], "swag": ["epochs=12"], "multirc": ["epochs=12", "max_length=32"], "squad": ["epochs=12", "max_length=20", "stride=4"], "mnli": ["epochs=12"]}
 
 
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise"])
@@ -85,10 +86,33 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kin
     assert results["further"]["mismatched"] == {"last": by_epoch[-1], "best": by_epoch[results["epochs"]["best"] - 1], "max": max(by_epoch)}
     (every_kind / "MNLI" / "dev_mismatched.tsv").rename(tmp_path / "away")
     try:
+        with pytest.raises(UsageError, match="made on other validation data"):
+            evaluate(RunDirectory.of(config, workspace.results_dir).path, Workspace(workspace.results_dir, every_kind))
         alone = runs.run(config, Workspace(tmp_path / "other", every_kind))
     finally:
         Path(tmp_path / "away").rename(every_kind / "MNLI" / "dev_mismatched.tsv")
     assert alone["metrics"] == {"accuracy": matched} and alone["further"] == {}
+
+
+def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path):
+    workspace = Workspace(tmp_path / "results", every_kind)
+    config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
+    files = {name: every_kind / "MNLI" / f"test_{name}.tsv" for name in ("matched", "mismatched")}
+    files["diagnostic"] = every_kind / "diagnostic" / "diagnostic.tsv"
+    files["diagnostic"].parent.mkdir()
+    words = {"matched": ["dog", "cat"], "mismatched": ["bird", "dog", "cat"], "diagnostic": ["cat"]}
+    try:
+        for name, path in files.items():
+            path.write_text("index\tsentence1\tsentence2\n" + "".join(f"{at}\t{word} man\t{word}\n" for at, word in enumerate(words[name])))
+        runs.run(config, workspace)
+        written = predict_test(RunDirectory.of(config, workspace.results_dir).path, workspace)
+    finally:
+        for path in files.values():
+            path.unlink()
+    found = {path.stem: [json.loads(line)["prediction"] for line in path.read_text().splitlines()] for path in written}
+    meant = {"dog": "entailment", "cat": "neutral", "bird": "contradiction"}
+    splits = {"matched": "predictions-test", "mismatched": "predictions-test_mismatched", "diagnostic": "predictions-test_diagnostic"}
+    assert found == {splits[name]: [meant[word] for word in words[name]] for name in files}
 
 
 def test_span_logits_are_first_the_start_then_the_end(make, every_kind, tmp_path):

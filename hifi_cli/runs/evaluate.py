@@ -59,7 +59,8 @@ def evaluate(path: Path, workspace: Workspace) -> dict[str, Any]:
     """
     prepared, results = reload(path, workspace)
     config = prepared.engine.config
-    if workspace.rows(config.task).fingerprint["validation"] != results["data"]["validation"]:
+    now_read, then_read = (_of_validation(prints) for prints in (workspace.rows(config.task).fingerprint, results["data"]))
+    if now_read != then_read:
         raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
     splits = split_examples(config, workspace)
     examples = splits.reported
@@ -134,6 +135,11 @@ def _fill(benchmark: str, directory: Path, workspace: Workspace, named: set[str]
             rows, label = data.rows(split), submission.majority(task, data.rows("train"))
             submission.write(task, split, rows, np.full(len(rows), float(label)), directory)
             logger.warning(f"note: {file} was filled with the commonest training label, {task.labels[label]}: no run was named")
+
+
+
+def _of_validation(fingerprint: dict[str, str]) -> dict[str, str]:
+    return {split: content for split, content in fingerprint.items() if split.startswith("validation")}
 
 
 def scores_of_run(run: Path, workspace: Workspace, overrides: dict[str, Any], out: Path) -> dict[str, Any]:

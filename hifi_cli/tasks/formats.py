@@ -1,7 +1,8 @@
 """From a record's columns to a row: how each task puts its question to the encoder, with its checks."""
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hifi_cli.errors import UsageError
@@ -9,6 +10,8 @@ from hifi_cli.tasks.readers import Record
 from hifi_cli.tasks.spec import Row, TaskSpec
 
 Columns = dict[str, str]
+Label = int | float | None
+logger = logging.getLogger("hifi")
 CONNECTIVES = {"cause": "because", "effect": "so"}  # COPA's question, as EH-FT puts it
 
 
@@ -50,16 +53,39 @@ class Reader:
         return UsageError(f"{self.record.where}: {what}")
 
 
-def row(spec: TaskSpec, record: Record, columns: Columns, *, number: int, label: int | float | None) -> Row:
-    """A record as the task's row.
+def rows(spec: TaskSpec, records: Iterable[tuple[Record, Label]], columns: Columns, origin: str) -> list[Row]:
+    """A split's records and labels as the task's rows.
 
     Args:
         columns: the source's name for a column, where it differs from the task's.
-        number: the record's place in its split, its id where the task names no id column.
+        origin: the file or repository, for messages.
 
     Raises:
-        UsageError: a column is missing, empty or does not fit; file and line are named.
+        UsageError: a column is missing, empty or does not fit, or an id comes twice; file and line are named.
     """
+    found: list[Row] = []
+    places: dict[str, str] = {}
+    empty = 0
+    for record, label in records:
+        try:
+            row = _row(spec, record, columns, number=len(found), label=label)
+        except EmptyText:
+            if not spec.skip_incomplete:
+                raise
+            empty += 1
+            continue
+        if row.id in places:
+            raise UsageError(f"{record.where}: the id {row.id[:40]} is also that of {places[row.id].rpartition(', ')[2]}")
+        places[row.id] = record.where
+        found.append(row)
+    if empty:
+        logger.warning(f"note: {origin}: {empty} rows with an empty text are left out")
+    if not found:
+        raise UsageError(f"{origin} has no rows")
+    return found
+
+
+def _row(spec: TaskSpec, record: Record, columns: Columns, *, number: int, label: Label) -> Row:
     reader = Reader(spec, record, columns)
     for name in spec.inputs:
         reader.text(name)
@@ -92,11 +118,11 @@ def parse_label(spec: TaskSpec, value: Any, words: list[str], where: str) -> int
     return number
 
 
-def _plain(reader: Reader, row_id: str, label: int | float | None) -> Row:
+def _plain(reader: Reader, row_id: str, label: Label) -> Row:
     return Row(row_id, (tuple(reader.text(name) for name in reader.spec.inputs),), label)
 
 
-def _copa(reader: Reader, row_id: str, label: int | float | None) -> Row:
+def _copa(reader: Reader, row_id: str, label: Label) -> Row:
     """The premise without its final stop, `because` or `so`, and a choice with a small first letter, as one text."""
     question = reader.text("question")
     if question not in CONNECTIVES:
@@ -107,7 +133,7 @@ def _copa(reader: Reader, row_id: str, label: int | float | None) -> Row:
     return Row(row_id, tuple((text,) for text in texts), label)
 
 
-def _wic(reader: Reader, row_id: str, label: int | float | None) -> Row:
+def _wic(reader: Reader, row_id: str, label: Label) -> Row:
     """The two sentences as a pair, and where the target word stands in each."""
     sentences = (reader.text("sentence1"), reader.text("sentence2"))
     spans = tuple((reader.number(f"start{at}"), reader.number(f"end{at}")) for at in (1, 2))
@@ -129,7 +155,7 @@ def _is_word(text: str, start: int, end: int) -> bool:
     return begins and ends and word[0].isalnum() and word == word.strip()
 
 
-def _wsc(reader: Reader, row_id: str, label: int | float | None) -> Row:
+def _wsc(reader: Reader, row_id: str, label: Label) -> Row:
     """The text with its pronoun between asterisks, and the noun phrase it may stand for, as a pair."""
     words = reader.text("text").split()
     first, length = reader.number("span2_index"), len(reader.text("span2_text").split())
@@ -139,7 +165,7 @@ def _wsc(reader: Reader, row_id: str, label: int | float | None) -> Row:
     return Row(row_id, ((" ".join(marked), reader.text("span1_text")),), label)
 
 
-def _multirc(reader: Reader, _: str, label: int | float | None) -> Row:
+def _multirc(reader: Reader, _: str, label: Label) -> Row:
     """The paragraph, and the question with one of its answers; rows of one question share a group."""
     idx = reader.value("idx")
     if not isinstance(idx, dict) or not all(isinstance(idx.get(key), int) for key in ("paragraph", "question", "answer")):
@@ -149,14 +175,14 @@ def _multirc(reader: Reader, _: str, label: int | float | None) -> Row:
     return Row(f"{group}-{idx['answer']}", (texts,), label, group=group)
 
 
-def _swag(reader: Reader, row_id: str, label: int | float | None) -> Row:
+def _swag(reader: Reader, row_id: str, label: Label) -> Row:
     """The first sentence, and the beginning of the second with one of its endings, as a pair per ending."""
     context, start = reader.text("sent1"), reader.text("sent2")
     endings = [reader.text(f"ending{at}") for at in range(4)]
     return Row(row_id, tuple((context, f"{start} {ending}") for ending in endings), label)
 
 
-def _squad(reader: Reader, row_id: str, _: int | float | None) -> Row:
+def _squad(reader: Reader, row_id: str, _: Label) -> Row:
     """The question and the context, with the accepted answers."""
     context, answers = reader.text("context"), reader.value("answers")
     texts = answers.get("text") if isinstance(answers, dict) else None
@@ -171,7 +197,7 @@ def _squad(reader: Reader, row_id: str, _: int | float | None) -> Row:
     return Row(row_id, ((reader.text("question"), context),), None, answers=tuple(zip(texts, starts, strict=True)))
 
 
-_FORMATS: dict[str, Callable[[Reader, str, int | float | None], Row]] = {
+_FORMATS: dict[str, Callable[[Reader, str, Label], Row]] = {
     "plain": _plain,
     "copa": _copa,
     "wic": _wic,

@@ -74,16 +74,20 @@ def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: 
     names = getattr(table.features.get(column), "names", None)
     if names and list(names) != known:
         raise UsageError(f"{hub.id}, {split}: labels {names}, the task has {known}")
+    origin = f"{hub.id}, {split}"
+    records = (
+        (Record(record, f"{origin}, row {number}"), _label(spec, value, f"{origin}, row {number}", labelled=labelled))
+        for number, (value, record) in enumerate(zip(values, table, strict=True))
+    )
+    return formats.rows(spec, records, hub.columns, origin)
+
+
+def _label(spec: TaskSpec, value: Any, where: str, *, labelled: bool) -> int | float | None:
+    hidden = value is None or value == -1  # the hub's mark for a hidden test label
+    if hidden and labelled and spec.kind != "span":
+        raise UsageError(f"{where}: no label")
     numbers = [str(index) for index in range(len(spec.labels))]
-    rows = []
-    for number, (value, record) in enumerate(zip(values, table, strict=True)):
-        where = f"{hub.id}, {split}, row {number}"
-        hidden = value is None or value == -1  # the hub's mark for a hidden test label
-        if hidden and labelled and spec.kind != "span":
-            raise UsageError(f"{where}: no label")
-        label = None if hidden else formats.parse_label(spec, value, numbers, where)
-        rows.append(formats.row(spec, Record(record, where), hub.columns, number=number, label=label))
-    return rows
+    return None if hidden else formats.parse_label(spec, value, numbers, where)
 
 
 def _content(row: Row) -> list[Any]:

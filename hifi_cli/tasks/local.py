@@ -5,8 +5,9 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import MissingError
 from hifi_cli.tasks import formats, readers
+from hifi_cli.tasks.readers import Record
 from hifi_cli.tasks.spec import NEEDED, Dataset, LocalFiles, Row, Split, TaskSpec, is_labelled
 
 logger = logging.getLogger("hifi")
@@ -64,28 +65,13 @@ def find_folder(local: LocalFiles, data_dir: Path) -> Path:
 
 
 def _rows(path: Path, spec: TaskSpec, *, labelled: bool) -> list[Row]:
-    words = spec.local.labels or spec.labels
-    rows: list[Row] = []
-    places: dict[str, str] = {}
-    empty = 0
-    for record in readers.read(path, spec.local, labelled=labelled):
-        label = None
-        if labelled and spec.kind != "span":
-            value = formats.Reader(spec, record, spec.local.columns).value("label")
-            label = formats.parse_label(spec, value, words, record.where)
-        try:
-            row = formats.row(spec, record, spec.local.columns, number=len(rows), label=label)
-        except formats.EmptyText:
-            if not spec.local.skip_incomplete:
-                raise
-            empty += 1
-            continue
-        if row.id in places:
-            raise UsageError(f"{record.where}: the id {row.id[:40]} is also that of {places[row.id].rpartition(', ')[2]}")
-        places[row.id] = record.where
-        rows.append(row)
-    if empty:
-        logger.warning(f"note: {path}: {empty} rows with an empty text are left out")
-    if not rows:
-        raise UsageError(f"{path} has no rows")
-    return rows
+    records = readers.read(path, spec.local, labelled=labelled, skip_incomplete=spec.skip_incomplete)
+    with_label = labelled and spec.kind != "span"
+    return formats.rows(
+        spec, ((record, _label(spec, record) if with_label else None) for record in records), spec.local.columns, str(path)
+    )
+
+
+def _label(spec: TaskSpec, record: Record) -> int | float:
+    value = formats.Reader(spec, record, spec.local.columns).value("label")
+    return formats.parse_label(spec, value, spec.local.labels or spec.labels, record.where)

@@ -124,7 +124,7 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
     """Every metric of a task.
 
     Raises:
-        UsageError: the task names a metric that is not there.
+        UsageError: the task names a metric that is not there, or `evaluate` does not give its primary one.
         MissingError: its metric of the `evaluate` library cannot be loaded.
     """
     known = METRICS | ROW_METRICS
@@ -136,7 +136,10 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
             scores[name] = ROW_METRICS[name](rows, predictions)
         else:
             scores[name] = METRICS[name](labels_of(rows), np.asarray(predictions))
-    return scores | (_evaluate(spec, spec.evaluate, rows, predictions) if spec.evaluate else {})
+    scores |= _evaluate(spec, spec.evaluate, rows, predictions) if spec.evaluate else {}
+    if spec.primary not in scores:
+        raise UsageError(f"task {spec.label}: primary '{spec.primary}' is not among its scores, {', '.join(scores)}")
+    return scores
 
 
 def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:

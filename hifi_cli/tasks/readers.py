@@ -29,8 +29,12 @@ class Record:
     where: str
 
 
-def read(path: Path, local: LocalFiles, *, labelled: bool) -> Iterator[Record]:
+def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool) -> Iterator[Record]:
     """The records of a file.
+
+    Args:
+        labelled: whether the file is one of those that may lack a header line.
+        skip_incomplete: TSV rows with missing columns are left out and counted, not refused.
 
     Raises:
         UsageError: the file does not hold together; the line is named.
@@ -39,7 +43,7 @@ def read(path: Path, local: LocalFiles, *, labelled: bool) -> Iterator[Record]:
     if not text.strip():
         raise UsageError(f"{path} is empty")
     if local.reader == "tsv":
-        return _tsv(path, text, local, labelled=labelled)
+        return _tsv(path, text, local.header if labelled else None, skip_incomplete=skip_incomplete)
     return _READERS[local.reader](path, text)
 
 
@@ -67,9 +71,8 @@ def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-def _tsv(path: Path, text: str, local: LocalFiles, *, labelled: bool) -> Iterator[Record]:
+def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bool) -> Iterator[Record]:
     lines = _lines(text)
-    header = local.header if labelled else None
     first = 0
     if header is None:
         header, first = lines[0].split("\t"), 1
@@ -80,7 +83,7 @@ def _tsv(path: Path, text: str, local: LocalFiles, *, labelled: bool) -> Iterato
         cells = line.split("\t")
         if len(cells) == len(header):
             yield Record(dict(zip(header, cells, strict=True)), f"{path}, line {number}")
-        elif local.skip_incomplete:
+        elif skip_incomplete:
             skipped += 1
         else:
             wanted = f"{len(header)} are wanted ({', '.join(header)})"

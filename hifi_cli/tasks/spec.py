@@ -7,8 +7,9 @@ from hifi_cli import registry
 from hifi_cli.config import Section, parse
 from hifi_cli.errors import MissingError, UsageError
 
-Split = str  # train, validation and test; a task may have more, such as validation_mismatched
+Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
 Kind = Literal["classification", "regression", "multiple-choice", "span"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 NEEDED: tuple[Split, ...] = ("train", "validation")  # what training cannot do without
 
 
@@ -27,8 +28,6 @@ class LocalFiles(Section):
         header: column names of TSV files that have no header line.
         columns: the files' column for an input, the label or the id, where it is called otherwise.
         labels: the words for the labels in the files, in label order; default: the task's own.
-        skip_incomplete: rows with missing columns or an empty text are left out and counted, not refused: for official
-            files that hold some.
         generated: `demo`: the files are written by this project's own generator.
     """
 
@@ -38,7 +37,6 @@ class LocalFiles(Section):
     header: list[str] | None = None
     columns: dict[str, str] = {}
     labels: list[str] | None = None
-    skip_incomplete: bool = False
     generated: Literal["demo"] | None = None
 
 
@@ -94,6 +92,8 @@ class TaskSpec(Section):
         evaluate: a metric of the `evaluate` library besides, by name or local path.
         primary: the metric that chooses epochs and stands in tables.
         rows: official row counts, by split; others draw a warning.
+        skip_incomplete: rows with missing columns or an empty text are left out and counted, not refused: for official
+            data that hold some.
         config: configuration keys the task sets.
     """
 
@@ -113,6 +113,7 @@ class TaskSpec(Section):
     hub: HubDataset | None = None
     submission: Submission | None = None
     rows: dict[Split, int] = {}
+    skip_incomplete: bool = False
     config: dict[str, Any] = {}
 
     @property
@@ -179,6 +180,9 @@ def load(name: str) -> TaskSpec:
     """
     path = str(registry.find("tasks", name))
     spec = parse(TaskSpec, registry.load("tasks", name), path)
+    for split in spec.local.files:
+        if split not in SPLITS and not split.startswith(("validation_", "test_")):
+            raise UsageError(f"{path}: local.files: '{split}' is none of {', '.join(SPLITS)}, validation_NAME, test_NAME")
     if spec.primary not in spec.metrics and not spec.evaluate:
         raise UsageError(f"{path}: primary '{spec.primary}' is not among metrics {spec.metrics}")
     if not spec.inputs or (spec.format == "plain" and len(spec.inputs) > 2):
