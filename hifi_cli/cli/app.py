@@ -6,7 +6,7 @@ import traceback
 import typer
 
 from hifi_cli import __version__
-from hifi_cli.cli import compare, cp, evaluate, export, ls, options, report, score, select, table, train
+from hifi_cli.cli import compare, cp, evaluate, export, figure, ls, options, report, score, select, table, train
 from hifi_cli.errors import HifiError
 
 app = typer.Typer(
@@ -38,6 +38,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("table")(table.table)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
+app.command("figure")(figure.figure)
 app.command("export")(export.export)
 app.command("ls")(ls.ls)
 app.command("cp")(cp.cp)

@@ -10,7 +10,7 @@ from hifi_cli.cli import options
 
 
 def cp(
-    name: Annotated[str, typer.Argument(help="A task, method, backbone, protocol or table; tasks/rte where a name is shared.")],
+    name: Annotated[str, typer.Argument(help="A name that hifi ls lists; tasks/rte where several kinds share it.")],
     dest: Annotated[Path, typer.Argument(help="A file or directory.")],
     debug: options.Debug = False,
 ) -> None:

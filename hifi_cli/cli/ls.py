@@ -9,10 +9,10 @@ from hifi_cli.cli import options
 
 
 def ls(
-    kind: Annotated[str, typer.Argument(help="tasks, methods, backbones, protocols or tables.")],
+    kind: Annotated[str, typer.Argument(help="tasks, methods, backbones, protocols, tables or figures.")],
     debug: options.Debug = False,
 ) -> None:
-    """List the tasks, methods, backbones, protocols or tables, with a line each."""
+    """List the tasks, methods, backbones, protocols, tables or figures, with a line each."""
     from hifi_cli.errors import UsageError
 
     if kind not in registry.KINDS:
