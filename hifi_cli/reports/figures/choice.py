@@ -61,7 +61,7 @@ def ranking(frame: Frame, meta: Meta) -> Figure:
             _overlap(place, overlap[(overlap["task"] == task) & (overlap["with"] == signal)])
             place.set_title(f"shared with {signal} alone")
         lines[0].set_ylabel("chosen heads shared, mean of layers")
-        lines[1].legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
+        halves[2 * number + 1].legend(*lines[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     meta.notes.append("frames: chosen heads; a map of one colour has nothing to choose by")
     return figure
 
@@ -82,9 +82,12 @@ def _map(place: Axes, values: Frame, extent: float) -> AxesImage:
 def _overlap(place: Axes, inside: Frame) -> None:
     for number, name in enumerate(name for name in _READINGS if name in set(inside["ranking"])):
         found = inside[inside["ranking"] == name].groupby("damping")["value"].mean()
-        place.plot(found.index, found, label=_READINGS[name], **style.line(number))
+        noise = {"color": "#999999", "linewidth": 0.7, "markersize": 2} if name == "pagerank-literal" else {}
+        label = f"{_READINGS[name]}{' (rounding noise)' if noise else ''}"
+        place.plot(found.index, found, label=label, **style.line(number) | noise)
     chance = inside["chance"].iloc[0]
     place.axhline(chance, color="#999999", linewidth=0.8)
-    place.annotate("chance", (0.05, chance), fontsize=6, va="bottom", color="#666666")
+    end = place.get_yaxis_transform()  # along the axis from 0 to 1, up in data
+    place.text(1, chance, "chance", transform=end, fontsize=6, va="bottom", ha="right", color="#666666")
     place.set_ylim(0, 1.05 * inside["k"].iloc[0])
     place.set_xlabel("damping factor d")

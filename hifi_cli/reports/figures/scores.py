@@ -10,7 +10,7 @@ from hifi_cli.reports.figures.style import Frame, Meta
 def richness(frame: Frame, meta: Meta) -> Figure:
     """A panel per layer, a line per setting; the first setting's deviation over samples as a shade (HiFi, figure 3)."""
     panels = list(frame.groupby(["task", "layer"], sort=False))
-    figure, axes = style.grid(len(panels), columns=3, sharex=True)
+    figure, axes = style.grid(len(panels), columns=4, sharex=True)
     for place, ((task, layer), inside) in zip(axes, panels, strict=True):
         for number, (setting, points) in enumerate(inside.groupby("setting", sort=False)):
             place.plot(points["head"], points["mean"], label=setting, **style.line(number))
@@ -28,8 +28,7 @@ def richness(frame: Frame, meta: Meta) -> Figure:
 def correlation(frame: Frame, meta: Meta) -> Figure:
     """A heatmap per layer and setting, all in one colour scale (HiFi, figures 4 and 8 to 11)."""
     panels = list(frame.groupby(["task", "setting", "layer"], sort=False))
-    layers = frame["layer"].nunique()
-    figure, axes = style.grid(len(panels), columns=6 if layers % 6 == 0 else 4, height=1.35, sharex=True, sharey=True)
+    figure, axes = style.grid(len(panels), columns=6, height=1.35, sharex=True, sharey=True)
     image = None
     for place, ((task, setting, layer), inside) in zip(axes, panels, strict=True):
         values = inside.pivot(index="head", columns="other", values="normalized").to_numpy(copy=True)

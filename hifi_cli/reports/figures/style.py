@@ -85,17 +85,17 @@ def grid(panels: int, *, columns: int, height: float = 1.6, width: float = WIDE,
     """A figure with so many panels, row by row.
 
     Args:
+        columns: at most; fewer where the last row is then full.
         height: of a row, in inches.
         share: `sharex` and `sharey`, as matplotlib has them.
     """
-    columns = min(columns, panels)
+    full = [number for number in range(2, columns + 1) if panels % number == 0]
+    columns = full[-1] if full else min(columns, panels)
     rows = -(-panels // columns)
     figure = Figure(figsize=(width, height * rows + 0.9), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
     for spare in axes[panels:]:
         spare.remove()
-    for above in axes[max(0, panels - columns) : panels - (panels % columns or columns)]:
-        above.xaxis.set_tick_params(labelbottom=True)
     return figure, axes[:panels]
 
 
