@@ -16,7 +16,7 @@ from hifi_cli.config import Section
 from hifi_cli.reports.spec import label_of
 from hifi_cli.runs import selection
 from hifi_cli.runs.engine import Engine
-from hifi_cli.runs.run import Prepared, Splits
+from hifi_cli.runs.run import Prepared, Splits, split_examples
 from hifi_cli.tasks.inputs import Example
 
 Floats = NDArray[np.float64]
@@ -28,16 +28,18 @@ class Settings(Section):
 
     Attributes:
         shots: rows per class of each regime; null: the full training set.
+        few_shot_epochs: where the training set is one batch, so that an epoch is one step.
         plane: `pca`: through the trajectory's two principal directions; `random`: two filter-normalised random directions
             around the trained model, the only ones in which the flatness of two models may be compared.
         points: of the grid, in each direction.
         reach: half the width of a random plane; 1 moves every filter by its own norm.
-        examples: of the training set, on which the loss is measured.
+        examples: of those trained on, at most, on which the loss is measured.
         snapshots: of the weights on the way.
         seed: draws the random directions and the examples.
     """
 
     shots: list[int | None] = [None, 16]
+    few_shot_epochs: int = 50
     plane: Literal["pca", "random"] = "pca"
     points: int = 21
     reach: float = 1.0
@@ -80,18 +82,19 @@ def compute(asked: Request) -> Points:
     for task in asked.spec.tasks:
         for shots in asked.settings.shots:
             for method in asked.spec.methods:
-                config = asked.config(task, method, extra={} if shots is None else {"shots": shots})
+                few = {"shots": shots, "epochs": asked.settings.few_shot_epochs}
+                config = asked.config(task, method, extra=few if shots else {})
                 trajectory = _Trajectory(asked.settings.snapshots)
                 prepared = train(config, asked.workspace, trajectory)
-                whole = asked.workspace.examples(config, "train", config.max_length)
-                examples = selection.sample(whole, asked.settings.examples, asked.settings.seed)
+                seen = split_examples(config, asked.workspace).train
+                examples = selection.sample(seen, asked.settings.examples, asked.settings.seed)
                 regime = f"few-shot ({shots} per class)" if shots else "full-shot"
                 place = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
                 cut = _principal(asked.settings, prepared, trajectory, examples) if asked.settings.plane == "pca" else (
                     _random(asked.settings, prepared, examples)
                 )
                 rows += [{**place, **row} for row in cut]
-    return Points(rows, [f"training loss of {asked.settings.examples} examples, dropout off; one seed"])
+    return Points(rows, [f"loss of up to {asked.settings.examples} training examples, dropout off; one seed"])
 
 
 def _principal(settings: Settings, prepared: Prepared, trajectory: _Trajectory, examples: list[Example]) -> Iterator[Row]:

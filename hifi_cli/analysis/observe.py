@@ -7,9 +7,10 @@ from typing import Any, cast
 from torch import nn
 
 from hifi_cli.config import RunConfig
+from hifi_cli.errors import RunFailed
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.loop import fit
+from hifi_cli.runs.loop import Diverged, fit
 from hifi_cli.runs.run import Prepared, Splits
 from hifi_cli.runs.workspace import Workspace
 
@@ -63,7 +64,7 @@ def train(config: RunConfig, workspace: Workspace, watcher: Watcher, *, most_ste
         most_steps: stop after so many.
 
     Raises:
-        Diverged: the loss is not finite.
+        RunFailed: the loss is not finite.
     """
     heads = runs.chosen_heads(config, workspace)
     splits = runs.split_examples(config, workspace)
@@ -76,13 +77,16 @@ def train(config: RunConfig, workspace: Workspace, watcher: Watcher, *, most_ste
         done += 1
         return done
 
-    fit(
-        prepared.engine,
-        cast(Method, _Watched(prepared.method, watcher, 0, count)),
-        splits.train,
-        evaluate=lambda: (0.0, 0.0, {}),
-        log=watcher.logged,
-        surveyed=splits.surveyed,
-        most_steps=most_steps,
-    )
+    try:
+        fit(
+            prepared.engine,
+            cast(Method, _Watched(prepared.method, watcher, 0, count)),
+            splits.train,
+            evaluate=lambda: (0.0, 0.0, {}),
+            log=watcher.logged,
+            surveyed=splits.surveyed,
+            most_steps=most_steps,
+        )
+    except Diverged as error:
+        raise RunFailed(f"{runs.name(config)}: {error}; a smaller learning_rate=... may mend it") from None
     return prepared
