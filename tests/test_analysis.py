@@ -323,7 +323,12 @@ def test_numbers_are_computed_once_for_the_same_inputs(ask, tmp_path, caplog):
     assert "computed before" in caplog.text
     figure.make(*ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3"), path)
     assert path.stat().st_mtime_ns > first
+    first = path.stat().st_mtime_ns
+    kind, request = ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3")
+    figure.make(kind, replace(request, spec=request.spec.model_copy(update={"note": "another word"})), path)
+    assert path.stat().st_mtime_ns == first
     stored = json.loads(path.with_suffix(".json").read_text())
+    assert stored["notes"][0] == "another word"
     assert stored["backbone"] == "tiny-bert" and stored["tasks"] == {"rte": "RTE"}
 
 

@@ -62,30 +62,39 @@ def make(kind: ModuleType, asked: Request, path: Path, *, force: bool = False) -
     with locked(path.parent / ".lock", wait=True):
         supply(needs(kind, asked), asked)
         inputs = _inputs(kind, asked)
-        fits = path.is_file() and beside.is_file() and read_json(beside, what="figure").get("inputs_hash") == digest(inputs)
-        if fits and not force:
+        before = read_json(beside, what="figure's companion") if path.is_file() and beside.is_file() else {}
+        if before.get("inputs_hash") == digest(inputs) and not force:
             logger.info(f"numbers: {path} (computed before)")
-            return
-        points: Points = kind.compute(asked)
-        beside.unlink(missing_ok=True)  # a table without its origin is recomputed; one with another's would be a lie
-        with atomic_path(path) as temporary:
-            pd.DataFrame(points.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
-        spec = asked.spec
-        content = {
-            "schema": SCHEMA,
-            "description": spec.description,
-            "source": spec.source,
-            "drawing": spec.drawing or spec.kind,
-            "tasks": {task: asked.workspace.task(task).label for task in spec.tasks},
-            "backbone": asked.config(spec.tasks[0]).backbone.name,
-            "protocol": spec.protocol,
-            "notes": [note for note in (spec.note, *points.notes, *_limits(asked)) if note],
-            "inputs_hash": digest(inputs),
-            "inputs": inputs,
-            "provenance": provenance.describe(),
-        }
-        write_json(beside, content)
-        logger.info(f"numbers: {path}")
+            now = {**before, **_words(asked, before["found"])}
+        else:
+            points: Points = kind.compute(asked)
+            beside.unlink(missing_ok=True)  # a table without its origin is recomputed; one with another's would be a lie
+            with atomic_path(path) as temporary:
+                pd.DataFrame(points.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
+            origin = {"inputs_hash": digest(inputs), "inputs": inputs, "provenance": provenance.describe()}
+            now = {"schema": SCHEMA, **_words(asked, points.notes), **origin}
+            logger.info(f"numbers: {path}")
+        if now != before:
+            write_json(beside, now)
+
+
+def _words(asked: Request, found: list[str]) -> dict[str, Any]:
+    """What a picture says besides its numbers.
+
+    Args:
+        found: the notes of the analysis.
+    """
+    spec = asked.spec
+    return {
+        "description": spec.description,
+        "source": spec.source,
+        "drawing": spec.drawing or spec.kind,
+        "tasks": {task: asked.workspace.task(task).label for task in spec.tasks},
+        "backbone": asked.config(spec.tasks[0]).backbone.name,
+        "protocol": spec.protocol,
+        "notes": [note for note in (spec.note, *found, *_limits(asked)) if note],
+        "found": found,
+    }
 
 
 def _inputs(kind: ModuleType, asked: Request) -> dict[str, Any]:
