@@ -63,7 +63,8 @@ def make(kind: ModuleType, asked: Request, path: Path, *, force: bool = False) -
         supply(needs(kind, asked), asked)
         inputs = _inputs(kind, asked)
         before = read_json(beside, what="figure's companion") if path.is_file() and beside.is_file() else {}
-        if before.get("inputs_hash") == digest(inputs) and not force:
+        fits = (before.get("schema"), before.get("inputs_hash")) == (SCHEMA, digest(inputs))
+        if fits and not force:
             logger.info(f"numbers: {path} (computed before)")
             now = {**before, **_words(asked, before["found"])}
         else:

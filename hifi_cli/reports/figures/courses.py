@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from hifi_cli.reports.figures import style
 from hifi_cli.reports.figures.style import Frame, Meta
@@ -76,12 +77,23 @@ def convergence(frame: Frame, meta: Meta) -> Figure:
                 _course(place, runs, name, label, number)
             place.set_title(f"{title}, {meta.tasks[task]}" if len(tasks) > 1 else title)
             place.set_xlabel("iterations of full fine-tuning")
-            if name != "loss":
-                place.set_yscale("log")
         axes[3 * row].set_ylim(bottom=0)
+        _same_decades(axes[3 * row + 1 : 3 * row + 3])
     style.legend_above(figure, axes[0])
     meta.notes.append("mean over seeds, running mean over 5 % of the iterations; EH-FT: stage 2")
     return figure
+
+
+def _same_decades(places: list[Axes]) -> None:
+    """One logarithmic axis for panels that are to be compared, with plain numbers."""
+    for place in places:
+        place.set_yscale("log")
+    low, high = min(place.get_ylim()[0] for place in places), max(place.get_ylim()[1] for place in places)
+    for place in places:
+        place.set_ylim(low, high)
+        place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,)))
+        place.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        place.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _course(place: Axes, runs: Frame, name: str, label: str, number: int) -> None:
