@@ -59,7 +59,7 @@ def make(kind: ModuleType, asked: Request, path: Path, *, force: bool = False) -
         UsageError: a setting does not fit.
     """
     beside = path.with_suffix(".json")
-    with locked(path.parent / ".lock", wait=True):
+    with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         supply(needs(kind, asked), asked)
         inputs = _inputs(kind, asked)
         before = read_json(beside, what="figure's companion") if path.is_file() and beside.is_file() else {}
