@@ -61,6 +61,7 @@ def scores(asked: Request, task: str, variant: str, warm_steps: int) -> dict[str
 
 def note(settings: VariantSettings) -> str:
     """What the settings are."""
-    meanings = [_MEANINGS[name] for name in settings.variants]
-    warm = f"scored after {settings.warm_steps} steps of full fine-tuning, without which BS and LR could not differ from ST"
-    return f"{', '.join(meanings)}; {warm}"
+    meanings = [_MEANINGS[name] for name in dict.fromkeys(["ST", *settings.variants])]
+    which = "all but PT" if "PT" in settings.variants else "all"
+    warm = f"{settings.warm_steps} steps of full fine-tuning, without which BS and LR could not differ from ST"
+    return f"{', '.join(meanings)}; {which} scored after {warm}"

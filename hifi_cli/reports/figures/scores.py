@@ -28,7 +28,7 @@ def richness(frame: Frame, meta: Meta) -> Figure:
 def correlation(frame: Frame, meta: Meta) -> Figure:
     """A heatmap per layer and setting, all in one colour scale (HiFi, figures 4 and 8 to 11)."""
     panels = list(frame.groupby(["task", "setting", "layer"], sort=False))
-    figure, axes = style.grid(len(panels), columns=6, height=1.35, sharex=True, sharey=True)
+    figure, axes = style.grid(len(panels), columns=4, height=1.7, sharex=True, sharey=True)
     image = None
     for place, ((task, setting, layer), inside) in zip(axes, panels, strict=True):
         values = inside.pivot(index="head", columns="other", values="normalized").to_numpy(copy=True)
@@ -41,13 +41,11 @@ def correlation(frame: Frame, meta: Meta) -> Figure:
     assert image is not None
     figure.colorbar(image, ax=axes, label="correlation $r_{h,h'}$, normalized", fraction=0.03, pad=0.02, aspect=35)
     _outer(figure, "head", "head")
-    if frame["setting"].nunique() == 1:
-        meta.notes.insert(0, f"setting {frame['setting'].iloc[0]}")
     return figure
 
 
 def robustness(frame: Frame, meta: Meta) -> Figure:
-    """Agreement with ST per layer, a panel per measure; the mean over layers stands in the legend."""
+    """Agreement with ST per layer and, beside, its mean over layers; a panel per measure."""
     titles = {
         "richness": "rank correlation of $I_h$",
         "correlation": "rank correlation of $r_{h,h'}$",
@@ -55,21 +53,24 @@ def robustness(frame: Frame, meta: Meta) -> Figure:
     }
     tasks = list(frame["task"].unique())
     figure, axes = style.grid(len(tasks) * len(titles), columns=len(titles), height=2.2, sharey=True)
+    layers = list(range(1, int(frame["layer"].max()) + 2))
+    mean_at = layers[-1] + 1.2
     for row, task in enumerate(tasks):
         for column, (measure, title) in enumerate(titles.items()):
             place = axes[row * len(titles) + column]
             inside = frame[(frame["task"] == task) & (frame["measure"] == measure)]
             for number, (setting, points) in enumerate(inside.groupby("setting", sort=False)):
-                label = f"{setting}  {points['value'].mean():.2f}"
-                place.plot(points["layer"] + 1, points["value"], label=label, **style.line(number))
+                place.plot(points["layer"] + 1, points["value"], label=setting, **style.line(number))
+                place.plot(mean_at, points["value"].mean(), **style.line(number))
             if measure == "chosen":
                 place.axhline(inside["chance"].iloc[0], color="#999999", linewidth=0.8)
-                place.annotate("chance", (1, inside["chance"].iloc[0]), fontsize=6, va="bottom", color="#666666")
+                place.text(1, inside["chance"].iloc[0], "chance", fontsize=6, va="bottom", color="#666666")
             place.set_title(f"{title}{f', {meta.tasks[task]}' if len(tasks) > 1 else ''}")
-            place.set_xticks(sorted(inside["layer"].unique() + 1))
+            shown = layers[:: 1 + len(layers) // 13]
+            place.set_xticks([*shown, mean_at], [*map(str, shown), "mean"])
             place.set_ylim(min(-0.05, frame["value"].min() - 0.05), 1.05)
-            place.legend(loc="lower right", title="setting, mean over layers", title_fontsize=6, fontsize=6, frameon=True)
     _outer(figure, "layer", "agreement with ST")
+    style.legend_above(figure, axes[0])
     return figure
 
 
