@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import matplotlib.image
@@ -112,11 +110,6 @@ def test_a_csv_without_or_with_another_companion_is_refused(hifi, tmp_path):
     answer = hifi("figure", path)
     assert answer.code == 2
     assert "do not hold this figure" in answer.err
-
-
-def test_drawing_needs_no_torch():
-    code = "import sys, hifi_cli.reports.figures.draw; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_colour_map_and_lines_differ_in_grey():

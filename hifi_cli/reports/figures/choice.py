@@ -4,7 +4,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
 
 from hifi_cli.reports.figures import style
 from hifi_cli.reports.figures.style import Frame, Meta
@@ -36,7 +35,7 @@ def damping(frame: Frame, meta: Meta) -> Figure:
 
 
 def ranking(frame: Frame, meta: Meta) -> Figure:
-    """Every ranking's values as a map of layers and heads in one scale, chosen heads framed; below, overlaps against d.
+    """Every ranking's values as a map of layers and heads in one scale, chosen heads dotted; below, overlaps against d.
 
     A flat map has nothing to choose by; a line at the top follows one signal alone.
     """
@@ -62,7 +61,7 @@ def ranking(frame: Frame, meta: Meta) -> Figure:
             place.set_title(f"shared with {signal} alone")
         lines[0].set_ylabel("chosen heads shared, mean of layers")
         halves[2 * number + 1].legend(*lines[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    meta.notes.append("frames: chosen heads; a map of one colour has nothing to choose by")
+    meta.notes.append("dots: chosen heads; a map of one colour has nothing to choose by")
     return figure
 
 
@@ -70,9 +69,10 @@ def _map(place: Axes, values: Frame, extent: float) -> AxesImage:
     table = values.pivot(index="layer", columns="head", values="value").to_numpy()
     image = place.imshow(table, vmin=1 - extent, vmax=1 + extent, aspect="auto", interpolation="nearest")
     flat = np.ptp(table) < 1e-4
-    for row in () if flat else values[values["chosen"].astype(str) == "True"].itertuples():
-        place.add_patch(Rectangle((row.head - 0.5, row.layer - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.1))
-    if flat:
+    if not flat:
+        chosen = values[values["chosen"].astype(str) == "True"]
+        place.plot(chosen["head"], chosen["layer"], "o", markersize=3, markerfacecolor="white", markeredgecolor="black")
+    else:
         place.text(0.5, 0.5, "flat: nothing\nto choose by", transform=place.transAxes, ha="center", va="center", fontsize=7)
     style.heads_axis(place, table.shape[1])
     place.set_yticks(range(len(table)), [str(layer + 1) for layer in range(len(table))])
