@@ -20,6 +20,7 @@ from hifi_cli.runs import provenance
 from hifi_cli.runs.workspace import Workspace
 
 SCHEMA = 1
+_ORIGIN = ("hifi", "git", "python", "libraries", "device")  # not the command: figures are passed on, its paths are not
 logger = logging.getLogger("hifi")
 
 
@@ -72,7 +73,8 @@ def make(kind: ModuleType, asked: Request, path: Path, *, force: bool = False) -
             beside.unlink(missing_ok=True)  # a table without its origin is recomputed; one with another's would be a lie
             with atomic_path(path) as temporary:
                 pd.DataFrame(points.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
-            origin = {"inputs_hash": digest(inputs), "inputs": inputs, "provenance": provenance.describe()}
+            made_by = {key: value for key, value in provenance.describe().items() if key in _ORIGIN}
+            origin = {"inputs_hash": digest(inputs), "inputs": inputs, "provenance": made_by}
             now = {"schema": SCHEMA, **_words(asked, points.notes), **origin}
             logger.info(f"numbers: {path}")
         if now != before:
