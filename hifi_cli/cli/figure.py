@@ -52,8 +52,11 @@ def figure(
         workspace = Workspace(results_dir, data_dir)
         kind, asked = analysis.request(wanted, workspace, given=tuple(overrides or ()), train=train)
         if print_commands:
-            for command in commands((one for one in analysis.needs(kind, asked) if not one.is_there), data_dir):
+            missing = [one for one in analysis.needs(kind, asked) if not one.is_there]
+            for command in commands(missing, data_dir):
                 print(command)
+            if not missing:
+                options.logger.info(f"{name}: no run is missing; what else it needs is computed here")
             return
         analysis.make(kind, asked, numbers, force=force)
     draw.draw(numbers, target)
