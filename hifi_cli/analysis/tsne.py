@@ -74,7 +74,7 @@ def _map(asked: Request, config: RunConfig) -> list[Row]:
 
 
 def _head(config: RunConfig) -> str:
-    return label_of("methods", config.stage1.method) if config.stage1 else "random"
+    return label_of("methods", config.stage1.method) if config.stage1 else "Random"
 
 
 def with_trained_head(config: RunConfig, workspace: Workspace) -> Engine:

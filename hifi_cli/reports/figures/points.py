@@ -31,7 +31,7 @@ def tsne(frame: Frame, meta: Meta) -> Figure:
     """A column per head, training examples above, development examples below (EH-FT, figure 4)."""
     tasks, heads, splits = (list(frame[name].unique()) for name in ("task", "head", "split"))
     rows = [(task, split) for task in tasks for split in splits]
-    figure, axes = style.grid(len(rows) * len(heads), columns=len(heads), height=2.0)
+    figure, axes = style.grid(len(rows) * len(heads), columns=len(heads), height=2.0, sharex="col", sharey="col")
     for row, (task, split) in enumerate(rows):
         labels = sorted(frame[frame["task"] == task]["label"].unique())
         for column, head in enumerate(heads):
