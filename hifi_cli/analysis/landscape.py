@@ -88,7 +88,7 @@ def compute(asked: Request) -> Points:
                 prepared = train(config, asked.workspace, trajectory)
                 seen = split_examples(config, asked.workspace).train
                 examples = selection.sample(seen, asked.settings.examples, asked.settings.seed)
-                regime = f"few-shot ({shots} per class)" if shots else "full-shot"
+                regime = f"{shots}-shot" if shots else "full-shot"
                 place = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
                 cut = _principal(asked.settings, prepared, trajectory, examples) if asked.settings.plane == "pca" else (
                     _random(asked.settings, prepared, examples)

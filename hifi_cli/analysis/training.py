@@ -81,7 +81,7 @@ def compute(asked: Request) -> Points:
                     place = {"task": task, "method": method, "label": name, "share": share or 0.0, "seed": seed}
                     rows += [{**place, **row} for row in _course(config, asked).rows]
     seeds = len(asked.spec.seeds)
-    return Points(rows, [f"{seeds} seed{'s' * (seeds > 1)}; gradient norms are taken before clipping"])
+    return Points(rows, [f"{seeds} seed{'s' * (seeds > 1)}"])
 
 
 def norm(gradients: Iterable[Tensor | None]) -> float:

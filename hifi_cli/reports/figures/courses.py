@@ -23,7 +23,7 @@ def sweep(frame: Frame, meta: Meta) -> Figure:
         for number, (_, runs) in enumerate(inside.groupby("method", sort=False)):
             found = 100 * runs.groupby("x")["score"].agg(["mean", "std"]).fillna(0)
             place.errorbar(found.index, found["mean"], yerr=found["std"], capsize=2, **style.line(number))
-        place.set_title(meta.tasks[task])
+        style.name_task(place, meta, task)
         place.set_ylabel(str(inside["metric"].iloc[0]))
         key = str(inside["key"].iloc[0])
         place.set_xlabel(_AXES.get(key, key))
@@ -52,7 +52,7 @@ def distance(frame: Frame, meta: Meta) -> Figure:
             for seed, (_, run) in enumerate(runs.groupby("seed", sort=False)):
                 shown = style.line(number, mark=False)
                 place.plot(run["stage_step"], run["distance"], label=None if seed else label, alpha=0.85, **shown)
-        place.set_title(meta.tasks[task])
+        style.name_task(place, meta, task)
         place.set_xlabel("iterations of full fine-tuning")
         place.set_ylabel(r"$\|\theta_f - \theta_f^*\|_2$")
         place.set_ylim(bottom=0)
@@ -80,7 +80,7 @@ def convergence(frame: Frame, meta: Meta) -> Figure:
         axes[3 * row].set_ylim(bottom=0)
         _same_decades(axes[3 * row + 1 : 3 * row + 3])
     style.legend_above(figure, axes[0])
-    meta.notes.append("mean over seeds, running mean over 5 % of the iterations; EH-FT: stage 2")
+    meta.notes.append("mean over seeds, running mean over 5 % of the iterations; gradients before clipping; EH-FT: stage 2")
     return figure
 
 

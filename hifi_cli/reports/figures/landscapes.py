@@ -20,6 +20,7 @@ def landscape(frame: Frame, meta: Meta) -> Figure:
     contour = frame[frame["part"] == "contour"]
     low, high = float(contour["loss"].min()), float(np.quantile(contour["loss"], 0.98))
     levels = np.linspace(low, max(high, low + 1e-6), _LEVELS)
+    random = not (frame["part"] == "trajectory").any()
     image = None
     for row, (task, regime) in enumerate(rows):
         for column, (method, label, moved) in enumerate(columns):
@@ -28,11 +29,11 @@ def landscape(frame: Frame, meta: Meta) -> Figure:
             inside = inside[inside["moved"] == moved]
             image = _contours(place, inside[inside["part"] == "contour"], levels)
             _way(place, inside[inside["part"] == "trajectory"])
-            split = (places["method"] == method).sum() > 1
-            which = f" ({'tuned weights' if moved == 'trained' else 'all weights'})" if split else ""
-            place.set_title(f"{label}{which}, {regime.split(' (')[0]}{f', {meta.tasks[task]}' if len(meta.tasks) > 1 else ''}")
+            words = [f"{label}, {regime}", *([meta.tasks[task]] if len(meta.tasks) > 1 else [])]
+            which = f"\n{'all' if moved == 'all' else 'tuned'} weights moved" if random else ""
+            place.set_title(", ".join(words) + which, fontsize=7)
     assert image is not None
-    figure.colorbar(image, ax=axes, label="training loss", fraction=0.03, pad=0.02, aspect=35)
+    figure.colorbar(image, ax=axes, label="training loss", fraction=0.03, pad=0.02, aspect=35, format="%.2f")
     return figure
 
 
@@ -44,8 +45,8 @@ def _contours(place: Axes, points: Frame, levels: Floats) -> ContourSet:
         place.set_xlabel(f"first principal direction ({100 * points['share_x'].iloc[0]:.0f} %)")
         place.set_ylabel(f"second ({100 * points['share_y'].iloc[0]:.0f} %)")
     else:
-        place.set_xlabel("random direction, filter-normalized")
-        place.set_ylabel("another")
+        place.set_xlabel("random direction")
+        place.set_ylabel("another, both filter-normalized")
     return filled
 
 

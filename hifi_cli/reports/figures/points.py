@@ -22,7 +22,7 @@ def features(frame: Frame, meta: Meta) -> Figure:
             place.text(mean + deviation, row, f" {mean:.2f}", va="center", fontsize=7)
         place.invert_yaxis()
         place.margins(x=0.15)
-        place.set_title(meta.tasks[task])
+        style.name_task(place, meta, task)
         place.set_xlabel("$L_2$ change of the features")
     return figure
 

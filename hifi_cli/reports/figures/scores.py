@@ -1,6 +1,7 @@
 """Head scores: HiFi's figures 3, 4, 5 and 8 to 11, and their agreement in numbers."""
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hifi_cli.reports.figures import style
@@ -19,7 +20,7 @@ def richness(frame: Frame, meta: Meta) -> Figure:
                 place.fill_between(points["head"], low, high, color="#bbbbbb", alpha=0.5, linewidth=0)
         place.set_title(_layer(meta, task, layer))
         style.heads_axis(place, inside["head"].nunique())
-    _outer(figure, "head", "information richness $I_h$")
+    _outer(axes, "head", "information richness $I_h$")
     style.legend_above(figure, axes[0])
     meta.notes.append(f"shade: standard deviation over samples under {frame['setting'].iloc[0]}")
     return figure
@@ -40,7 +41,7 @@ def correlation(frame: Frame, meta: Meta) -> Figure:
         place.set_yticks(place.get_xticks())
     assert image is not None
     figure.colorbar(image, ax=axes, label="correlation $r_{h,h'}$, normalized", fraction=0.03, pad=0.02, aspect=35)
-    _outer(figure, "head", "head")
+    _outer(axes, "head", "head")
     return figure
 
 
@@ -69,7 +70,7 @@ def robustness(frame: Frame, meta: Meta) -> Figure:
             shown = layers[:: 1 + len(layers) // 13]
             place.set_xticks([*shown, mean_at], [*map(str, shown), "mean"])
             place.set_ylim(min(-0.05, frame["value"].min() - 0.05), 1.05)
-    _outer(figure, "layer", "agreement with ST")
+    _outer(axes, "layer", "agreement with ST")
     style.legend_above(figure, axes[0])
     return figure
 
@@ -89,7 +90,7 @@ def singular_values(frame: Frame, meta: Meta) -> Figure:
         place.annotate(r"$\xi$ = 0.9", (inside["t"].max(), 0.9), ha="right", va="top", fontsize=6, color="#404040")
         place.set_title(meta.tasks[task])
         place.legend(loc="lower right")
-    _outer(figure, "first t singular values", "share of their sum")
+    _outer(axes, "first t singular values", "share of their sum")
     return figure
 
 
@@ -98,12 +99,12 @@ def _layer(meta: Meta, task: str, layer: int) -> str:
     return f"layer {layer + 1}" if len(meta.tasks) == 1 else f"{meta.tasks[task]}, layer {layer + 1}"
 
 
-def _outer(figure: Figure, x: str, y: str) -> None:
+def _outer(axes: list[Axes], x: str, y: str) -> None:
     """The names of axes that all panels share, at the outermost ones."""
-    for place in figure.axes:
+    for place in axes:
         spot = place.get_subplotspec()
-        if spot is not None and place.get_label() != "<colorbar>":
-            if spot.is_last_row():
+        if spot is not None:
+            if place.xaxis.get_tick_params().get("labelbottom", True):
                 place.set_xlabel(x)
             if spot.is_first_col():
                 place.set_ylabel(y)

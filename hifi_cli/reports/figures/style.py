@@ -96,6 +96,8 @@ def grid(panels: int, *, columns: int, height: float = 1.6, width: float = WIDE,
     axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
     for spare in axes[panels:]:
         spare.remove()
+    for lowest in axes[panels - columns : panels]:  # of its column, although perhaps not of the last row
+        lowest.xaxis.set_tick_params(labelbottom=True)
     return figure, axes[:panels]
 
 
@@ -103,7 +105,7 @@ def caption(figure: Figure, meta: Meta) -> None:
     """Title above, over the legend where there is one, and notes below."""
     width = figure.get_size_inches()[0]
     title = f"{meta.description}: {', '.join(meta.tasks.values())}; {meta.backbone}"
-    wrapped = "\n".join(textwrap.wrap(title, round(13.5 * width)))
+    wrapped = "\n".join(textwrap.wrap(title, round(14.5 * width)))
     if figure.legends:
         figure.legends[0].set_title(wrapped, prop=FontProperties(size=9))
     else:
@@ -119,6 +121,12 @@ def legend_above(figure: Figure, axes: Axes, **more: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6), **more)
+
+
+def name_task(axes: Axes, meta: Meta, task: str) -> None:
+    """The task over its panel, where there are several."""
+    if len(meta.tasks) > 1:
+        axes.set_title(meta.tasks[task])
 
 
 def heads_axis(axes: Axes, heads: int) -> None:
