@@ -57,7 +57,8 @@ def compute(asked: Request) -> Points:
                 "metric": results["primary_metric"],
             }
         )
-    return Points(rows, [f"the model of the reported epoch; mean of {len(asked.spec.seeds)} seeds, bars: their standard deviation"])
+    seeds = len(asked.spec.seeds)
+    return Points(rows, [f"the model of the reported epoch; mean of {seeds} seeds, bars: their standard deviation"])
 
 
 @torch.inference_mode()
