@@ -149,7 +149,8 @@ class RunConfig(TrainingConfig):
         truncation: which text of a pair loses its end when the pair is too long.
         swap_texts: the second text of a pair comes first (EH-FT's QNLI).
         stride: tokens by which windows over a context longer than `max_length` overlap.
-        precision: `fp32`, `bf16`, or `auto` (bf16 where a GPU supports it).
+        precision: `fp32`, `bf16`, or `auto` (bf16 where the hardware multiplies such matrices). With bf16 only
+            training's products are: weights that train and every evaluation stay fp32 on a processor; a GPU has autocast.
         dropout: replaces the backbone's dropout rates; null keeps them.
         selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
         holdout: share of the train split that is cut off.

@@ -132,6 +132,21 @@ class Encoder:
         path = self.path(layer, part)
         self.model.set_submodule(path, build(self.model.get_submodule(path)))
 
+    def use_attention(self, name: str, function: Callable[..., Any]) -> None:
+        """Let every layer compute its attention by `function`, under a name for transformers' attention interface.
+
+        Raises:
+            UsageError: this family computes attention by itself.
+        """
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+
+        if not self.names.interface:
+            raise UsageError(f"the attention of a '{self.model_type}' model is out of reach: choose another backbone or method")
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, sdpa_mask)
+        self.base.set_attn_implementation(name)  # type: ignore[operator]
+
     def output_projection(self, layer: int) -> nn.Module:
         """The Linear whose input is the concatenation of a layer's head outputs O_h."""
         return self.layers[layer].get_submodule(self.names.output)
