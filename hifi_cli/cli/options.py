@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +33,18 @@ def _level(level: int) -> Callable[[bool], bool]:
 
 
 def complete(kind: str) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in registry.names(kind) if name.startswith(incomplete)]
+    """Completes names of a kind, the last one of a list with commas."""
+
+    def found(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in registry.names(kind) if name.startswith(last)]
+
+    return found
+
+
+def complete_among(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """Completes one of a few words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 Task = Annotated[str | None, typer.Option(help="Task, or several with commas.", autocompletion=complete("tasks"))]
