@@ -70,6 +70,13 @@ ResultsDir = Annotated[Path, typer.Option(help="Where results are kept.")]
 Shots = Annotated[int | None, typer.Option(help="Few-shot: so many training rows per class.")]
 Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys, last word.")]
+ReportTo = Annotated[
+    str,
+    typer.Option(
+        help="Send the log lines to tensorboard, wandb or trackio too.",
+        autocompletion=complete_among(("tensorboard", "wandb", "trackio")),
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No messages but errors.")
@@ -81,9 +88,16 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an e
 Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.")]
 
 
+class Messages(logging.Handler):
+    """Writes to whatever sys.stderr is at the time: a live view takes its place and prints messages above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
 def start_messages() -> None:
     """Send messages to stderr, a line each, beginning with those of level INFO."""
-    logger.handlers[:] = [logging.StreamHandler(sys.stderr)]
+    logger.handlers[:] = [Messages()]
     logger.propagate = False
     logger.setLevel(logging.INFO)
 

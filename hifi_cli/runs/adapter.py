@@ -16,8 +16,8 @@ _TASK_TYPES = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "span": "QU
 def fits(prepared: Prepared) -> bool:
     """Whether peft can hold the trained model: LoRA on a head of Hugging Face's own.
 
-    peft's prefix tuning cannot hold ours: it hands the prefixes over as `past_key_values`, which encoders that are no
-    decoders do not take, or take with positions moved on by the prefix's length.
+    peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a cache, by whose length
+    BERT-type encoders move the position ids on.
     """
     return isinstance(prepared.method, LoRA) and not prepared.head.is_own
 

@@ -189,7 +189,7 @@ def score_examples(
     return richness, correlation
 
 
-def _silent(_: dict[str, Any]) -> None:
+def _silent(_: dict[str, Any], __: bool) -> None:
     """Warm steps are not logged."""
 
 
