@@ -99,6 +99,7 @@ class HiFi(Method):
         biases: bool = True
 
     needs_heads = True
+    trains_parts = True
 
     def prepare(self, encoder: Encoder) -> None:
         heads = self.context.heads or []
