@@ -77,7 +77,7 @@ ReportTo = Annotated[
         autocompletion=complete_among(("tensorboard", "wandb", "trackio")),
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the configuration, and for a run its size, and stop.")]
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No messages but errors.")
 ]

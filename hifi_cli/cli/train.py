@@ -30,7 +30,7 @@ def train(
     debug: options.Debug = False,
 ) -> None:
     """Train and evaluate; finished runs are skipped. Heads are scored and chosen when the method needs them."""
-    from hifi_cli.cli.show import print_config
+    from hifi_cli.cli.show import print_plans
 
     configs = options.configurations(
         task=task,
@@ -43,7 +43,7 @@ def train(
         extra={"shots": shots, "limit": limit},
     )
     if dry_run:
-        return print_config(configs, results_dir)
+        return print_plans(configs, results_dir, data_dir)
     from hifi_cli.runs import run as runs
     from hifi_cli.runs import selection, trackers
     from hifi_cli.runs.workspace import Workspace

@@ -190,7 +190,7 @@ def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> 
         UsageError: it is not an encoder with attention heads known here.
     """
     import transformers
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -198,24 +198,7 @@ def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> 
     source, revision = locate(backbone)
     commit = hub.commit("model", source, revision)
     where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
-    try:
-        config = AutoConfig.from_pretrained(source, **where)
-    except (OSError, ValueError) as error:
-        raise _not_to_be_had(backbone, source, error) from None
-    if config.model_type not in FAMILIES:
-        raise UsageError(
-            f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
-            f" known are {', '.join(FAMILIES)}"
-        )
-    if head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
-        config.num_labels = len(head.labels)
-        config.id2label = dict(enumerate(head.labels))
-        config.label2id = {label: index for index, label in enumerate(head.labels)}
-    if dropout is not None:
-        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
-        for key in rates:
-            if hasattr(config, key):
-                setattr(config, key, dropout)
+    config = _config(backbone, source, where, head, dropout)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
         model, report = getattr(transformers, head.transformers_class).from_pretrained(
@@ -235,6 +218,48 @@ def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> 
         model = HeadedEncoder(model.get_submodule(model.base_model_prefix), head)
         fresh = [name for name, _ in model.named_parameters() if name.startswith("head.")]
     return Pretrained(model, tokenizer, fresh, identity)
+
+
+def skeleton(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> nn.Module:
+    """The model that `load` would give, its parameters without values (on the meta device); never asks the network.
+
+    Raises:
+        MissingError: not even its configuration is at hand.
+        UsageError: it is not an encoder with attention heads known here.
+    """
+    import transformers
+
+    source, revision = locate(backbone)
+    where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
+    config = _config(backbone, source, where, head, dropout)
+    with torch.device("meta"):
+        model: nn.Module = getattr(transformers, head.transformers_class).from_config(config)
+        return HeadedEncoder(model.get_submodule(str(model.base_model_prefix)), head) if head.is_own else model
+
+
+def _config(backbone: BackboneConfig, source: str, where: dict[str, Any], head: HeadSpec, dropout: float | None) -> Any:
+    """The encoder's configuration with the task's labels and the run's dropout."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(source, **where)
+    except (OSError, ValueError) as error:
+        raise _not_to_be_had(backbone, source, error) from None
+    if config.model_type not in FAMILIES:
+        raise UsageError(
+            f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
+            f" known are {', '.join(FAMILIES)}"
+        )
+    if head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
+        config.num_labels = len(head.labels)
+        config.id2label = dict(enumerate(head.labels))
+        config.label2id = {label: index for index, label in enumerate(head.labels)}
+    if dropout is not None:
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
+        for key in rates:
+            if hasattr(config, key):
+                setattr(config, key, dropout)
+    return config
 
 
 def initialise(model: nn.Module, fresh: list[str], seed: int) -> None:
