@@ -16,7 +16,10 @@ def print_columns(rows: list[list[str]]) -> None:
 
         table = Table.grid(padding=(0, 2))
         for number in range(len(rows[0])):
-            table.add_column(no_wrap=number == 0, overflow="fold", ratio=None if number == 0 else 4 - number)
+            is_name = number == 0
+            table.add_column(
+                no_wrap=is_name, overflow="fold", ratio=None if is_name else 4 - number, style="bold" if is_name else None
+            )
         table.expand = True
         for row in rows:
             table.add_row(*row)
@@ -35,12 +38,19 @@ def print_explanation(kind: str, name: str) -> None:
     rows = [
         [f"{kind.removesuffix('s')} {name}", str(content.pop("description", ""))],
         *([["  run", first.removeprefix("#").strip()]] if first.startswith("# hifi") else []),
-        *([f"  {key}", _flow(value)] for key, value in content.items() if kind != "published"),
+        *(row for key, value in content.items() for row in _key_rows(key, value) if kind != "published"),
         ["  file", f"{path} (hifi cp {kind}/{name} DEST copies it)"],
     ]
     print_columns(rows)
     if kind == "methods":
         _print_settings(name)
+
+
+def _key_rows(key: str, value: Any) -> list[list[str]]:
+    """A key of a YAML, a mapping of mappings with a line for each of them."""
+    if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
+        return [[f"  {key}", _flow(value)]]
+    return [[f"  {key}", ""], *([f"    {name}", _flow(one).strip("{}")] for name, one in value.items())]
 
 
 def _print_settings(name: str) -> None:
@@ -59,9 +69,7 @@ def _print_settings(name: str) -> None:
             here = values.get(section, {}).get(key, field.default)
             default = "" if here == field.default else f"; default {_flow(field.default)}"
             rows.append([f"  {section}.{key}={_flow(here)}", f"{meant.get(key, '')}{default}".removeprefix("; ")])
-    print((method.__doc__ or "").partition("\n")[0])
-    if rows:
-        print_columns(rows)
+    print_columns([["  implemented", (method.__doc__ or "").partition("\n")[0]], *rows])
 
 
 def _values(name: str) -> dict[str, Any]:
