@@ -1,6 +1,7 @@
 """Where a run keeps its files, and which of them say that it is finished."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,7 @@ class RunDirectory:
         others = self.path.glob("predictions-*.jsonl")
         for path in (self.results, self.delta, self.predictions, *others, self.metrics, self.manifest, self.checkpoint):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
         (self.path / "config.yaml").unlink(missing_ok=True)
 
     def write_predictions(self, rows: list[dict[str, Any]], split: str | None = None) -> Path:

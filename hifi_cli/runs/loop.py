@@ -21,7 +21,7 @@ from hifi_cli.runs.engine import Engine
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.inputs import Example
 
-Log = Callable[[dict[str, Any]], None]
+Log = Callable[[dict[str, Any], bool], None]  # a line, and whether it is one from before a resumption told again
 
 
 class Diverged(Exception):
@@ -158,7 +158,7 @@ def fit(
 
     def note(line: dict[str, Any]) -> None:
         progress.lines.append(line)
-        log(line)
+        log(line, False)
 
     seed_everything(config.seed)
     if state:
@@ -172,7 +172,7 @@ def fit(
         survey(phases[0])
         current = stretch(0)
     for line in progress.lines:
-        log(line)
+        log(line, True)
 
     while progress.epoch < config.epochs:
         began = time.monotonic()

@@ -1,8 +1,8 @@
 """One run, from its configuration to results.json."""
 
-import json
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from hifi_cli.runs.checkpoint import Progress
 from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
 from hifi_cli.runs.engine import Engine
 from hifi_cli.runs.loop import Diverged, fit
+from hifi_cli.runs.watch import Watch
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.batches import training_order
@@ -86,9 +87,12 @@ def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | Non
 
 
 def run(
-    config: RunConfig, workspace: Workspace, *, force: bool = False, resume: bool = True
+    config: RunConfig, workspace: Workspace, *, force: bool = False, resume: bool = True, report_to: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
+
+    Args:
+        report_to: trackers that get the log lines too; see `hifi_cli.runs.trackers`.
 
     Returns:
         The content of results.json.
@@ -112,7 +116,7 @@ def run(
             return results
         if not resume:
             directory.clear()
-        return _train(config, workspace, directory)
+        return _train(config, workspace, directory, report_to)
 
 
 def name(config: RunConfig) -> str:
@@ -130,7 +134,7 @@ def summary(results: dict[str, Any]) -> str:
     return f"{results['primary_metric']} {100 * score:.2f} ({which}){marks}"
 
 
-def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> dict[str, Any]:
+def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, report_to: Sequence[str]) -> dict[str, Any]:
     heads = chosen_heads(config, workspace)
     splits = split_examples(config, workspace)
     prepared = prepare(config, workspace, heads)
@@ -165,7 +169,7 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
         "limited": config.limit is not None,
     }
     try:
-        progress, results["params"] = _fit(prepared, splits, directory)
+        progress, results["params"] = _fit(prepared, splits, directory, report_to)
     except Diverged as error:
         results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
         results["params"] = count_parameters(prepared)
@@ -196,24 +200,15 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
     return results
 
 
-def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[Progress, dict[str, int]]:
+def _fit(
+    prepared: Prepared, splits: Splits, directory: RunDirectory, report_to: Sequence[str]
+) -> tuple[Progress, dict[str, int]]:
     """Train, store the delta that is reported, and leave the model in that state.
 
     Returns:
         How far the run came, and the parameters of its last phase.
     """
     engine, task, method, config = prepared.engine, prepared.task, prepared.method, prepared.engine.config
-    directory.metrics.unlink(missing_ok=True)
-
-    def write_line(line: dict[str, Any]) -> None:
-        with directory.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        if "epoch" in line:
-            score = f"{task.primary} {100 * line[task.primary]:.2f}"
-            logger.info(f"{name(config)}: epoch {line['epoch']} of {config.epochs}, {score}")
-        else:
-            logger.debug(f"{name(config)}: step {line['step']}, loss {line['loss']:.4f}")
-
     def evaluate() -> tuple[float, float, dict[str, Any]]:
         reported = measure(prepared, splits.reported) | measure_further(prepared, splits)
         if splits.choosing is splits.reported:
@@ -221,15 +216,17 @@ def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[P
         choosing = measure(prepared, splits.choosing)
         return choosing[task.primary], reported[task.primary], {**reported, "choosing": choosing[task.primary]}
 
-    progress, kept = fit(
-        engine,
-        method,
-        splits.train,
-        evaluate=evaluate,
-        log=write_line,
-        surveyed=splits.surveyed,
-        checkpoint=directory.checkpoint,
-    )
+    lengths = [len(example) for example in splits.train]
+    with Watch(name(config), config, task.primary, lengths, directory, report_to) as watch:
+        progress, kept = fit(
+            engine,
+            method,
+            splits.train,
+            evaluate=evaluate,
+            log=watch,
+            surveyed=splits.surveyed,
+            checkpoint=directory.checkpoint,
+        )
     belongs_to = {
         "schema": 1,
         "method": config.method,
