@@ -6,7 +6,7 @@ import traceback
 import typer
 
 from hifi_cli import __version__
-from hifi_cli.cli import compare, cp, evaluate, export, ls, options, report, score, select, table, train
+from hifi_cli.cli import compare, cp, evaluate, export, grid, ls, options, report, score, select, table, train
 from hifi_cli.errors import HifiError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ app.command("score")(score.score)
 app.command("select")(select.select)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("grid")(grid.grid)
 app.command("table")(table.table)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)

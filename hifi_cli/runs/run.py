@@ -11,7 +11,7 @@ import torch
 
 from hifi_cli.config import RunConfig
 from hifi_cli.errors import ConflictError
-from hifi_cli.files import digest, file_digest, locked, make_directory, write_json
+from hifi_cli.files import digest, file_digest, locked, make_directory, sealed, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
@@ -135,6 +135,7 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
     splits = split_examples(config, workspace)
     prepared = prepare(config, workspace, heads)
     directory.write_config(config)
+    directory.failure.unlink(missing_ok=True)
     data = workspace.rows(config.task)
     facts = {
         "heads": heads,
@@ -190,7 +191,7 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
             "time_s": round(progress.seconds, 3),
         }
     results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
-    write_json(directory.results, results)
+    write_json(directory.results, sealed(results))
     directory.checkpoint.unlink(missing_ok=True)
     logger.info(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
     return results
