@@ -24,6 +24,7 @@ def grid(
     ] = "node",
     print_only: Annotated[bool, typer.Option("--print", help="Print the command lines that are left, and stop.")] = False,
     retries: Annotated[int, typer.Option(min=0, help="Repeat a run that failed so many times.")] = 0,
+    auto_batch: options.AutoBatch = False,
     shard: Annotated[str | None, typer.Option(help="i/n: the i-th of n parts, on a shared results directory.")] = None,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
@@ -57,7 +58,7 @@ def grid(
     wanted = specs.fill(specs.narrowed(specs.load(name), changes), safe_name(Path(name).stem))
     found = cells_of.cells(wanted, overrides or [])
     found = cells_of.shard(found, shard) if shard else found
-    places = Places(results_dir, data_dir)
+    places = Places(results_dir, data_dir, auto_batch)
     folder = results_dir / "grids" / wanted.name
     scheduler = Scheduler(found, places, folder / "logs", retries=retries)
     if print_only:

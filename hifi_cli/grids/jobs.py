@@ -13,10 +13,11 @@ from hifi_cli.grids.cells import Cell, chooses_heads
 
 @dataclass(frozen=True)
 class Places:
-    """The directories a command line names."""
+    """The directories a command line names, and whether batches may be cut to what memory holds."""
 
     results_dir: Path
     data_dir: Path | None = None
+    auto_batch: bool = False
 
     @property
     def words(self) -> list[str]:
@@ -59,7 +60,8 @@ class Job:
         if self.command == "train":
             methods, seeds = (dict.fromkeys(str(getattr(cell, key)) for cell in self.cells) for key in ("method", "seed"))
             words += ["--method", ",".join(methods), "--seeds", ",".join(seeds)]
-        return [*words, *(["--force"] if self.force else []), *places.words, *first.words]
+            words += [*(["--force"] if self.force else []), *(["--auto-batch"] if places.auto_batch else [])]
+        return [*words, *places.words, *first.words]
 
     def line(self, places: Places) -> str:
         """The plain command line, for people."""

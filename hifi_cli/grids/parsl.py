@@ -3,6 +3,7 @@
 import os
 import shlex
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ class ParslEngine:
         except ImportError:
             raise MissingError("--engine parsl needs Parsl: pip install 'hifi-cli[grid]'") from None
         spec = parse(SiteSpec, registry.load("sites", site), str(registry.find("sites", site)))
-        self.places = Places(places.results_dir.resolve(), places.data_dir.resolve() if places.data_dir else None)
+        data_dir = places.data_dir.resolve() if places.data_dir else None
+        self.places = replace(places, results_dir=places.results_dir.resolve(), data_dir=data_dir)
         try:
             provider, executor = _provider(spec, site), self._executor(spec)
             executor = parsl.HighThroughputExecutor(provider=provider, **executor)
