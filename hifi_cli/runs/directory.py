@@ -99,6 +99,13 @@ class RunDirectory:
                 " use --force to replace it or another --results-dir"
             )
 
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written, under its temporary name."""
+        for folder in (self.path, self.checkpoint.parent):
+            for path in folder.glob(".*"):
+                if path != self.lock:
+                    path.unlink(missing_ok=True)
+
     def clear(self) -> None:
         """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run."""
         others = (*self.path.glob("predictions-*.jsonl"), self.metrics, self.manifest, self.failure, self.checkpoint)

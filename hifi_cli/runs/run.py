@@ -115,6 +115,7 @@ def _before(
     """The results of a finished run; or None, and the directory is ready for this one."""
     if not had:
         raise ConflictError(f"another process is writing {directory.path}; wait for it")
+    directory.sweep()
     if force:
         directory.clear()
     directory.check_is_of(config)

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from torch import Tensor
 
 from hifi_cli.config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, read_json, safe_name, sealed, write_json
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import provenance
+from hifi_cli.runs import processes, provenance
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.scoring.correlation import head_correlation
 from hifi_cli.scoring.richness import information_richness
@@ -238,7 +237,7 @@ def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
     from hifi_cli.runs.engine import Engine
     from hifi_cli.runs.loop import fit
 
-    if PartialState().num_processes > 1:  # the others wait for the scores' lock, and would not train along
+    if processes.state().num_processes > 1:  # the others wait for the scores' lock, and would not train along
         raise UsageError("scoring.warm_steps wants one process: run hifi score first, without torchrun")
     encoder, pretrained = workspace.encoder(config)
     full = implementation("full_ft")
