@@ -1,5 +1,6 @@
 """`hifi` in processes of its own, which can be killed, and what must be equal between two runs."""
 
+import contextlib
 import json
 import os
 import random
@@ -39,10 +40,8 @@ def hifi(*words, cwd, **options):
 
 
 def kill_group(process, number=signal.SIGKILL):
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
     process.wait(timeout=60)
     process.stdout.close()
 

@@ -195,7 +195,7 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
             assert directory.checkpoint.read_bytes() == kept  # the one before is intact
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", twice)
-    with pytest.raises(RunFailed, match="No space left on device.*make room"):
+    with pytest.raises(RunFailed, match=r"No space left on device.*make room"):
         runs.run(config, Workspace(small_disk, data))
     assert not directory.results.exists()
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)

@@ -36,7 +36,8 @@ class Engine:
     auto_batch: bool = False
 
     def __post_init__(self) -> None:
-        unused = DistributedDataParallelKwargs(find_unused_parameters=True)  # a pooler under a head that does not read it
+        own_head = self.config.head.kind == "mlp"  # it does not read the pooler below it
+        unused = DistributedDataParallelKwargs(find_unused_parameters=own_head)
         self.accelerator = Accelerator(kwargs_handlers=[unused])
         self.parts = self.config.accumulation
         self.eval_batch_size = self.config.eval_batch_size
@@ -77,7 +78,7 @@ class Engine:
         shared = self.model is not self.encoder.model  # wrapped by DDP; otherwise every process computes the whole
         world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if shared else (1, 0)
         mine = list(range(len(examples)))[rank::world]
-        parts = list(split_batch(mine, self.parts)) or [[0]]  # a process without a share must still take part
+        parts = list(split_batch(mine or [0], self.parts))  # a process without a share takes part with a weight of 0
         total = torch.zeros((), device=self.accelerator.device)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
