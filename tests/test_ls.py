@@ -30,7 +30,7 @@ def test_every_name_has_a_line_with_what_it_is(hifi, kind):
 def test_without_a_word_the_kinds_are_listed_and_a_new_folder_is_found(hifi, tmp_path, monkeypatch):
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "landscape.yaml").write_text("description: The loss around a minimum\nsource: a paper\n")
-    assert [line.split()[0] for line in hifi("ls").out.splitlines()] == [*ls.kinds(), "schema"]
+    assert [line.split()[0] for line in hifi("ls").out.splitlines()] == [*ls.kinds(), "runs", "schema"]
     monkeypatch.setattr(registry, "configs_directory", lambda: tmp_path)
     assert hifi("ls").out.split()[:2] == ["figures", "1"]
     assert hifi("ls", "figures").out == "landscape  The loss around a minimum  a paper\n"

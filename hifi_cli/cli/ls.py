@@ -1,5 +1,6 @@
 """`hifi ls`: what there is, and what it means."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,9 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of co
     "protocols": "how a paper runs its experiments",
     "tables": "tables of the papers, for hifi table",
     "published": "the papers' printed numbers",
+    "grids": "sets of runs, for hifi grid",
+    "sites": "machines that a grid can use",
+    "runs": "finished and unfinished runs in a results directory, and how they stand",
     "schema": "JSON Schema of the YAMLs, for editors; hifi ls schema tasks for one kind",
 }
 
@@ -26,7 +30,7 @@ def kinds() -> list[str]:
 
 def complete(incomplete: str) -> list[str]:
     """Completes kinds and the names of all kinds."""
-    words = [*kinds(), "schema", *(name for kind in kinds() for name in registry.names(kind))]
+    words = [*kinds(), "runs", "schema", *(name for kind in kinds() for name in registry.names(kind))]
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
@@ -37,6 +41,10 @@ def ls(
             metavar="[KIND|NAME]...", help="A kind (tasks, methods, ...), a name, or schema.", autocompletion=complete
         ),
     ] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Of runs: done, diverged, running, failed, unfinished or damaged, with commas.")
+    ] = None,
+    results_dir: options.ResultsDir = Path("results"),
     debug: options.Debug = False,
 ) -> None:
     """List what there is of a kind, a line each; explain one task, method or other name; or print the JSON Schema."""
@@ -44,10 +52,12 @@ def ls(
     from hifi_cli.errors import UsageError
 
     if not words:
-        counts = {kind: f"{len(registry.names(kind))} {_KINDS.get(kind, '')}" for kind in kinds()}
-        return explain.print_columns([[kind, said] for kind, said in {**counts, "schema": _KINDS["schema"]}.items()])
+        counts = [[kind, f"{len(registry.names(kind))} {_KINDS.get(kind, '')}"] for kind in kinds()]
+        return explain.print_columns([*counts, *([kind, _KINDS[kind]] for kind in ("runs", "schema"))])
     if words[0] == "schema":
         return _print_schema(words[1:])
+    if words == ["runs"]:
+        return _runs(results_dir, options.names(status))
     for word in words:
         if word in kinds():
             explain.print_columns([_line(word, name) for name in registry.names(word)])
@@ -55,7 +65,7 @@ def ls(
         folder, _, stem = word.rpartition("/")
         found = [kind for kind in kinds() if stem in registry.names(kind) and folder in ("", kind)]
         if not found:
-            known = [*kinds(), "schema", *(name for kind in kinds() for name in registry.names(kind))]
+            known = [*kinds(), "runs", "schema", *(name for kind in kinds() for name in registry.names(kind))]
             raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")
         for kind in found:
             explain.print_explanation(kind, stem)
@@ -81,3 +91,18 @@ def _print_schema(kinds: list[str]) -> None:
     if len(kinds) > 1:
         raise UsageError(f"hifi ls schema prints one kind at a time: {' or '.join(kinds)}")
     print(json.dumps(schemas.of(kinds[0]) if kinds else schemas.whole(), indent=1))
+
+
+def _runs(results_dir: Path, wanted: list[str]) -> None:
+    from hifi_cli.errors import UsageError
+    from hifi_cli.grids.status import State, statuses
+
+    known = [state.value for state in State if state is not State.ABSENT]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"--status {name}{registry.nearest(name, known)}: one or several of {','.join(known)} are wanted")
+    for directory, found in statuses(results_dir):
+        if not wanted or found.state in wanted:
+            scores = (found.results or {}).get("scores")
+            score = f"{100 * scores[found.results['report']]:.2f}" if scores and found.results else ""
+            print(f"{found.state:10}  {score:>6}  {directory}" + (f"  {found.detail}" if found.detail else ""))

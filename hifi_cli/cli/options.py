@@ -1,6 +1,7 @@
 """The options that mean the same in every command, and the layers they make a configuration from."""
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -85,6 +86,9 @@ Verbose = Annotated[
     bool, typer.Option("-v", "--verbose", callback=_level(logging.DEBUG), help="Every logged step and every file read.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
+AutoBatch = Annotated[
+    bool, typer.Option("--auto-batch", help="Compute a batch that does not fit in memory in more parts.")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.")]
 
 
@@ -99,7 +103,12 @@ def start_messages() -> None:
     """Send messages to stderr, a line each, beginning with those of level INFO."""
     logger.handlers[:] = [Messages()]
     logger.propagate = False
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if is_first_process() else logging.ERROR)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process of a run that speaks; torchrun numbers them."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def configurations(

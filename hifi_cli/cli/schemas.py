@@ -6,7 +6,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.registry import nearest
 
 FOLDER = "schema"  # of `configs/`, one file per kind, written by `hifi ls schema KIND`
-KINDS = ("backbones", "config", "methods", "protocols", "published", "tables", "tasks")
+KINDS = ("backbones", "config", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
 
 
 def of(kind: str) -> dict[str, Any]:
@@ -16,6 +16,8 @@ def of(kind: str) -> dict[str, Any]:
         UsageError: there is no such kind.
     """
     from hifi_cli import config, schema
+    from hifi_cli.grids import parsl
+    from hifi_cli.grids import spec as grids
     from hifi_cli.reports import kinds, published
     from hifi_cli.tasks import spec
 
@@ -24,9 +26,11 @@ def of(kind: str) -> dict[str, Any]:
     models: dict[str, list[Any]] = {
         "backbones": [config.BackboneConfig],
         "config": [config.RunConfig],
+        "grids": [grids.GridSpec],
         "methods": [config.MethodSpec],
         "protocols": [config.ProtocolSpec],
         "published": [published.PublishedFile],
+        "sites": [parsl.SiteSpec],
         "tables": list({one.spec: None for one in kinds.KINDS.values()}),
         "tasks": [spec.TaskSpec],
     }

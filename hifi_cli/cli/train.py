@@ -22,6 +22,7 @@ def train(
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on from a checkpoint.")] = True,
+    auto_batch: options.AutoBatch = False,
     force: Annotated[bool, typer.Option("--force", help="Replace runs that are there.")] = False,
     report_to: options.ReportTo = "",
     dry_run: options.DryRun = False,
@@ -53,6 +54,9 @@ def train(
         given = selection.read_given_heads(heads, configs[0].backbone.name)
         configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]
     workspace = Workspace(results_dir, data_dir)
-    results = [runs.run(config, workspace, force=force, resume=resume, report_to=reported) for config in configs]
+    results = [
+        runs.run(config, workspace, force=force, resume=resume, auto_batch=auto_batch, report_to=reported)
+        for config in configs
+    ]
     if any(one["status"] != "done" for one in results):
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor, nn
 
 from hifi_cli.config import RunConfig
@@ -22,15 +23,25 @@ from hifi_cli.tasks.spec import TaskSpec
 
 @dataclass
 class Engine:
-    """A model on its device, with what a step and a prediction need."""
+    """A model on its device, with what a step and a prediction need.
+
+    Attributes:
+        auto_batch: whether a batch that does not fit in memory is computed in more parts.
+        parts: what a batch is computed in; from `accumulation` on, more where memory asks for it.
+    """
 
     encoder: Encoder
     task: TaskSpec
     config: RunConfig
     pad: dict[str, int]
+    auto_batch: bool = False
 
     def __post_init__(self) -> None:
-        self.accelerator = Accelerator()
+        own_head = self.config.head.kind == "mlp"  # it does not read the pooler below it
+        unused = DistributedDataParallelKwargs(find_unused_parameters=own_head)
+        self.accelerator = Accelerator(kwargs_handlers=[unused])
+        self.parts = self.config.accumulation
+        self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
         self.to_device()
 
@@ -65,17 +76,18 @@ class Engine:
             extra_loss: a term of the parameters alone, added once.
         """
         NOISE.reseed()
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        shared = self.model is not self.encoder.model  # wrapped by DDP; otherwise every process computes the whole
+        world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if shared else (1, 0)
         mine = list(range(len(examples)))[rank::world]
-        parts = list(split_batch(mine, self.config.accumulation))
+        parts = list(split_batch(mine or [0], self.parts))  # a process without a share takes part with a weight of 0
         total = torch.zeros((), device=self.accelerator.device)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 # DDP averages over processes; times `world` it is the mean over the whole batch.
-                loss = self.loss([examples[index] for index in part]) * (world / len(examples))
+                loss = self.loss([examples[index] for index in part]) * (world * bool(mine) / len(examples))
                 if last and extra_loss:
-                    loss = loss + extra_loss(self.model)
+                    loss = loss + extra_loss(self.encoder.model)
                 self.accelerator.backward(loss)
             total += loss.detach()
         reduced: Tensor = self.accelerator.reduce(total, "mean") if world > 1 else total
@@ -86,7 +98,7 @@ class Engine:
         """Logits of all examples in their own order, as `logits` gives them; -inf beyond a batch's tokens; dropout off."""
         self.model.eval()
         logits = np.zeros(0)
-        for batch in evaluation_order([len(example) for example in examples], self.config.eval_batch_size):
+        for batch in evaluation_order([len(example) for example in examples], self.eval_batch_size):
             found = self.logits([examples[index] for index in batch]).cpu().numpy()
             if not logits.size:  # the longest come first, so nothing later is wider
                 logits = np.full((len(examples), *found.shape[1:]), -np.inf)

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +11,15 @@ import numpy as np
 import torch
 
 from hifi_cli.config import RunConfig
-from hifi_cli.errors import ConflictError
-from hifi_cli.files import digest, file_digest, locked, make_directory, write_json
+from hifi_cli.errors import ConflictError, Terminated
+from hifi_cli.files import digest, file_digest, locked, make_directory, sealed, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.heads import HeadSpec
-from hifi_cli.runs import provenance, selection
-from hifi_cli.runs.checkpoint import Progress
+from hifi_cli.runs import memory, processes, provenance, selection
+from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
 from hifi_cli.runs.engine import Engine
 from hifi_cli.runs.loop import Diverged, fit
@@ -87,36 +88,53 @@ def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | Non
 
 
 def run(
-    config: RunConfig, workspace: Workspace, *, force: bool = False, resume: bool = True, report_to: Sequence[str] = ()
+    config: RunConfig,
+    workspace: Workspace,
+    *,
+    force: bool = False,
+    resume: bool = True,
+    auto_batch: bool = False,
+    report_to: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
     Args:
         report_to: trackers that get the log lines too; see `hifi_cli.runs.trackers`.
+        auto_batch: compute a batch that does not fit in memory in more parts.
 
     Returns:
         The content of results.json.
 
     Raises:
         ConflictError: the directory holds, or another process writes, another run.
+        RunFailed: a batch does not fit in memory, or the disk is full.
         MissingError, UsageError: something it needs is missing or wrong.
     """
     directory = RunDirectory.of(config, workspace.results_dir)
     make_directory(directory.path)
-    with locked(directory.lock, wait=False) as had:
-        if not had:
-            raise ConflictError(f"another process is writing {directory.path}; wait for it")
-        if force:
-            directory.clear()
-        directory.check_is_of(config)
-        if directory.results.is_file():
-            results = directory.read_results()
-            _check_data(results, config, workspace, directory)
-            logger.info(f"{name(config)}: finished before, {summary(results)}")
-            return results
-        if not resume:
-            directory.clear()
-        return _train(config, workspace, directory, report_to)
+    with locked(directory.lock, wait=False) if processes.is_main() else nullcontext(True) as had:
+        before = processes.from_main(lambda: _before(config, workspace, directory, had, force, resume))
+        return before or _train(config, workspace, directory, auto_batch, report_to)
+
+
+def _before(
+    config: RunConfig, workspace: Workspace, directory: RunDirectory, had: bool, force: bool, resume: bool
+) -> dict[str, Any] | None:
+    """The results of a finished run; or None, and the directory is ready for this one."""
+    if not had:
+        raise ConflictError(f"another process is writing {directory.path}; wait for it")
+    directory.sweep()
+    if force:
+        directory.clear()
+    directory.check_is_of(config)
+    if directory.results.is_file():
+        results = directory.read_results()
+        _check_data(results, config, workspace, directory)
+        logger.info(f"{name(config)}: finished before, {summary(results)}")
+        return results
+    if not resume:
+        directory.clear()
+    return None
 
 
 def name(config: RunConfig) -> str:
@@ -134,18 +152,25 @@ def summary(results: dict[str, Any]) -> str:
     return f"{results['primary_metric']} {100 * score:.2f} ({which}){marks}"
 
 
-def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, report_to: Sequence[str]) -> dict[str, Any]:
+def _train(
+    config: RunConfig, workspace: Workspace, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]
+) -> dict[str, Any]:
     heads = chosen_heads(config, workspace)
     splits = split_examples(config, workspace)
     prepared = prepare(config, workspace, heads)
-    directory.write_config(config)
+    prepared.engine.auto_batch = auto_batch
     data = workspace.rows(config.task)
     facts = {
         "heads": heads,
         "backbone_identity": prepared.identity,
         "data": {"fingerprint": data.fingerprint, "origin": data.origin},
     }
-    write_json(directory.manifest, {**provenance.describe(), **facts})
+    checkpoint = Checkpoint(directory.checkpoint, digest([config.hash, facts]))
+    if processes.is_main():
+        directory.write_config(config)
+        directory.failure.unlink(missing_ok=True)
+        used = {"processes": prepared.engine.accelerator.num_processes}
+        write_json(directory.manifest, {**provenance.describe(), **facts, **used})
     provenance.reset_peak_memory()
     began = time.monotonic()
     results: dict[str, Any] = {
@@ -169,14 +194,13 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, rep
         "limited": config.limit is not None,
     }
     try:
-        progress, results["params"] = _fit(prepared, splits, directory, report_to)
+        progress, results["params"] = _fit(prepared, splits, directory, checkpoint, report_to)
     except Diverged as error:
         results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
         results["params"] = count_parameters(prepared)
     else:
-        logits = prepared.engine.predict(splits.reported)
+        logits = memory.predict(prepared.engine, splits.reported)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
-        directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
         best, reported = progress.best_epoch, progress.reported
         results |= {
             "scores": {"last": reported[-1], "best": reported[best - 1], "max": max(reported)},
@@ -190,18 +214,22 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, rep
             | measure_further(prepared, splits),
             "further": {name: scores_of_further(prepared.task, name, progress) for name in splits.further},
             "collapsed": metrics.is_collapsed(predictions),
-            "delta_sha256": file_digest(directory.delta),
             "time_s": round(progress.seconds, 3),
         }
+        if processes.is_main():
+            directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
+            results["delta_sha256"] = file_digest(directory.delta)
     results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
-    write_json(directory.results, results)
-    directory.checkpoint.unlink(missing_ok=True)
+    results["accumulation"] = {"asked": config.accumulation, "used": prepared.engine.parts}
+    if processes.is_main():
+        write_json(directory.results, sealed(results))
+        directory.checkpoint.unlink(missing_ok=True)
     logger.info(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
     return results
 
 
 def _fit(
-    prepared: Prepared, splits: Splits, directory: RunDirectory, report_to: Sequence[str]
+    prepared: Prepared, splits: Splits, directory: RunDirectory, checkpoint: Checkpoint, report_to: Sequence[str]
 ) -> tuple[Progress, dict[str, int]]:
     """Train, store the delta that is reported, and leave the model in that state.
 
@@ -217,16 +245,21 @@ def _fit(
         return choosing[task.primary], reported[task.primary], {**reported, "choosing": choosing[task.primary]}
 
     lengths = [len(example) for example in splits.train]
-    with Watch(name(config), config, task.primary, lengths, directory, report_to) as watch:
-        progress, kept = fit(
-            engine,
-            method,
-            splits.train,
-            evaluate=evaluate,
-            log=watch,
-            surveyed=splits.surveyed,
-            checkpoint=directory.checkpoint,
-        )
+    try:
+        with Watch(name(config), config, task.primary, lengths, directory, report_to) as watch:
+            progress, kept = fit(
+                engine,
+                method,
+                splits.train,
+                evaluate=evaluate,
+                log=watch,
+                surveyed=splits.surveyed,
+                checkpoint=checkpoint,
+            )
+    except (KeyboardInterrupt, Terminated):
+        if directory.checkpoint.is_file():
+            logger.warning(f"{name(config)}: stopped; the same command goes on from its checkpoint")
+        raise
     belongs_to = {
         "schema": 1,
         "method": config.method,
@@ -234,7 +267,8 @@ def _fit(
         "backbone_identity": prepared.identity,
         "heads": method.context.heads,
     }
-    deltas.save(directory.delta, kept, belongs_to)
+    if processes.is_main():
+        deltas.save(directory.delta, kept, belongs_to)
     params = count_parameters(prepared)
     with torch.no_grad():
         method.load_delta(prepared.encoder.model, kept)
@@ -243,7 +277,7 @@ def _fit(
 
 def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
     """Every metric of the model as it is."""
-    predictions = metrics.predictions_of(prepared.task, examples, prepared.engine.predict(examples))
+    predictions = metrics.predictions_of(prepared.task, examples, memory.predict(prepared.engine, examples))
     return metrics.compute(prepared.task, rows_of(examples), predictions)
 
 

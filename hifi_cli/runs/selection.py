@@ -1,5 +1,6 @@
 """Score heads and choose them, with the files that keep both, so that every seed and method shares one scoring."""
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from torch import Tensor
 
 from hifi_cli.config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.files import digest, locked, read_json, safe_name, write_json
+from hifi_cli.files import digest, locked, read_json, safe_name, sealed, write_json
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.runs import provenance
+from hifi_cli.runs import processes, provenance
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.scoring.selection import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.inputs import Example, single_sequences
+
+logger = logging.getLogger("hifi")
 
 SCORES_SCHEMA = HEADS_SCHEMA = 1
 
@@ -37,9 +40,9 @@ def scores(
     """
     path = out or _scores_path(config, workspace)
     with locked(workspace.results_dir / "scores" / ".lock", wait=True):
-        if path.is_file() and not force:
+        if path.is_file() and not force and (out or _is_sound(path)):
             return read_scores(path), path
-        write_json(path, compute_scores(config, workspace))
+        write_json(path, sealed(compute_scores(config, workspace)))
     return read_scores(path), path
 
 
@@ -74,8 +77,7 @@ def choose(
     }
     folder = results_dir / "heads" / safe_name(found["backbone"]) / safe_name(found["task"])
     path = out or folder / f"{digest([how, content['scores_sha256']])}.json"
-    if out or not path.is_file() or read_json(path, what="heads") != content:
-        write_json(path, content)
+    write_json(path, sealed(content))  # cheap to make, so what is there already, damaged or not, is replaced
     return content, path
 
 
@@ -115,6 +117,16 @@ def read_scores(path: Path) -> dict[str, Any]:
     if not sound:
         raise UsageError(f"{path} is damaged or not a scores file; delete it and score again")
     return content
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether a stored scores file can be used; scoring again gives the same file, so a damaged one is only told of."""
+    try:
+        read_scores(path)
+    except UsageError as error:
+        logger.warning(f"{error}: done now")
+        return False
+    return True
 
 
 def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
@@ -203,6 +215,8 @@ def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
     from hifi_cli.runs.engine import Engine
     from hifi_cli.runs.loop import fit
 
+    if processes.state().num_processes > 1:  # the others wait for the scores' lock, and would not train along
+        raise UsageError("scoring.warm_steps wants one process: run hifi score first, without torchrun")
     encoder, pretrained = workspace.encoder(config)
     full = implementation("full_ft")
     method = full(full.Settings(), Context(fresh=pretrained.fresh))
