@@ -1,5 +1,6 @@
 """Finds the YAML files that come with the project or that a user names, and suggests the nearest name."""
 
+import copy
 import difflib
 from collections.abc import Iterable
 from functools import cache
@@ -61,9 +62,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UsageError: not readable, too large, not YAML, or not a mapping.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        stat = path.stat()
+        if stat.st_size > _MOST_BYTES:
             raise UsageError(f"{path}: larger than {_MOST_BYTES} bytes, which no configuration is")
-        value = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        value = copy.deepcopy(_parsed(path, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -78,6 +80,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{path}: a mapping of names to values is wanted")
     return value
+
+
+@cache
+def _parsed(path: Path, changed: int, size: int) -> Any:  # noqa: ARG001
+    """A file's content as it was at that time: the thousand cells of a grid read the same few files."""
+    return yaml.safe_load(path.read_text(encoding="utf-8-sig"))
 
 
 def load(kind: str, name: str) -> dict[str, Any]:

@@ -63,11 +63,11 @@ def cells(grid: Grid, words: Iterable[str] = ()) -> list[Cell]:
         UsageError: a name, key or value is wrong.
     """
     found = [
-        _cell(grid, task, method, tuple(zip(keys, values, strict=True)), seed, tuple(words))
+        cell
         for task in grid.tasks
         for method, varied in grid.methods.items()
         for keys, values in _combinations(varied)
-        for seed in grid.seeds
+        for cell in _seeds(grid, task, method, tuple(zip(keys, values, strict=True)), tuple(words))
     ]
     places = {cell.config.place for cell in found}
     if len(places) < len(found):
@@ -80,17 +80,18 @@ def _combinations(varied: dict[str, list[object]]) -> Iterable[tuple[tuple[str, 
     return ((keys, tuple(map(word, values))) for values in product(*varied.values()))
 
 
-def _cell(
-    grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], seed: int, words: tuple[str, ...]
-) -> Cell:
+def _seeds(
+    grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], words: tuple[str, ...]
+) -> list[Cell]:
     own = [f"{key}={value}" for key, value in settings]
     named = ",".join([*grid.config, *own])
     variant = [f"variant={safe_name(named)}"] if named else []
     overrides = (*grid.config, *own, *words, *variant)
-    config = resolve(
-        task=task, method=method, backbone=grid.backbone, protocol=grid.protocol, seed=seed, overrides=overrides
-    )
-    return Cell(task, method, grid.backbone, grid.protocol, settings, overrides, config)
+    first = resolve(task=task, method=method, backbone=grid.backbone, protocol=grid.protocol, overrides=overrides)
+    return [
+        Cell(task, method, grid.backbone, grid.protocol, settings, overrides, first.model_copy(update={"seed": seed}))
+        for seed in grid.seeds
+    ]
 
 
 def shard(found: list[Cell], text: str) -> list[Cell]:

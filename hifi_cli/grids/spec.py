@@ -3,7 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from hifi_cli import registry
 from hifi_cli.config import RunConfig, Section, parse, refuse_unknown_keys
@@ -31,7 +33,7 @@ class GridSpec(Section):
     backbone: str | None = None
     tasks: list[str] = []
     methods: list[str] | dict[str, Values] = []
-    seeds: list[int] = []
+    seeds: list[Annotated[int, Field(ge=0)]] = []
     config: dict[str, Any] = {}
     vary: Values = {}
 
