@@ -58,7 +58,8 @@ def predict(engine: Engine, examples: list[Example]) -> Values:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or should_reduce_batch_size(error)
+    known = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or should_reduce_batch_size(error)
+    return known or "could not create a primitive" in str(error)  # oneDNN's words when it gets no memory
 
 
 def _advice(what: str, engine: Engine) -> str:
