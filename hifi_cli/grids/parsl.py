@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,8 @@ class ParslEngine:
             raise UsageError(f"site {site}: {error}") from None
         blocks, nodes = getattr(provider, "max_blocks", 1), getattr(provider, "nodes_per_block", 1)
         self.processes = int(blocks * nodes * (spec.executor.get("max_workers_per_node") or 1))
+        # Parsl starts its own scripts by name, and they lie beside this interpreter, activated or not.
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         # No retries of Parsl's own: the scheduler knows which cells are left of a job that was lost.
         config = parsl.Config(executors=[executor], run_dir=str(run_dir), retries=0, strategy="simple", strategy_period=1)
         self._kernel = parsl.load(config)
