@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-faults test-real lint clean
+.PHONY: demo test test-faults test-real schema lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,6 +33,12 @@ test-faults: $(READY)
 # Trains the real encoder on real data: HIFI_DATA_DIR=path/to/glue_data make test-real
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
+
+# Writes the JSON Schemas that the YAMLs name, after a change of what a YAML may say.
+schema: $(READY)
+	for kind in backbones config grids methods protocols published sites tables tasks; do \
+		$(BIN)/hifi ls schema $$kind > configs/schema/$$kind.json || exit 1; \
+	done
 
 # Every run of a paper's table, then the table: make reproduce-hifi-2, make reproduce-ehft-1 GRID="--jobs 4 --retries 1", ...
 reproduce-%: $(READY)

@@ -1,7 +1,7 @@
 """The typed configuration of a run: what each key means."""
 
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -149,7 +149,8 @@ class RunConfig(TrainingConfig):
         truncation: which text of a pair loses its end when the pair is too long.
         swap_texts: the second text of a pair comes first (EH-FT's QNLI).
         stride: tokens by which windows over a context longer than `max_length` overlap.
-        precision: `fp32`, `bf16`, or `auto` (bf16 where a GPU supports it).
+        precision: `fp32`, `bf16`, or `auto` (bf16 where the hardware multiplies such matrices). With bf16 only
+            training's products are: weights that train and every evaluation stay fp32 on a processor; a GPU has autocast.
         dropout: replaces the backbone's dropout rates; null keeps them.
         selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
         holdout: share of the train split that is cut off.
@@ -236,8 +237,9 @@ class ProtocolSpec(Section):
     """What a protocol's YAML says.
 
     Attributes:
+        base: the protocol that this one changes.
         task, method, backbone: used when the command line names none.
-        unstated: the keys the paper is silent about, with the reason for the value taken.
+        unstated: the keys the paper is silent about, with the reason for the value taken; null: not silent as its base is.
         config: configuration keys the protocol sets.
         methods: keys it sets for single methods, over their own; `*` stands for every method.
         backbones, tasks: keys it sets for single backbones and tasks, over those for every method.
@@ -245,14 +247,18 @@ class ProtocolSpec(Section):
 
     description: str
     source: str = ""
+    base: str | None = None
     task: str | None = None
     method: str | None = None
     backbone: str | None = None
-    unstated: dict[str, str] = {}
+    unstated: dict[str, str | None] = {}
     config: dict[str, Any] = {}
     methods: dict[str, dict[str, Any]] = {}
     backbones: dict[str, dict[str, Any]] = {}
     tasks: dict[str, dict[str, Any]] = {}
+
+
+Spec = TypeVar("Spec", MethodSpec, ProtocolSpec)
 
 
 def parse(model: type[S], value: Mapping[str, Any], origin: str) -> S:
@@ -274,8 +280,31 @@ def method_spec(name: str) -> MethodSpec:
 
 
 def protocol_spec(name: str) -> ProtocolSpec:
-    """The validated YAML of a protocol."""
-    return parse(ProtocolSpec, registry.load("protocols", name), str(registry.find("protocols", name)))
+    """A protocol with what it takes over from its base: the names used when the command line has none, and `unstated`."""
+    found = list(chain("protocols", name, ProtocolSpec).values())
+    unstated: dict[str, str | None] = {}
+    names: dict[str, Any] = {}
+    for spec in found:
+        unstated |= spec.unstated
+        names |= {key: value for key in ("task", "method", "backbone") if (value := getattr(spec, key))}
+    return found[-1].model_copy(update={**names, "unstated": {key: reason for key, reason in unstated.items() if reason}})
+
+
+def chain(kind: str, name: str, model: type[Spec]) -> dict[Path, Spec]:
+    """The validated YAMLs of a method or protocol and of what it is based on, the deepest base first.
+
+    Raises:
+        UsageError: something is based on itself.
+    """
+    found: dict[Path, Spec] = {}
+    following: str | None = name
+    while following:
+        file = registry.find(kind, following)
+        if file in found:
+            raise UsageError(f"{file}: base: '{following}' is based on itself")
+        found[file] = parse(model, registry.read_yaml(file), str(file))
+        following = found[file].base
+    return dict(reversed(found.items()))
 
 
 def refuse_unknown_keys(model: type[BaseModel], values: Any, origin: str, at: str = "") -> None:

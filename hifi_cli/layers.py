@@ -11,12 +11,12 @@ from hifi_cli import registry
 from hifi_cli.config import (
     BackboneConfig,
     MethodSpec,
+    ProtocolSpec,
     RunConfig,
     TrainingConfig,
+    chain,
     first_problem,
-    method_spec,
     parse,
-    protocol_spec,
     refuse_unknown_keys,
 )
 from hifi_cli.errors import UsageError
@@ -59,34 +59,35 @@ def resolve(
     """Merge the layers, later ones winning, into one validated configuration.
 
     Built-in defaults < protocol < backbone < task < method, its block for the task (Table 5) < the protocol's blocks for
-    all methods, the backbone, the task and the method < `files` < `overrides` (`key=value`). A method's base comes
-    before the method.
+    all methods, the backbone, the task and the method < `files` < `overrides` (`key=value`). What a method or protocol
+    is based on comes before it.
 
     Raises:
         UsageError: an unknown name or key, or a value that does not fit; the origin and the nearest name are told.
         MissingError: a named file is not there.
     """
     protocol_file, method_file = registry.find("protocols", protocol), registry.find("methods", method)
-    rules, recipes = protocol_spec(protocol), _recipes(method)
+    protocols, methods = chain("protocols", protocol, ProtocolSpec), chain("methods", method, MethodSpec)
     encoder = backbone_config(backbone)
     task_file = registry.find("tasks", task)
     layers = [
-        Layer(origin=str(protocol_file), values=rules.config),
+        *(Layer(origin=str(file), values=rules.config) for file, rules in protocols.items()),
         *_config_of_backbone(backbone),
         Layer(origin=str(task_file), values=registry.read_yaml(task_file).get("config", {})),
         *(
             Layer(origin=f"{file}{where}", values=values)
-            for file, recipe in recipes.items()
+            for file, recipe in methods.items()
             for where, values in (("", recipe.config), (f" (tasks: {task_file.stem})", recipe.tasks.get(task_file.stem, {})))
         ),
         *(
-            Layer(origin=f"{protocol_file} ({block}: {name})", values=getattr(rules, block).get(name, {}))
+            Layer(origin=f"{file} ({block}: {name})", values=getattr(rules, block).get(name, {}))
             for block, name in (
                 ("methods", "*"),
                 ("backbones", encoder.name),
                 ("tasks", task_file.stem),
-                *(("methods", file.stem) for file in recipes),
+                *(("methods", file.stem) for file in methods),
             )
+            for file, rules in protocols.items()
         ),
         *(Layer(origin=str(file), values=registry.read_yaml(file)) for file in files),
         *(parse_override(text) for text in overrides),
@@ -150,19 +151,6 @@ def parse_override(text: str) -> Layer:
     for part in reversed(key.strip().split(".")):
         content = {part: content}
     return Layer(origin=f"'{text}'", values=content)
-
-
-def _recipes(method: str) -> dict[Path, MethodSpec]:
-    """The YAMLs of a method and of what it is based on, the deepest base first."""
-    found: dict[Path, MethodSpec] = {}
-    name: str | None = method
-    while name:
-        file = registry.find("methods", name)
-        if file in found:
-            raise UsageError(f"{file}: base: '{name}' is based on itself")
-        found[file] = method_spec(name)
-        name = found[file].base
-    return dict(reversed(found.items()))
 
 
 def _config_of_backbone(name: str) -> list[Layer]:

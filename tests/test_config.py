@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli import registry
-from hifi_cli.config import RunConfig, method_spec
+from hifi_cli.config import RunConfig, method_spec, protocol_spec
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.layers import parse_override, resolve
@@ -103,6 +103,23 @@ def test_a_base_comes_before_the_method_and_brings_its_blocks():
     assert variant.heads.rank == "richness"
     assert rte(method="hifi-wo-corr", protocol="laptop").learning_rate == rte(protocol="laptop").learning_rate
     assert rte(method="eh-ft-bitfit").learning_rate == rte(method="full-ft").learning_rate
+
+
+def test_a_protocol_changes_its_base(tmp_path):
+    text, code = rte(method="eh-ft-bitfit", protocol="ehft"), rte(method="eh-ft-bitfit", protocol="ehft-released")
+    assert (text.epochs, text.batch_size, text.adam_betas) == (code.epochs, code.batch_size, code.adam_betas) == (60, 32, (0.9, 0.98))
+    assert (text.weight_decay, code.weight_decay) == (0.1, 0.01)
+    assert (text.head.width, text.head.activation, text.head.one_logit) == (2048, "none", False)
+    assert (code.head.width, code.head.activation, code.head.one_logit) == (2048, "relu", True)
+    assert (code.stage1.settings, code.settings) == ({"biases": "layers"}, {"carry": "weights"})
+    assert "epochs" in protocol_spec("ehft").unstated and "epochs" not in protocol_spec("ehft-released").unstated
+    few, full = rte(protocol="hifi-fewshot"), rte()
+    assert (few.shots, few.epochs, full.shots) == (16, 50, None)
+    assert (few.learning_rate, few.heads) == (full.learning_rate, full.heads)
+    own = tmp_path / "own.yaml"
+    own.write_text(f"description: x\nbase: {own}\n")
+    with pytest.raises(UsageError, match="is based on itself"):
+        rte(protocol=str(own))
 
 
 def test_stage_1_trains_as_its_method_does_alone():

@@ -8,7 +8,7 @@ from types import FrameType
 import typer
 
 from hifi_cli import __version__
-from hifi_cli.cli import compare, cp, evaluate, export, grid, ls, options, report, score, select, table, train
+from hifi_cli.cli import compare, cp, evaluate, export, grid, ls, options, predict, report, score, select, table, train
 from hifi_cli.errors import HifiError, RunFailed, Terminated
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ app.command("score")(score.score)
 app.command("select")(select.select)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("predict")(predict.predict)
 app.command("grid")(grid.grid)
 app.command("table")(table.table)
 app.command("compare")(compare.compare)

@@ -24,6 +24,7 @@ def table(
     backbone: options.Backbone = None,
     protocol: Annotated[str | None, typer.Option(help="Instead of the table's own.")] = None,
     seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the table's own: 1,2,3 or 1-5.")] = None,
+    data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
     quiet: options.Quiet = False,
@@ -31,6 +32,7 @@ def table(
     debug: options.Debug = False,
 ) -> None:
     """Print mean and standard deviation over seeds, a method per row and a task per column, as the papers do."""
+    from hifi_cli.cli import measures
     from hifi_cli.errors import MissingError, UsageError
     from hifi_cli.files import write_text
     from hifi_cli.reports import compared, kinds, scores, spec
@@ -40,7 +42,6 @@ def table(
     if format not in FORMATS:
         raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is wanted")
     results = Results(results_dir)
-    request = kinds.Request(results, options.score_name(score), options.marks(include), published)
     layout = kinds.load(name) if name else None
     if layout is None and not results.records:
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
@@ -56,6 +57,8 @@ def table(
         )
         for one in ([layout] if layout else scores.specs_of(results.records, protocol, backbone))
     ]
+    measured = measures.of(specs[0], results_dir, data_dir) if specs else {}
+    request = kinds.Request(results, options.score_name(score), options.marks(include), published, measured)
     build = compared.under_all_scores if compare_scores else kinds.build_all
     tables = build(specs, request, layout=layout)
     text = FORMATS[format](tables)

@@ -60,6 +60,7 @@ class Method:
         """The method's own settings, `settings.*` in a configuration."""
 
     needs_heads: ClassVar[bool] = False
+    trains_parts: ClassVar[bool] = False  # its trained parameters are parts of the model's own, under other names
     adds_modules = False  # and `merge` cannot remove them: no plain Hugging Face model computes the same
 
     def __init__(self, settings: Any, context: Context) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hifi_cli import registry
 from hifi_cli.config import parse
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import scores, settings
+from hifi_cli.reports import costs, counts, scores, settings
 from hifi_cli.reports.records import Results
 from hifi_cli.reports.spec import ScoresSpec, TableSpec
 from hifi_cli.reports.table import Table
@@ -25,12 +25,14 @@ class Request:
         score: `best`, `last` or `max`; None: what each protocol reports.
         include: marks (`limited`, `collapsed`, `unequal`) whose runs enter the means all the same.
         published: whether the paper's numbers stand beside ours.
+        measured: what was measured for a table that is not about runs, by row or column.
     """
 
     results: Results
     score: str | None = None
     include: frozenset[str] = field(default_factory=frozenset)
     published: bool = False
+    measured: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "scores": Kind(ScoresSpec, scores.build),
     "settings": Kind(TableSpec, settings.build),
+    "costs": Kind(TableSpec, costs.build),
+    "statistics": Kind(TableSpec, counts.build),
 }
 
 

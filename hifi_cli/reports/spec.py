@@ -38,12 +38,14 @@ class ColumnSpec(Section):
 
     Attributes:
         metric: a key of results.json's `metrics`; default: the task's primary metric.
+        split: the suffix of the splits that are counted, in a table of counts (MNLI: mismatched).
         label: instead of the task's own.
         published: the column of the published table; default: the task's name.
     """
 
     task: str
     metric: str | None = None
+    split: str | None = None
     label: str | None = None
     published: str | None = None
 

@@ -1,6 +1,7 @@
 """Where a run keeps its files, and which of them say that it is finished."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,7 @@ class RunDirectory:
         others = (*self.path.glob("predictions-*.jsonl"), self.metrics, self.manifest, self.failure, self.checkpoint)
         for path in (self.results, self.delta, self.predictions, *others):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
         (self.path / "config.yaml").unlink(missing_ok=True)
 
     def write_predictions(self, rows: list[dict[str, Any]], split: str | None = None) -> Path:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hifi_cli.config import RunConfig
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.fast import NOISE, wants_bf16
 from hifi_cli.tasks import objectives
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.inputs import Example
@@ -43,16 +44,15 @@ class Engine:
         self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
         self.to_device()
-        on_gpu = self.accelerator.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        self.bf16 = self.config.precision == "bf16" or (self.config.precision == "auto" and on_gpu)
 
     def to_device(self) -> None:
         """Move the model, with whatever was added to it, to where it runs."""
         self.model.to(self.accelerator.device)
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Autocast to bf16, or nothing."""
-        return torch.autocast(self.accelerator.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
+        """Autocast to bf16 on a GPU, or nothing: on a processor the model's layers see to it themselves."""
+        on_gpu = self.accelerator.device.type == "cuda"
+        return torch.autocast("cuda", dtype=torch.bfloat16) if on_gpu and wants_bf16(self.config.precision) else nullcontext()
 
     def logits(self, examples: list[Example]) -> Tensor:
         """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
@@ -75,6 +75,7 @@ class Engine:
         Args:
             extra_loss: a term of the parameters alone, added once.
         """
+        NOISE.reseed()
         shared = self.model is not self.encoder.model  # wrapped by DDP; otherwise every process computes the whole
         world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if shared else (1, 0)
         mine = list(range(len(examples)))[rank::world]

@@ -20,7 +20,7 @@ from hifi_cli.runs.stopping import Stopping
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.inputs import Example
 
-Log = Callable[[dict[str, Any]], None]
+Log = Callable[[dict[str, Any], bool], None]  # a line, and whether it is one from before a resumption told again
 
 
 class Diverged(Exception):
@@ -163,7 +163,7 @@ def fit(
 
     def note(line: dict[str, Any]) -> None:
         progress.lines.append(line)
-        log(line)
+        log(line, False)
 
     def save() -> None:
         if checkpoint and current and accelerator.is_main_process:
@@ -184,7 +184,7 @@ def fit(
         survey(phases[0])
         current = stretch(0)
     for line in progress.lines:
-        log(line)
+        log(line, True)
 
     running = torch.tensor(progress.running, device=accelerator.device)
     with Stopping(accelerator, save) as stopping:

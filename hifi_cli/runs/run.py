@@ -1,8 +1,8 @@
 """One run, from its configuration to results.json."""
 
-import json
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
 from hifi_cli.runs.engine import Engine
 from hifi_cli.runs.loop import Diverged, fit
+from hifi_cli.runs.watch import Watch
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.batches import training_order
@@ -87,11 +88,18 @@ def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | Non
 
 
 def run(
-    config: RunConfig, workspace: Workspace, *, force: bool = False, resume: bool = True, auto_batch: bool = False
+    config: RunConfig,
+    workspace: Workspace,
+    *,
+    force: bool = False,
+    resume: bool = True,
+    auto_batch: bool = False,
+    report_to: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
     Args:
+        report_to: trackers that get the log lines too; see `hifi_cli.runs.trackers`.
         auto_batch: compute a batch that does not fit in memory in more parts.
 
     Returns:
@@ -106,7 +114,7 @@ def run(
     make_directory(directory.path)
     with locked(directory.lock, wait=False) if processes.is_main() else nullcontext(True) as had:
         before = processes.from_main(lambda: _before(config, workspace, directory, had, force, resume))
-        return before or _train(config, workspace, directory, auto_batch)
+        return before or _train(config, workspace, directory, auto_batch, report_to)
 
 
 def _before(
@@ -144,7 +152,9 @@ def summary(results: dict[str, Any]) -> str:
     return f"{results['primary_metric']} {100 * score:.2f} ({which}){marks}"
 
 
-def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, auto_batch: bool) -> dict[str, Any]:
+def _train(
+    config: RunConfig, workspace: Workspace, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]
+) -> dict[str, Any]:
     heads = chosen_heads(config, workspace)
     splits = split_examples(config, workspace)
     prepared = prepare(config, workspace, heads)
@@ -184,7 +194,7 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, aut
         "limited": config.limit is not None,
     }
     try:
-        progress, results["params"] = _fit(prepared, splits, directory, checkpoint)
+        progress, results["params"] = _fit(prepared, splits, directory, checkpoint, report_to)
     except Diverged as error:
         results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
         results["params"] = count_parameters(prepared)
@@ -219,7 +229,7 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory, aut
 
 
 def _fit(
-    prepared: Prepared, splits: Splits, directory: RunDirectory, checkpoint: Checkpoint
+    prepared: Prepared, splits: Splits, directory: RunDirectory, checkpoint: Checkpoint, report_to: Sequence[str]
 ) -> tuple[Progress, dict[str, int]]:
     """Train, store the delta that is reported, and leave the model in that state.
 
@@ -227,20 +237,6 @@ def _fit(
         How far the run came, and the parameters of its last phase.
     """
     engine, task, method, config = prepared.engine, prepared.task, prepared.method, prepared.engine.config
-    if processes.is_main():
-        directory.metrics.unlink(missing_ok=True)
-
-    def write_line(line: dict[str, Any]) -> None:
-        if not processes.is_main():
-            return
-        with directory.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        if "epoch" in line:
-            score = f"{task.primary} {100 * line[task.primary]:.2f}"
-            logger.info(f"{name(config)}: epoch {line['epoch']} of {config.epochs}, {score}")
-        else:
-            logger.debug(f"{name(config)}: step {line['step']}, loss {line['loss']:.4f}")
-
     def evaluate() -> tuple[float, float, dict[str, Any]]:
         reported = measure(prepared, splits.reported) | measure_further(prepared, splits)
         if splits.choosing is splits.reported:
@@ -248,16 +244,18 @@ def _fit(
         choosing = measure(prepared, splits.choosing)
         return choosing[task.primary], reported[task.primary], {**reported, "choosing": choosing[task.primary]}
 
+    lengths = [len(example) for example in splits.train]
     try:
-        progress, kept = fit(
-            engine,
-            method,
-            splits.train,
-            evaluate=evaluate,
-            log=write_line,
-            surveyed=splits.surveyed,
-            checkpoint=checkpoint,
-        )
+        with Watch(name(config), config, task.primary, lengths, directory, report_to) as watch:
+            progress, kept = fit(
+                engine,
+                method,
+                splits.train,
+                evaluate=evaluate,
+                log=watch,
+                surveyed=splits.surveyed,
+                checkpoint=checkpoint,
+            )
     except (KeyboardInterrupt, Terminated):
         if directory.checkpoint.is_file():
             logger.warning(f"{name(config)}: stopped; the same command goes on from its checkpoint")

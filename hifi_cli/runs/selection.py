@@ -13,10 +13,9 @@ from hifi_cli.config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, read_json, safe_name, sealed, write_json
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.runs import processes, provenance
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.scoring.correlation import head_correlation
-from hifi_cli.scoring.richness import information_richness
 from hifi_cli.scoring.selection import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.inputs import Example, single_sequences
@@ -184,46 +183,25 @@ def sample(examples: list[Example], number: int, seed: int) -> list[Example]:
     return [examples[index] for index in torch.randperm(len(examples), generator=generator)[:number].tolist()]
 
 
-@torch.inference_mode()
 def score_examples(
     encoder: Encoder, examples: list[Example], pad: dict[str, int], xi: float, batch_size: int = 32
 ) -> tuple[Tensor, Tensor]:
-    """Richness and correlation of every head for every example: one forward pass per batch, all layers together.
+    """Richness and correlation of every head for every example.
 
     Returns:
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the examples' order.
     """
-    captured: list[Tensor] = [torch.empty(0)] * encoder.num_layers
-
-    def capture(layer: int) -> Any:
-        def hook(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            captured[layer] = inputs[0]
-
-        return encoder.output_projection(layer).register_forward_pre_hook(hook)
-
-    device = next(encoder.model.parameters()).device
-    encoder.model.eval()
     shape = (len(examples), encoder.num_layers, encoder.num_heads)
     richness = torch.zeros(shape, dtype=torch.int64)
     correlation = torch.zeros((*shape, encoder.num_heads), dtype=torch.float64)
-    hooks = [capture(layer) for layer in range(encoder.num_layers)]
-    try:
-        for indices in _batches(examples, batch_size):
-            padded = collate([examples[index] for index in indices], pad)
-            batch = {name: values.to(device) for name, values in padded.items()}
-            encoder.base(**batch)
-            real = batch["attention_mask"].bool()
-            for layer, joined in enumerate(captured):
-                outputs = joined.unflatten(-1, (encoder.num_heads, encoder.head_size)).transpose(1, 2)
-                richness[indices, layer] = information_richness(outputs, real, xi).cpu()
-                correlation[indices, layer] = head_correlation(outputs, real).cpu()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    order = list(_batches(examples, batch_size))
+    batches = (collate([examples[index] for index in indices], pad) for indices in order)
+    for indices, (i, r) in zip(order, score_batches(encoder, batches, xi), strict=True):
+        richness[indices], correlation[indices] = i, r
     return richness, correlation
 
 
-def _silent(_: dict[str, Any]) -> None:
+def _silent(_: dict[str, Any], __: bool) -> None:
     """Warm steps are not logged."""
 
 

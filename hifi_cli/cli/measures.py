@@ -1,0 +1,26 @@
+"""What must be measured before a table that is not about finished runs can be printed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hifi_cli.reports.spec import TableSpec
+
+
+def of(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -> dict[str, Any]:
+    """The measurements a table prints: those of each row's method, or of each column's task; none for other tables."""
+    if spec.kind == "costs":
+        from hifi_cli.runs import costs
+
+        names = [row.method for row in spec.rows if row.method]
+        return {
+            name: costs.measure(name, protocol=spec.protocol, backbone=spec.backbone, results_dir=results_dir)
+            for name in names
+        }
+    if spec.kind == "statistics":
+        from hifi_cli.tasks import statistics
+
+        names = list(dict.fromkeys(column.task for column in spec.columns))
+        found = statistics.collect(names, data_dir=data_dir, results_dir=results_dir)
+        return {name: {one.split: {"rows": one.rows, "official": one.official} for one in found[name]} for name in names}
+    return {}

@@ -1,0 +1,52 @@
+"""HiFi's table 1 measured, and table 4 counted."""
+
+import json
+from pathlib import Path
+
+import pytest
+from formulas import Shape, trained
+
+from hifi_cli import registry
+from hifi_cli.runs import costs
+
+
+def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypatch):
+    monkeypatch.setattr(costs, "ROUNDS", 1)
+    monkeypatch.setattr(costs, "TOKENS", 16)
+    rows = ["full-ft", "lora", "adapter", "diff-pruning", "hifi-layerwise", "hifi-midtop", "prefix-tuning"]
+    Path("mine.yaml").write_text(
+        f"description: mine\nkind: costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n"
+    )
+    answer = hifi("table", "mine.yaml", "--format", "json")
+    assert answer.code == 0, answer.err
+    found = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/costs").rglob("*.json")}
+    assert found.keys() == set(rows)
+    plain = found["full-ft"]
+    shape = Shape(2, 4, 32, 48, 0)
+    assert plain["stored_bytes"] == pytest.approx(plain["plain_bytes"], rel=0.2)
+    assert (plain["added_in_training"], plain["added_in_result"], plain["modules_added"]) == (0, 0, 0)
+    assert (found["lora"]["added_in_training"], found["lora"]["added_in_result"]) == (trained("lora", shape), 0)
+    adapter = trained("adapter", shape) - shape.norms
+    assert (found["adapter"]["added_in_training"], found["adapter"]["added_in_result"]) == (adapter, adapter)
+    assert found["adapter"]["modules_added"] == 2 * 2 * 2
+    assert found["diff-pruning"]["added_in_training"] > plain["total"]
+    assert found["diff-pruning"]["added_in_result"] == 0
+    assert (found["hifi-layerwise"]["added_in_training"], found["hifi-layerwise"]["modules_added"]) == (0, 0)
+    saved = found["hifi-layerwise"]["stored_bytes"] - found["hifi-midtop"]["stored_bytes"]
+    assert saved == pytest.approx(4 * trained("hifi-midtop", shape), rel=0.1)
+    assert all(one["latency"] > 0 for one in found.values())
+    assert "already" not in answer.err and hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
+
+
+def test_every_table_of_both_papers_is_there(hifi):
+    papers = {*(f"hifi-{number}" for number in range(1, 7)), "hifi-2-fewshot", *(f"ehft-{number}" for number in range(1, 5))}
+    assert papers <= set(registry.names("tables"))
+
+
+def test_table_4_counts_the_data_at_hand(hifi, data):
+    answer = hifi("table", "hifi-4", "--data-dir", data, "--published", "--format", "json")
+    assert answer.code == 0, answer.err
+    table = json.loads(answer.out)
+    text = json.dumps(table)
+    assert '"48"' in text and "2,490" in text
+    assert "not the official count, 2,490" in text
