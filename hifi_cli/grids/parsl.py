@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from hifi_cli.config import Section, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.grids.grid import Outcome
 from hifi_cli.grids.jobs import Job, Places
+
+_STOP_SECONDS = 20
 
 
 class SiteSpec(Section):
@@ -56,6 +59,7 @@ class ParslEngine:
         # No retries of Parsl's own: the scheduler knows which cells are left of a job that was lost.
         config = parsl.Config(executors=[executor], run_dir=str(run_dir), retries=0, strategy="simple", strategy_period=1)
         self._kernel = parsl.load(config)
+        self._provider = provider
         self._app = parsl.bash_app(command_line)
 
     @staticmethod
@@ -75,8 +79,12 @@ class ParslEngine:
         return ended
 
     def stop(self) -> None:
-        """Cancel the blocks; their processes are told to stop by whoever runs them."""
-        self.close()
+        """Cancel the blocks, whose scheduler tells the processes in them to stop; what Parsl then does not end is left."""
+        ending = threading.Thread(target=self.close, daemon=True)
+        ending.start()
+        ending.join(_STOP_SECONDS)
+        if ending.is_alive():  # its interchange got the same signal first, and will not answer
+            self._provider.cancel(list(self._provider.resources))
 
     def close(self) -> None:
         """Give the blocks back."""
