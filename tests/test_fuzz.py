@@ -53,7 +53,7 @@ def at_most_one_line(answer):
     """A refusal is one line and a documented exit code."""
     assert answer.code in (0, 2, 3), (answer.code, answer.err)
     assert "Traceback" not in answer.err
-    assert "unexpected" not in answer.err
+    assert "hifi: unexpected" not in answer.err
     if answer.code:
         said = [line for line in answer.err.splitlines() if line.startswith("hifi: ")]
         assert len(said) == 1, answer.err

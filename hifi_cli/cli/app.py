@@ -58,7 +58,7 @@ def main() -> None:
         if debug:
             traceback.print_exc()
         if options.is_first_process() or isinstance(error, RunFailed):  # the others of a run meet the same
-            print(f"hifi: {' '.join(str(error).split())}", file=sys.stderr)
+            _say(f"hifi: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _fail("hifi: interrupted", 130)
@@ -88,5 +88,10 @@ def _terminate(_: int, __: FrameType | None) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    print(" ".join(message.split()), file=sys.stderr)
+    _say(message)
     sys.exit(code)
+
+
+def _say(message: str) -> None:
+    line = " ".join(message.split())
+    print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)  # arguments need not be UTF-8

@@ -2,6 +2,8 @@
 
 import os
 import shlex
+import sys
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,8 @@ from hifi_cli.config import Section, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.grids.grid import Outcome
 from hifi_cli.grids.jobs import Job, Places
+
+_STOP_SECONDS = 20
 
 
 class SiteSpec(Section):
@@ -50,9 +54,12 @@ class ParslEngine:
             raise UsageError(f"site {site}: {error}") from None
         blocks, nodes = getattr(provider, "max_blocks", 1), getattr(provider, "nodes_per_block", 1)
         self.processes = int(blocks * nodes * (spec.executor.get("max_workers_per_node") or 1))
+        # Parsl starts its own scripts by name, and they lie beside this interpreter, activated or not.
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         # No retries of Parsl's own: the scheduler knows which cells are left of a job that was lost.
         config = parsl.Config(executors=[executor], run_dir=str(run_dir), retries=0, strategy="simple", strategy_period=1)
         self._kernel = parsl.load(config)
+        self._provider = provider
         self._app = parsl.bash_app(command_line)
 
     @staticmethod
@@ -72,8 +79,12 @@ class ParslEngine:
         return ended
 
     def stop(self) -> None:
-        """Cancel the blocks; their processes are told to stop by whoever runs them."""
-        self.close()
+        """Cancel the blocks, whose scheduler tells the processes in them to stop; what Parsl then does not end is left."""
+        ending = threading.Thread(target=self.close, daemon=True)
+        ending.start()
+        ending.join(_STOP_SECONDS)
+        if ending.is_alive():  # its interchange got the same signal first, and will not answer
+            self._provider.cancel(list(self._provider.resources))
 
     def close(self) -> None:
         """Give the blocks back."""
