@@ -36,7 +36,7 @@ test-real: $(READY)
 
 # Writes the JSON Schemas that the YAMLs name, after a change of what a YAML may say.
 schema: $(READY)
-	for kind in backbones config grids methods protocols published sites tables tasks; do \
+	for kind in backbones config figures grids methods protocols published sites tables tasks; do \
 		$(BIN)/hifi ls schema $$kind > configs/schema/$$kind.json || exit 1; \
 	done
 

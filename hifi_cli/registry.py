@@ -11,7 +11,7 @@ import yaml
 
 from hifi_cli.errors import MissingError, UsageError
 
-KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "published", "grids", "sites")
+KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "grids", "sites")
 _MOST_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
 
 

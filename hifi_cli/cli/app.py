@@ -8,7 +8,22 @@ from types import FrameType
 import typer
 
 from hifi_cli import __version__
-from hifi_cli.cli import compare, cp, evaluate, export, grid, ls, options, predict, report, score, select, table, train
+from hifi_cli.cli import (
+    compare,
+    cp,
+    evaluate,
+    export,
+    figure,
+    grid,
+    ls,
+    options,
+    predict,
+    report,
+    score,
+    select,
+    table,
+    train,
+)
 from hifi_cli.errors import HifiError, RunFailed, Terminated
 
 app = typer.Typer(
@@ -42,6 +57,7 @@ app.command("grid")(grid.grid)
 app.command("table")(table.table)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
+app.command("figure")(figure.figure)
 app.command("export")(export.export)
 app.command("ls")(ls.ls)
 app.command("cp")(cp.cp)

@@ -18,10 +18,7 @@ def complete(incomplete: str) -> list[str]:
 
 def cp(
     name: Annotated[
-        str,
-        typer.Argument(
-            help="A task, method, backbone, protocol or table; tasks/rte where a name is shared.", autocompletion=complete
-        ),
+        str, typer.Argument(help="A name that hifi ls lists; tasks/rte where several kinds share it.", autocompletion=complete)
     ],
     dest: Annotated[Path, typer.Argument(help="A file or directory.")],
     debug: options.Debug = False,

@@ -14,6 +14,7 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of co
     "backbones": "pretrained encoders",
     "protocols": "how a paper runs its experiments",
     "tables": "tables of the papers, for hifi table",
+    "figures": "figures of the papers, for hifi figure",
     "published": "the papers' printed numbers",
     "grids": "sets of runs, for hifi grid",
     "sites": "machines that a grid can use",

@@ -6,7 +6,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.registry import nearest
 
 FOLDER = "schema"  # of `configs/`, one file per kind, written by `hifi ls schema KIND`
-KINDS = ("backbones", "config", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
+KINDS = ("backbones", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
 
 
 def of(kind: str) -> dict[str, Any]:
@@ -19,6 +19,7 @@ def of(kind: str) -> dict[str, Any]:
     from hifi_cli.grids import parsl
     from hifi_cli.grids import spec as grids
     from hifi_cli.reports import kinds, published
+    from hifi_cli.reports.figures import spec as figures
     from hifi_cli.tasks import spec
 
     if kind not in KINDS:
@@ -26,6 +27,7 @@ def of(kind: str) -> dict[str, Any]:
     models: dict[str, list[Any]] = {
         "backbones": [config.BackboneConfig],
         "config": [config.RunConfig],
+        "figures": [figures.FigureSpec],
         "grids": [grids.GridSpec],
         "methods": [config.MethodSpec],
         "protocols": [config.ProtocolSpec],

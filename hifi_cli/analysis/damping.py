@@ -1,0 +1,38 @@
+"""PageRank's iterations and time against the damping factor d (HiFi, figure 6, right)."""
+
+import time
+
+import numpy as np
+
+from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.config import Section
+from hifi_cli.runs import selection
+from hifi_cli.scoring.ranking import RANKINGS
+
+
+class Settings(Section):
+    """`dampings`: values of d; `repeats`: of each timing, of which the shortest counts."""
+
+    dampings: list[float] = [round(0.05 * number, 2) for number in range(1, 20)]
+    repeats: int = 20
+
+
+def compute(asked: Request) -> Points:
+    """Steps to convergence and seconds, one row per task, damping factor and layer."""
+    rows: list[Row] = []
+    for task in asked.spec.tasks:
+        config = asked.config(task)
+        found, _ = selection.scores(config, asked.workspace)
+        rank, epsilon = RANKINGS[config.heads.rank], config.heads.epsilon
+        for damping in asked.settings.dampings:
+            for layer in range(found["num_layers"]):
+                richness, correlation = (np.array(found[key][layer]) for key in ("richness", "correlation"))
+                seconds = []
+                for _ in range(asked.settings.repeats):
+                    began = time.perf_counter()
+                    ranked = rank(richness, correlation, damping, epsilon)
+                    seconds.append(time.perf_counter() - began)
+                place = {"task": task, "damping": damping, "layer": layer}
+                rows.append({**place, "iterations": ranked.iterations, "seconds": min(seconds)})
+    heads = asked.config(asked.spec.tasks[0]).heads
+    return Points(rows, [f"ranking {heads.rank}, bound {heads.epsilon:g}; time of one layer, the shortest of several"])

@@ -1,0 +1,195 @@
+"""Loss contours and training trajectories (HiFi, figure 7), after Li et al. (NeurIPS 2018)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from torch import Tensor, nn
+
+from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.observe import Watcher, train
+from hifi_cli.config import Section
+from hifi_cli.reports.spec import label_of
+from hifi_cli.runs import selection
+from hifi_cli.runs.engine import Engine
+from hifi_cli.runs.run import Prepared, Splits, split_examples
+from hifi_cli.tasks.inputs import Example
+
+Floats = NDArray[np.float64]
+Direction = list[Tensor]
+
+
+class Settings(Section):
+    """How the surface is cut.
+
+    Attributes:
+        shots: rows per class of each regime; null: the full training set.
+        few_shot_epochs: where the training set is one batch, so that an epoch is one step.
+        plane: `pca`: through the trajectory's two principal directions; `random`: two filter-normalised random directions
+            around the trained model, the only ones in which the flatness of two models may be compared.
+        points: of the grid, in each direction.
+        reach: half the width of a random plane; 1 moves every filter by its own norm.
+        examples: of those trained on, at most, on which the loss is measured.
+        snapshots: of the weights on the way.
+        seed: draws the random directions and the examples.
+    """
+
+    shots: list[int | None] = [None, 16]
+    few_shot_epochs: int = 50
+    plane: Literal["pca", "random"] = "pca"
+    points: int = 21
+    reach: float = 1.0
+    examples: int = 64
+    snapshots: int = 20
+    seed: int = 0
+
+
+@dataclass
+class _Trajectory(Watcher):
+    """Keeps the trained weights at even distances on the way, the first and the last ones too."""
+
+    snapshots: int
+    kept: list[tuple[int, Direction]] = field(default_factory=list)
+    _trained: list[nn.Parameter] = field(default_factory=list)
+    _steps: frozenset[int] = frozenset()
+
+    def begin(self, prepared: Prepared, splits: Splits) -> None:
+        config = prepared.engine.config
+        steps = config.epochs * -(-len(splits.train) // config.batch_size)
+        self._steps = frozenset(np.linspace(0, steps, self.snapshots + 1).round().astype(int).tolist())
+        self._trained = list(prepared.method.trained(prepared.encoder.model).values())
+        self._keep(0)
+
+    def weights(self, model: nn.Module, stage: int, step: int) -> None:  # noqa: ARG002
+        if step in self._steps:
+            self._keep(step)
+
+    def _keep(self, step: int) -> None:
+        self.kept.append((step, [parameter.detach().cpu().clone() for parameter in self._trained]))
+
+
+def compute(asked: Request) -> Points:
+    """One row per grid point (`part` contour: x, y, loss) and, in a `pca` plane, per snapshot (`part` trajectory: x, y, step).
+
+    `moved` says which weights the plane moves: those the method trains, or all of the model's. `share_x` and `share_y` are
+    what the two directions explain of the trajectory's variance.
+    """
+    rows: list[Row] = []
+    for task in asked.spec.tasks:
+        for shots in asked.settings.shots:
+            for method in asked.spec.methods:
+                few = {"shots": shots, "epochs": asked.settings.few_shot_epochs}
+                config = asked.config(task, method, extra=few if shots else {})
+                trajectory = _Trajectory(asked.settings.snapshots)
+                prepared = train(config, asked.workspace, trajectory)
+                seen = split_examples(config, asked.workspace).train
+                examples = selection.sample(seen, asked.settings.examples, asked.settings.seed)
+                regime = f"{shots}-shot" if shots else "full-shot"
+                place = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
+                cut = _principal(asked.settings, prepared, trajectory, examples) if asked.settings.plane == "pca" else (
+                    _random(asked.settings, prepared, examples)
+                )
+                rows += [{**place, **row} for row in cut]
+    return Points(rows, [f"loss of up to {asked.settings.examples} training examples, dropout off; one seed"])
+
+
+def _principal(settings: Settings, prepared: Prepared, trajectory: _Trajectory, examples: list[Example]) -> Iterator[Row]:
+    engine, model = prepared.engine, prepared.encoder.model
+    moved = list(prepared.method.trained(model).values())
+    directions, places, shares = principal_plane([weights for _, weights in trajectory.kept])
+    common = {"moved": "trained", "share_x": shares[0], "share_y": shares[1]}
+    for (step, _), (x, y) in zip(trajectory.kept, places, strict=True):
+        yield {**common, "part": "trajectory", "x": x, "y": y, "step": step, "loss": None}
+    axes = [_axis(places[:, axis], settings.points) for axis in (0, 1)]
+    for x, y, loss in surface(engine, moved, directions, axes, examples):
+        yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
+
+
+def _random(settings: Settings, prepared: Prepared, examples: list[Example]) -> Iterator[Row]:
+    engine, encoder, method = prepared.engine, prepared.encoder, prepared.method
+    axis = np.linspace(-settings.reach, settings.reach, settings.points)
+    trained = method.trained(encoder.model)
+    everything = len(trained) == len(list(encoder.model.parameters()))
+    planes = {"all": trained} if everything else {"trained": trained, "all": {}}
+    for moved, parameters in planes.items():
+        if not parameters:
+            method.merge(encoder)
+            parameters = dict(encoder.model.named_parameters())
+        weights = list(parameters.values())
+        draws = torch.Generator().manual_seed(settings.seed)
+        directions = [filter_normalised(weights, draws) for _ in range(2)]
+        for x, y, loss in surface(engine, weights, directions, [axis, axis], examples):
+            yield {"moved": moved, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
+
+
+def principal_plane(snapshots: Sequence[Direction]) -> tuple[list[Direction], Floats, Floats]:
+    """The plane through the last weights that holds most of the way to them.
+
+    Returns:
+        Two orthonormal directions, the snapshots' places [snapshots, 2] with the last at the origin, and the shares of
+        the variance that the directions explain.
+    """
+    flat = torch.stack([torch.cat([weight.flatten() for weight in weights]) for weights in snapshots]).numpy()
+    way = flat - flat[-1]
+    found = PCA(2, svd_solver="full").fit(way)
+    shapes = [weight.shape for weight in snapshots[-1]]
+    sizes = [shape.numel() for shape in shapes]
+    directions = [
+        [part.view(shape) for part, shape in zip(torch.from_numpy(component).split(sizes), shapes, strict=True)]
+        for component in found.components_
+    ]
+    places: Floats = (way @ found.components_.T).astype(np.float64)
+    return directions, places, found.explained_variance_ratio_.astype(np.float64)
+
+
+def filter_normalised(weights: Sequence[Tensor], draws: torch.Generator) -> Direction:
+    """A random direction of which every filter (row of a matrix) has the norm of the weights' own; none in vectors.
+
+    Biases and LayerNorms stay where they are, as in Li et al.: the loss is not invariant to their scale.
+    """
+    direction = []
+    for weight in weights:
+        drawn = torch.randn(weight.shape, generator=draws)
+        if weight.dim() < 2:
+            direction.append(torch.zeros_like(drawn))
+            continue
+        scale = weight.detach().cpu().flatten(1).norm(dim=1) / drawn.flatten(1).norm(dim=1)
+        direction.append(drawn * scale.view(-1, *[1] * (weight.dim() - 1)))
+    return direction
+
+
+@torch.no_grad()
+def surface(
+    engine: Engine, weights: Sequence[Tensor], directions: Sequence[Direction], axes: Sequence[Floats], examples: list[Example]
+) -> Iterator[tuple[float, float, float]]:
+    """The mean loss at weights + x * first direction + y * second, for every x and y; leaves the weights as they were."""
+    engine.model.eval()
+    start = [weight.detach().clone() for weight in weights]
+    first, second = ([part.to(weight.device) for part, weight in zip(one, weights, strict=True)] for one in directions)
+    try:
+        for x in axes[0]:
+            for y in axes[1]:
+                for weight, origin, along, across in zip(weights, start, first, second, strict=True):
+                    weight.copy_(origin + float(x) * along + float(y) * across)
+                yield float(x), float(y), mean_loss(engine, examples)
+    finally:
+        for weight, origin in zip(weights, start, strict=True):
+            weight.copy_(origin)
+
+
+def mean_loss(engine: Engine, examples: list[Example]) -> float:
+    """The task's loss, mean over examples."""
+    size = engine.config.eval_batch_size
+    parts: list[Any] = [examples[at : at + size] for at in range(0, len(examples), size)]
+    return sum(float(engine.loss(part)) for part in parts) / len(examples)
+
+
+def _axis(places: Floats, points: int) -> Floats:
+    """From one end of the trajectory to the other, and a quarter of its length beyond."""
+    low, high = float(places.min()), float(places.max())
+    margin = 0.25 * max(high - low, 1e-6)
+    return np.linspace(low - margin, high + margin, points)

@@ -1,0 +1,83 @@
+"""How fast the singular values of a head's output add up (HiFi, figure 5)."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.config import Section
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import selection
+from hifi_cli.scoring.richness import singular_values
+from hifi_cli.tasks.batches import collate, evaluation_order
+from hifi_cli.tasks.inputs import Example, single_sequences
+
+
+class Settings(Section):
+    """`layers`: how many, evenly from the first to the last; `seed`: draws the head shown of each."""
+
+    layers: int = 4
+    seed: int = 0
+
+
+def compute(asked: Request) -> Points:
+    """Share of the sum that the first t singular values carry, mean and deviation over the samples.
+
+    One row per task, layer, head and t.
+    """
+    rows: list[Row] = []
+    for task in asked.spec.tasks:
+        config = asked.config(task)
+        pretrained = asked.workspace.pretrained(config)
+        encoder = Encoder(pretrained.model)
+        draws = np.random.default_rng(asked.settings.seed)
+        layers = np.unique(np.linspace(0, encoder.num_layers - 1, asked.settings.layers).round().astype(int)).tolist()
+        shown = {layer: int(draws.integers(encoder.num_heads)) for layer in layers}
+        train = asked.workspace.examples(config, "train", config.scoring.max_length)
+        examples = single_sequences(selection.sample(train, config.scoring.samples, config.scoring.seed))
+        shares = cumulative_shares(encoder, examples, selection.padding(pretrained.tokenizer), shown)
+        for layer, found in shares.items():
+            for t, (mean, deviation) in enumerate(zip(found.mean(0), found.std(0), strict=True), 1):
+                rows.append({"task": task, "layer": layer, "head": shown[layer], "t": t, "mean": mean, "std": deviation})
+    samples = asked.config(asked.spec.tasks[0]).scoring.samples
+    return Points(rows, [f"one head of each layer, drawn at random; mean over {samples} samples, shade: standard deviation"])
+
+
+@torch.inference_mode()
+def cumulative_shares(
+    encoder: Encoder, examples: list[Example], pad: dict[str, int], shown: dict[int, int], batch_size: int = 32
+) -> dict[int, NDArray[np.float64]]:
+    """The share of the singular values' sum in the first t, for one head of some layers.
+
+    Args:
+        shown: the head of each layer.
+
+    Returns:
+        By layer: [examples, head size], 1 beyond a sample's tokens.
+    """
+    encoder.model.eval()
+    device = next(encoder.model.parameters()).device
+    captured: dict[int, Tensor] = {}
+    shares = {layer: np.ones((len(examples), encoder.head_size)) for layer in shown}
+
+    def keep(layer: int) -> torch.utils.hooks.RemovableHandle:
+        def hook(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            captured[layer] = inputs[0]
+
+        return encoder.output_projection(layer).register_forward_pre_hook(hook)
+
+    hooks = [keep(layer) for layer in shown]
+    try:
+        for indices in evaluation_order([len(example) for example in examples], batch_size):
+            batch = {name: values.to(device) for name, values in collate([examples[i] for i in indices], pad).items()}
+            encoder.base(**batch)
+            for layer, head in shown.items():
+                output = captured[layer].unflatten(-1, (encoder.num_heads, encoder.head_size))[:, None, :, head]
+                sigma = singular_values(output, batch["attention_mask"].bool())[:, 0]
+                share = sigma.cumsum(-1) / sigma.sum(-1, keepdim=True)
+                shares[layer][indices, : share.shape[-1]] = share.cpu().numpy()
+    finally:
+        for handle in hooks:
+            handle.remove()
+    return shares

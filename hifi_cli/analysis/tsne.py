@@ -1,0 +1,114 @@
+"""The hidden features of task heads after different beginnings, in two dimensions (EH-FT, figure 4)."""
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.manifold import TSNE
+from sklearn.metrics import silhouette_score
+from torch import Tensor
+
+from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.observe import Watcher, train
+from hifi_cli.config import RunConfig, Section
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import head_names
+from hifi_cli.models.heads import HeadedEncoder
+from hifi_cli.reports.spec import label_of
+from hifi_cli.runs import selection
+from hifi_cli.runs.engine import Engine
+from hifi_cli.runs.loop import phase_ends
+from hifi_cli.runs.run import chosen_heads, prepare, split_examples
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks import metrics
+from hifi_cli.tasks.batches import evaluation_order
+from hifi_cli.tasks.inputs import Example, rows_of
+
+
+class Settings(Section):
+    """`examples` of each split at most; `perplexity` and `seed` of t-SNE."""
+
+    examples: int = 300
+    perplexity: float = 30.0
+    seed: int = 0
+
+
+def compute(asked: Request) -> Points:
+    """One row per task, head, split and example: its place and label, and the head's accuracy and silhouette on the split.
+
+    Every head reads the pretrained backbone, as at the beginning of full fine-tuning. Both splits share one map.
+
+    Raises:
+        UsageError: the task has no classes, or its head no hidden layer of EH-FT's kind.
+    """
+    rows: list[Row] = []
+    for task in asked.spec.tasks:
+        for method in asked.spec.methods:
+            rows += _map(asked, asked.config(task, method))
+    return Points(rows, ["every head reads the pretrained backbone; training and development examples share one map"])
+
+
+def _map(asked: Request, config: RunConfig) -> list[Row]:
+    task = asked.workspace.task(config.task)
+    if task.kind != "classification" or config.head.kind != "mlp":
+        raise UsageError(f"the features of EH-FT's head are shown: {task.label} with head.kind=mlp and classes is wanted")
+    engine = with_trained_head(config, asked.workspace)
+    splits = split_examples(config, asked.workspace)
+    parts = {"train": splits.train[: asked.settings.examples], "dev": splits.reported[: asked.settings.examples]}
+    hidden, logits = hidden_features(engine, [one for part in parts.values() for one in part])
+    perplexity = min(asked.settings.perplexity, (len(hidden) - 1) / 3)
+    places = TSNE(perplexity=perplexity, random_state=asked.settings.seed, init="pca").fit_transform(hidden)
+    rows, at = [], 0
+    for split, examples in parts.items():
+        inside = slice(at, at := at + len(examples))
+        labels = [int(example.row.label or 0) for example in examples]
+        predicted = metrics.predictions_of(task, examples, logits[inside])
+        score = metrics.compute(task, rows_of(examples), predicted)[task.primary]
+        apart = float(silhouette_score(hidden[inside], labels)) if len(set(labels)) > 1 else math.nan
+        for (x, y), label in zip(places[inside], labels, strict=True):
+            place = {"task": config.task, "method": config.method, "head": _head(config), "split": split}
+            shown = {"x": float(x), "y": float(y), "label": task.labels[label]}
+            rows.append({**place, **shown, "score": score, "metric": task.primary, "silhouette": apart})
+    return rows
+
+
+def _head(config: RunConfig) -> str:
+    return label_of("methods", config.stage1.method) if config.stage1 else "Random"
+
+
+def with_trained_head(config: RunConfig, workspace: Workspace) -> Engine:
+    """The pretrained backbone with the head that stage 1 of a two-stage method leaves; else with a fresh one."""
+    encoder, pretrained = workspace.encoder(config)
+    if config.stage1:
+        splits = split_examples(config, workspace)
+        phases = prepare(config, workspace, chosen_heads(config, workspace)).method.phases()
+        steps = config.epochs * math.ceil(len(splits.train) / config.batch_size)
+        stage1 = phase_ends(phases, steps)[-2]
+        trained = dict(train(config, workspace, Watcher(), most_steps=stage1).encoder.model.named_parameters())
+        with torch.no_grad():
+            for name in head_names(encoder):
+                encoder.model.get_parameter(name).copy_(trained[name])
+    return Engine(encoder, workspace.task(config.task), config, selection.padding(pretrained.tokenizer))
+
+
+@torch.inference_mode()
+def hidden_features(engine: Engine, examples: list[Example]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What goes into the head's last layer, and the logits.
+
+    Returns:
+        [examples, head width] and [examples, outputs].
+    """
+    assert isinstance(engine.encoder.model, HeadedEncoder)
+    engine.model.eval()
+    captured: list[Tensor] = []
+    handle = engine.encoder.model.head.output.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
+    hidden, logits = [np.zeros(0)] * len(examples), [np.zeros(0)] * len(examples)
+    try:
+        for batch in evaluation_order([len(example) for example in examples], engine.config.eval_batch_size):
+            found = engine.logits([examples[index] for index in batch])
+            for index, features, output in zip(batch, captured.pop(), found, strict=True):
+                hidden[index], logits[index] = features.double().cpu().numpy(), output.double().cpu().numpy()
+    finally:
+        handle.remove()
+    return np.stack(hidden), np.stack(logits)

@@ -1,0 +1,63 @@
+"""`hifi figure`: the papers' figures, and one of our own, from our own runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+
+def figure(
+    name: Annotated[
+        str, typer.Argument(help="A figure's name or YAML, or a CSV of one.", autocompletion=options.complete("figures"))
+    ],
+    overrides: options.Overrides = None,
+    tasks: options.Tasks = None,
+    backbone: options.Backbone = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="laptop or demo: a smaller size.", autocompletion=options.complete("protocols"))
+    ] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the figure's own: 1,2,3 or 1-5.")] = None,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = Path("results"),
+    out: Annotated[Path | None, typer.Option(help="The picture: .png, .pdf or .svg; default: a PNG beside the CSV.")] = None,
+    train: Annotated[bool, typer.Option("--train", help="Train the runs that are missing.")] = False,
+    print_commands: Annotated[bool, typer.Option("--print", help="Print the commands of the missing runs and stop.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.")] = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Compute what a figure shows, keep it as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
+    from hifi_cli.reports.figures import draw, spec
+
+    drawn_again = name.endswith(".csv")
+    words = [word for word in (protocol, backbone and Path(backbone).name, *options.names(tasks)) if word]
+    numbers = Path(name) if drawn_again else spec.csv_path(name, results_dir, words)
+    target = out or numbers.with_suffix(".png")
+    draw.check_format(target)
+    if not drawn_again:
+        wanted = spec.load(
+            name,
+            protocol=protocol,
+            backbone=backbone,
+            tasks=options.names(tasks),
+            seeds=options.parse_seeds(seeds) if seeds else None,
+        )
+        from hifi_cli.analysis import figure as analysis
+        from hifi_cli.analysis.needs import commands
+        from hifi_cli.runs.workspace import Workspace
+
+        workspace = Workspace(results_dir, data_dir)
+        kind, asked = analysis.request(wanted, workspace, given=tuple(overrides or ()), train=train)
+        if print_commands:
+            missing = [one for one in analysis.needs(kind, asked) if not one.is_there]
+            for command in commands(missing, data_dir):
+                print(command)
+            if not missing:
+                options.logger.info(f"{name}: no run is missing; what else it needs is computed here")
+            return
+        analysis.make(kind, asked, numbers, force=force)
+    draw.draw(numbers, target)
+    print(target)

@@ -1,0 +1,353 @@
+"""The numbers behind the figures, against independent computations."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import HEADS, HIDDEN, LAYERS, QUICK
+from safetensors.torch import load_file
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoTokenizer
+
+from hifi_cli.analysis import damping, figure, landscape, observe, ranking, singular_values, training, tsne, variants
+from hifi_cli.analysis.needs import commands, supply
+from hifi_cli.config import parse
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.export import export
+from hifi_cli.reports.figures.spec import FigureSpec
+from hifi_cli.runs import evaluate, selection
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.inputs import single_sequences
+
+
+@pytest.fixture
+def ask(encoders, workspace):
+    """Requests on the tiny BERT and data."""
+
+    def build(kind, settings=None, methods=("hifi-layerwise",), seeds=(1,), *words, train=False, task="rte"):
+        spec = FigureSpec(
+            description="d", kind=kind, tasks=[task], methods=list(methods), backbone=str(encoders["bert"]), seeds=list(seeds), settings=settings or {}
+        )
+        return figure.request(spec, workspace, given=(*QUICK, *words), train=train)
+
+    return build
+
+
+def compute(asked):
+    kind, request = asked
+    return kind.compute(request).rows
+
+
+def hidden_states(directory, rows):
+    """Every example's last hidden states by transformers alone."""
+    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()
+    with torch.inference_mode():
+        return [model(**tokenizer(*row.sequences[0], return_tensors="pt")).last_hidden_state[0] for row in rows]
+
+
+def test_richness_and_correlation_rows_are_the_scores(ask, workspace):
+    rows = compute(ask("richness", {"warm_steps": 2, "variants": ["ST", "SL"]}))
+    assert len(rows) == 2 * LAYERS * HEADS
+    stored = variants.scores(ask("richness")[1], "rte", "SL", 2)
+    found = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
+    assert found == {(layer, head): stored["richness"][layer][head] for layer in range(LAYERS) for head in range(HEADS)}
+    rows = compute(ask("correlation", {"warm_steps": 2, "variants": ["ST"]}))
+    for layer in range(LAYERS):
+        inside = [row for row in rows if row["layer"] == layer]
+        assert max(row["normalized"] for row in inside) == 1
+        assert all(row["correlation"] == 0 for row in inside if row["head"] == row["other"])
+
+
+def test_the_five_settings_are_the_papers(ask):
+    request = replace(ask("richness")[1], given=())  # the tests' own samples and batch size would have the last word
+
+    def config(name):
+        return request.config("rte", extra={**variants._STANDARD, "scoring.warm_steps": 2, **variants.VARIANTS[name]})
+
+    standard = config("ST")
+    assert (standard.batch_size, standard.learning_rate, standard.scoring.max_length, standard.scoring.samples) == (32, 2e-5, 128, 300)
+    assert config("BS").batch_size == 16
+    assert config("LR").learning_rate == 5e-5
+    assert config("SL").scoring.max_length == 64
+    assert config("SS").scoring.samples == 1000
+    assert config("PT").scoring.warm_steps == 0
+
+
+def test_robustness_against_scipy_and_itself(ask):
+    same = compute(ask("robustness", {"warm_steps": 0, "variants": ["ST", "BS"]}))
+    assert {round(row["value"], 12) for row in same} == {1.0}  # batch size does not act on a forward pass
+    asked = ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, ("hifi-layerwise",), (1,), "learning_rate=5e-3")
+    rows = compute(asked)
+    one, other = (variants.scores(asked[1], "rte", name, 6) for name in ("PT", "LR"))
+    for layer in range(LAYERS):
+        found = {row["measure"]: row["value"] for row in rows if row["layer"] == layer}
+        assert found["richness"] == pytest.approx(spearmanr(one["richness"][layer], other["richness"][layer]).statistic)
+    assert any(row["value"] < 1 for row in rows)
+
+
+def test_cumulative_shares_against_numpy(ask, workspace, encoders):
+    request = ask("singular-values", {"layers": 2})[1]
+    config = request.config("rte")
+    pretrained = workspace.pretrained(config)
+    encoder = Encoder(pretrained.model)
+    examples = single_sequences(workspace.examples(config, "train", 128)[:5])
+    shares = singular_values.cumulative_shares(encoder, examples, selection.padding(pretrained.tokenizer), {1: 2}, batch_size=3)[1]
+    for index, example in enumerate(examples):
+        kept = []
+        handle = encoder.output_projection(1).register_forward_pre_hook(lambda _, inputs, kept=kept: kept.append(inputs[0]))
+        with torch.no_grad():
+            encoder.base(**{name: torch.tensor([values]) for name, values in example.sequences[0].items()})
+        handle.remove()
+        size = HIDDEN // HEADS
+        sigma = np.linalg.svd(kept[0][0, :, 2 * size : 3 * size].double().numpy(), compute_uv=False)
+        expected = np.ones(size)
+        expected[: len(sigma)] = np.cumsum(sigma) / sigma.sum()
+        np.testing.assert_allclose(shares[index], expected, atol=1e-6)
+    rows = compute(ask("singular-values", {"layers": 2}))
+    assert {row["layer"] for row in rows} == {0, 1}
+    assert max(row["mean"] for row in rows) == pytest.approx(1)
+
+
+def test_damping_counts_the_rankings_own_iterations(ask, workspace):
+    asked = ask("damping", {"dampings": [0.1, 0.9], "repeats": 1})
+    rows = compute(asked)
+    found, _ = selection.scores(asked[1].config("rte"), workspace)
+    for row in rows:
+        layer = row["layer"]
+        ranked = damping.RANKINGS["pagerank"](np.array(found["richness"][layer]), np.array(found["correlation"][layer]), row["damping"], 1e-6)
+        assert row["iterations"] == ranked.iterations
+        assert row["seconds"] > 0
+
+
+def test_ranking_shows_a_flat_literal_reading_and_one_deaf_to_richness(ask):
+    rng = np.random.default_rng(0)
+    correlation = rng.random((12, 12))
+    correlation = correlation + correlation.T
+    np.fill_diagonal(correlation, 0)
+    richness, k, how = rng.random(12) + 1, 3, (0.5, 1e-9)
+    values = ranking._values({}, ranking.RANKINGS["pagerank-literal"](richness, correlation, *how), k)
+    assert np.ptp([row["value"] for row in values]) < 1e-6
+    overlaps = {(row["ranking"], row["with"]): row["value"] for row in ranking._overlaps({}, richness, correlation, how, k)}
+    top = set(np.argsort(-correlation.sum(1))[:k])
+    google = np.linalg.solve(np.eye(12) - 0.5 * (correlation / correlation.sum(1, keepdims=True)).T, np.full(12, 0.5 / 12))
+    assert overlaps["pagerank", "correlation"] == len(top & set(np.argsort(-google)[:k]))
+    others = ranking._overlaps({}, rng.random(12) + 1, correlation, how, k)
+    assert [row["value"] for row in others if (row["ranking"], row["with"]) == ("pagerank", "correlation")] == [overlaps["pagerank", "correlation"]]
+    rows = compute(ask("ranking", {"dampings": [0.5]}))
+    assert sum(row["panel"] == "values" for row in rows) == 5 * LAYERS * HEADS
+    assert sum(row["panel"] == "overlap" for row in rows) == 3 * 2 * LAYERS
+    assert all(sum(row["chosen"] for row in rows if row["panel"] == "values" and (row["ranking"], row["layer"]) == key) == 2 for key in {(row["ranking"], row["layer"]) for row in rows if row["panel"] == "values"})
+
+
+def test_principal_plane_against_numpy():
+    draws = torch.Generator().manual_seed(0)
+    snapshots = [[torch.randn(4, 3, generator=draws), torch.randn(5, generator=draws)] for _ in range(6)]
+    directions, places, shares = landscape.principal_plane(snapshots)
+    flat = np.stack([np.concatenate([part.numpy().ravel() for part in one]) for one in snapshots]).astype(np.float64)
+    centred = flat - flat.mean(0)
+    sigma, vectors = np.linalg.svd(centred, full_matrices=False)[1:]
+    np.testing.assert_allclose(shares, (sigma**2 / (sigma**2).sum())[:2], rtol=1e-4)
+    found = np.stack([np.concatenate([part.numpy().ravel() for part in one]) for one in directions])
+    np.testing.assert_allclose(np.abs(found @ vectors[:2].T), np.eye(2), atol=1e-3)
+    np.testing.assert_allclose(places[-1], 0, atol=1e-6)
+    np.testing.assert_allclose(places, (flat - flat[-1]) @ found.T, atol=1e-4)
+
+
+def test_filter_normalisation_by_hand():
+    weights = [torch.arange(12.0).view(4, 3) + 1, torch.ones(4)]
+    matrix, vector = landscape.filter_normalised(weights, torch.Generator().manual_seed(3))
+    drawn = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
+    for row in range(4):
+        norm = math.sqrt(sum(float(value) ** 2 for value in weights[0][row]))
+        length = math.sqrt(sum(float(value) ** 2 for value in drawn[row]))
+        assert torch.allclose(matrix[row], drawn[row] * norm / length)
+    assert not vector.any()
+
+
+def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, workspace):
+    config = make("full-ft")
+    prepared = observe.train(config, workspace, observe.Watcher(), most_steps=2)
+    engine, weights = prepared.engine, list(prepared.encoder.model.parameters())
+    examples = workspace.examples(config, "train", 128)[:6]
+    before = [weight.detach().clone() for weight in weights]
+    directions = [landscape.filter_normalised(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    found = {(x, y): loss for x, y, loss in landscape.surface(engine, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples)}
+    assert all(torch.equal(weight, kept) for weight, kept in zip(weights, before, strict=True))
+    with torch.no_grad():
+        assert found[0.0, 0.0] == pytest.approx(float(engine.loss(examples)) / 6, rel=1e-5)
+        for weight, along, across in zip(weights, *directions, strict=True):
+            weight += 0.5 * along - 1.0 * across
+        assert found[0.5, -1.0] == pytest.approx(float(engine.loss(examples)) / 6, rel=1e-4)
+
+
+@pytest.mark.parametrize("plane", ["pca", "random"])
+def test_landscapes_of_both_methods_and_regimes(ask, plane):
+    settings = {"plane": plane, "points": 3, "examples": 4, "snapshots": 3, "shots": [None, 4] if plane == "pca" else [None]}
+    rows = compute(ask("landscape", settings, ("full-ft", "hifi-layerwise")))
+    contours = [row for row in rows if row["part"] == "contour"]
+    panels = {(row["regime"], row["method"], row["moved"]) for row in contours}
+    assert len(panels) == (4 if plane == "pca" else 3)  # HiFi's tuned weights alone, and all of its model's
+    assert len(contours) == 9 * len(panels)
+    ways = [row for row in rows if row["part"] == "trajectory"]
+    if plane == "pca":
+        assert {row["step"] for row in ways if row["regime"] == "full-shot"} == {0, 4, 8, 12}
+        assert all(abs(row["x"]) < 1e-6 for row in ways if row["step"] == 12 and row["regime"] == "full-shot")
+    else:
+        assert not ways
+        centre = {row["moved"]: row["loss"] for row in contours if row["method"] == "hifi-layerwise" and row["regime"] == "full-shot" and row["x"] == row["y"] == 0}
+        assert centre["trained"] == pytest.approx(centre["all"], rel=1e-5)  # the merged model is the same model
+
+
+def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, workspace):
+    rows = compute(ask("training", None, ("full-ft",), (1,), "report=last"))
+    config = make("full-ft", "report=last", "log_every=1")
+    runs.run(config, workspace)
+    directory = RunDirectory.of(config, workspace.results_dir)
+    lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
+    assert [row["loss"] for row in rows] == [line["loss"] for line in lines if "loss" in line]
+    pretrained = workspace.pretrained(config).model.state_dict()
+    delta = load_file(directory.delta)
+    backbone = [name for name in delta if name.startswith("bert.") and "pooler" not in name]
+    expected = math.sqrt(sum(float((delta[name] - pretrained[name]).double().pow(2).sum()) for name in backbone))
+    assert rows[-1]["distance"] == pytest.approx(expected, rel=1e-6)
+    assert rows[-1]["step"] == len(rows) == 12
+
+
+def test_gradient_norms_of_head_and_backbone(ask, make, workspace):
+    rows = compute(ask("training", None, ("full-ft",), (1,), "dropout=0.0"))
+    config = make("full-ft", "dropout=0.0")
+    prepared = runs.prepare(config, workspace, None)
+    train = runs.split_examples(config, workspace).train
+    first = training_order([len(one) for one in train], config.batch_size, seed=config.seed, epoch=0)[0]
+    prepared.encoder.model.train()
+    (prepared.engine.loss([train[index] for index in first]) / len(first)).backward()
+    parts = {True: 0.0, False: 0.0}
+    for name, parameter in prepared.encoder.model.named_parameters():
+        if parameter.grad is not None:
+            parts["classifier" in name or "pooler" in name] += float(parameter.grad.double().pow(2).sum())
+    assert rows[0]["head_gradient"] == pytest.approx(math.sqrt(parts[True]), rel=1e-4)
+    assert rows[0]["backbone_gradient"] == pytest.approx(math.sqrt(parts[False]), rel=1e-4)
+
+
+def test_stage_2_begins_at_the_pretrained_weights(ask):
+    rows = compute(ask("training", {"shares": [0.25, 0.5]}, ("full-ft", "eh-ft-bitfit")))
+    assert {row["share"] for row in rows} == {0.0, 0.25, 0.5}
+    half = [row for row in rows if row["share"] == 0.5]
+    assert [row["stage"] for row in half] == [1] * 6 + [2] * 6
+    assert [row["stage_step"] for row in half] == [*range(1, 7), *range(1, 7)]
+    full = [row for row in rows if row["share"] == 0.0]
+    assert half[5]["distance"] > 0
+    assert half[6]["distance"] == pytest.approx(full[0]["distance"], abs=1e-9)  # the first warm-up step has learning rate 0
+    assert half[-1]["distance"] > half[6]["distance"]
+
+
+def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, workspace, encoders, tmp_path):
+    with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte --method linear-probing .* and 1 more"):
+        figure.make(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
+    asked = ask("features", None, ("linear-probing", "full-ft"), train=True)
+    figure.make(*asked, tmp_path / "x.csv")
+    rows = {row["method"]: row for row in compute(asked)}
+    assert rows["linear-probing"]["mean"] == 0
+    config = make("full-ft")
+    prepared, _ = evaluate.reload(RunDirectory.of(config, workspace.results_dir).path, workspace)
+    export(prepared.encoder.model, workspace.pretrained(config).tokenizer, tmp_path / "plain")
+    texts = workspace.rows("rte").rows("train")
+    before, after = (torch.stack([states[0] for states in hidden_states(where, texts)]) for where in (encoders["bert"], tmp_path / "plain"))
+    assert rows["full-ft"]["mean"] == pytest.approx(float((after - before).norm(dim=1).mean()), rel=1e-4)
+    assert rows["full-ft"]["mean"] > 0.01
+
+
+def test_a_sweep_reads_the_scores_of_its_own_directories(ask, workspace):
+    kind, request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2))
+    request = replace(request, given=("epochs=1", "batch_size=8", "scoring.samples=12"))
+    wanted = figure.needs(kind, request)
+    lines = commands(wanted, workspace.data_dir)
+    assert len(lines) == 2
+    assert all("--seeds 1,2" in line for line in lines)
+    assert "heads.k=1" in lines[0]
+    supply(wanted, replace(request, train=True))
+    rows = {(row["x"], row["seed"]): row for row in kind.compute(request).rows}
+    for k in (1, 2):
+        found = json.loads((workspace.results_dir / f"sweeps/heads.k--{k}/runs/hifi/tiny-bert/rte/hifi-layerwise/seed2/results.json").read_text())
+        assert rows[k, 2]["score"] == found["scores"]["best"]
+        trained = LAYERS * k * 3 * (HIDDEN // HEADS) * (HIDDEN + 1)
+        assert rows[k, 2]["trained_share"] == trained / found["params"]["total"]
+
+
+def test_stage_2_keeps_its_epochs(ask):
+    kind, request = ask("sweep", {"key": "settings.share", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",))
+    request = replace(request, given=("batch_size=8",))
+    config = figure.needs(kind, request)[0].config
+    plain = request.config("rte", "eh-ft-bitfit").epochs
+    assert config.epochs == round(1.5 * plain)
+    assert config.epochs * (1 - config.settings["share"]) == pytest.approx(plain, abs=0.5)
+
+
+def test_hidden_features_make_the_logits_and_only_the_head_is_trained(ask, workspace):
+    words = ("head.kind=mlp", "head.width=16", "settings.share=0.5")
+    _, request = ask("tsne", {"perplexity": 5}, ("lp-ft",), (1,), *words)
+    config = request.config("rte")
+    engine = tsne.with_trained_head(config, workspace)
+    examples = workspace.examples(config, "train", 128)[:7]
+    hidden, logits = tsne.hidden_features(engine, examples)
+    output = engine.encoder.model.head.output
+    np.testing.assert_allclose(hidden @ output.weight.detach().numpy().T + output.bias.detach().numpy(), logits, atol=1e-5)
+    pretrained = workspace.pretrained(config)
+    for name, parameter in engine.encoder.model.named_parameters():
+        assert torch.equal(parameter, pretrained.model.get_parameter(name)) == (not name.startswith("head.")), name
+    expected = torch.stack([states[0] for states in hidden_states(config.backbone.path, [example.row for example in examples])])
+    head = engine.encoder.model.head.hidden
+    np.testing.assert_allclose(hidden, head(expected).detach().numpy(), atol=1e-5)
+    rows = compute(ask("tsne", {"perplexity": 5}, ("lp-ft",), (1,), *words))
+    assert {row["split"] for row in rows} == {"train", "dev"}
+    assert len(rows) == 48 + 24
+
+
+def test_tsne_refuses_a_head_without_hidden_layer(ask):
+    with pytest.raises(UsageError, match=r"head.kind=mlp"):
+        compute(ask("tsne"))
+
+
+def test_numbers_are_computed_once_for_the_same_inputs(ask, tmp_path, caplog):
+    path = tmp_path / "figures" / "f.csv"
+    figure.make(*ask("damping", {"dampings": [0.5]}), path)
+    first = path.stat().st_mtime_ns
+    figure.make(*ask("damping", {"dampings": [0.5]}), path)
+    assert path.stat().st_mtime_ns == first
+    assert "computed before" in caplog.text
+    figure.make(*ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3"), path)
+    assert path.stat().st_mtime_ns > first
+    first = path.stat().st_mtime_ns
+    kind, request = ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3")
+    figure.make(kind, replace(request, spec=request.spec.model_copy(update={"note": "another word"})), path)
+    assert path.stat().st_mtime_ns == first
+    stored = json.loads(path.with_suffix(".json").read_text())
+    assert stored["notes"][0] == "another word"
+    assert stored["backbone"] == "tiny-bert" and stored["tasks"] == {"rte": "RTE"}
+
+
+def test_unknown_kinds_and_settings_are_refused(ask):
+    with pytest.raises(UsageError, match="unknown kind of figure 'dampin'; did you mean 'damping'"):
+        ask("dampin")
+    with pytest.raises(UsageError, match="unknown key 'damping'"):
+        ask("damping", {"damping": 1})
+
+
+def test_every_kind_has_settings():
+    assert set(figure.kinds()) >= {"richness", "landscape", "sweep", "training"}
+    for name in figure.kinds():
+        assert parse(figure._module(name).Settings, {"key": "heads.k", "values": [1]} if name == "sweep" else {}, name)
+
+
+def test_norm_and_distance_by_hand():
+    assert training.norm([torch.tensor([3.0]), None, torch.tensor([[4.0]])]) == 5
+    model = torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[3.0, 4.0]]))
+    assert training.distance_from({"weight": torch.zeros(1, 2)}, model) == 5

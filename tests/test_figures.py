@@ -1,0 +1,134 @@
+"""Figures from the command line, and their pictures from a CSV alone."""
+
+import csv
+import json
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from hifi_cli import registry
+from hifi_cli.analysis import figure as analysis
+from hifi_cli.reports.figures import draw, spec, style
+from hifi_cli.runs.workspace import Workspace
+
+KEPT = sorted((Path(__file__).parent.parent / "results" / "figures").glob("*.csv"))
+
+
+@pytest.mark.parametrize("name", registry.names("figures"))
+def test_every_figure_is_whole_in_every_size(name, tmp_path):
+    sizes = [None, *spec.load(name).protocols]
+    assert {"laptop", "demo"} <= set(sizes)
+    for protocol in sizes:
+        found = spec.load(name, protocol=protocol, seeds=[1])
+        kind, asked = analysis.request(found, Workspace(tmp_path))
+        assert (found.drawing or found.kind) in draw.DRAWINGS
+        for task in found.tasks:
+            for method in found.methods:
+                assert asked.config(task, method).protocol == found.protocol
+        assert all(need.config.task in found.tasks for need in analysis.needs(kind, asked))
+
+
+def test_a_size_changes_only_the_settings_it_names():
+    paper, small = spec.load("hifi-6-k"), spec.load("hifi-6-k", protocol="laptop")
+    assert small.settings["key"] == paper.settings["key"] == "heads.k"
+    assert small.settings["values"] != paper.settings["values"]
+    assert (small.protocol, small.backbone, small.methods) == ("laptop", "minilm", paper.methods)
+    assert spec.load("hifi-6-k", backbone="demo", tasks=["rte"], seeds=[7]).model_dump(include={"backbone", "tasks", "seeds"}) == {
+        "backbone": "demo",
+        "tasks": ["rte"],
+        "seeds": [7],
+    }
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_kept_numbers_are_drawn_from_the_csv_alone(path, tmp_path):
+    draw.draw(path, tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    content = json.loads(path.with_suffix(".json").read_text())
+    assert content["description"].split(" ")[0] in text
+    assert all(content["backbone"] in text for _ in content["tasks"])
+
+
+def test_numbers_are_kept_for_every_kind_of_figure():
+    kept = {json.loads(path.with_suffix(".json").read_text())["drawing"] for path in KEPT}
+    assert kept == set(draw.DRAWINGS)
+
+
+def test_figure_command_writes_numbers_and_a_picture(tiny, tmp_path):
+    answer = tiny("figure", "hifi-6-d", "--out", tmp_path / "d.pdf", "scoring.samples=4")
+    assert (answer.code, answer.out) == (0, f"{tmp_path / 'd.pdf'}\n")
+    assert (tmp_path / "d.pdf").read_bytes().startswith(b"%PDF")
+    [numbers] = (tmp_path / "results" / "figures").glob("*.csv")
+    assert numbers.name == "hifi-6-d-tiny-bert-rte.csv"
+    with numbers.open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 19 * 2  # damping factors and layers
+    again = tiny("figure", numbers, "--out", tmp_path / "d.svg")
+    assert again.code == 0
+    assert "damping factor d" in (tmp_path / "d.svg").read_text()
+    first = (tmp_path / "d.svg").read_bytes()
+    assert tiny("figure", numbers, "--out", tmp_path / "d.svg").code == 0
+    assert (tmp_path / "d.svg").read_bytes() == first
+
+
+def test_missing_runs_are_named_with_their_commands(tiny):
+    answer = tiny("figure", "ehft-6a", "--seeds", "1,2")
+    assert answer.code == 3
+    assert answer.err.startswith("hifi: 10 of 10 runs are missing: hifi train --task rte --method eh-ft-bitfit --backbone ")
+    assert answer.err.count("\n") == 1
+    printed = tiny("figure", "ehft-6a", "--seeds", "1,2", "--print")
+    assert printed.code == 0
+    lines = printed.out.splitlines()
+    assert len(lines) == 5
+    assert lines[0].endswith("settings.share=0.1 --seeds 1,2")
+    assert "--results-dir results/sweeps/settings.share--0.1" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["hifi-33"], "unknown figure 'hifi-33'; did you mean 'hifi-3'"),
+        (["hifi-3", "--out", "x.gif"], "a picture ends in .png, .pdf, .svg"),
+        (["hifi-3", "--protocol", "lapto"], "unknown protocol 'lapto'; did you mean 'laptop'"),
+    ],
+)
+def test_wrong_words_are_told_before_anything_is_computed(hifi, words, message):
+    answer = hifi("figure", *words)
+    assert answer.code == 2
+    assert message in answer.err
+
+
+def test_a_csv_without_or_with_another_companion_is_refused(hifi, tmp_path):
+    path = tmp_path / "f.csv"
+    assert hifi("figure", path).code == 3
+    path.write_text("a,b\n1,2\n")
+    assert hifi("figure", path).code == 3
+    content = {"drawing": "damping", "description": "d", "source": "", "tasks": {"rte": "RTE"}, "backbone": "b", "protocol": "p", "notes": []}
+    path.with_suffix(".json").write_text(json.dumps(content))
+    answer = hifi("figure", path)
+    assert answer.code == 2
+    assert "do not hold this figure" in answer.err
+
+
+def test_the_colour_map_and_lines_differ_in_grey():
+    import matplotlib as mpl
+
+    def grey(colours):
+        return np.asarray(colours)[:, :3] @ [0.2126, 0.7152, 0.0722]
+
+    assert (np.diff(grey(mpl.colormaps[style.MAP](np.linspace(0, 1, 32)))) < 0).all()
+    looks = [style.line(number) for number in range(6)]
+    assert len({(str(one["linestyle"]), one["marker"]) for one in looks}) == 6
+
+
+def test_running_mean_by_hand():
+    np.testing.assert_allclose(style.smoothed([1, 2, 3, 4], 2), [1, 1.5, 2.5, 3.5])
+
+
+def test_a_png_has_ink_and_no_colour_where_nothing_is(tiny, tmp_path):
+    assert tiny("figure", "ranking", "--out", tmp_path / "r.png", "scoring.samples=4", "heads.k=2").code == 0
+    picture = matplotlib.image.imread(tmp_path / "r.png")[..., :3]
+    assert picture.shape[1] == round(style.WIDE * 200)
+    assert 0.3 < (picture.min(-1) > 0.99).mean() < 0.95
