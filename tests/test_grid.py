@@ -194,7 +194,11 @@ def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
     assert len(board.found) == 8
     first = [command for command, *_ in engine.ran].index("train")
     scored = [index for index, (command, *_) in enumerate(engine.ran) if command == "score"]
-    heads = [index for index, (_, names, _) in enumerate(engine.ran) if "demo-entailment/hifi-layerwise/seed1" in names and index > first]
+    heads = [
+        index
+        for index, (command, names, _) in enumerate(engine.ran)
+        if command == "train" and "demo-entailment/hifi-layerwise/seed1" in names and index > first
+    ]
     assert len(scored) == 2
     assert max(scored) < min(heads)
 
