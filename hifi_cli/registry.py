@@ -14,6 +14,8 @@ from hifi_cli.errors import MissingError, UsageError
 KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "grids", "sites")
 _MOST_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
 
+_given: dict[tuple[str, str], Path] = {}  # a user's own files of this process, by the name that a configuration keeps
+
 
 @cache
 def configs_directory() -> Path:
@@ -48,7 +50,10 @@ def find(kind: str, name: str) -> Path:
     if is_file(name):
         if not Path(name).is_file():
             raise MissingError(f"no file {name}")
+        _given[kind, Path(name).stem] = Path(name)
         return Path(name)
+    if (kind, name) in _given:
+        return _given[kind, name]
     if name not in names(kind):
         raise UsageError(f"unknown {kind.removesuffix('s')} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
     return configs_directory() / kind / f"{name}.yaml"

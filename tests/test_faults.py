@@ -32,7 +32,7 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.workspace import Workspace
 
-LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=120"]
+LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=60"]
 
 
 def words(encoders, data, *more, method="hifi-layerwise"):
@@ -62,8 +62,9 @@ def survives(kills, seed, longest, encoders, data, root):
     return killed
 
 
-def test_killed_runs_end_as_if_nothing_had_happened(encoders, data, tmp_path, uninterrupted):
-    assert survives(2, 1, 1.0, encoders, data, tmp_path) == 2
+def test_stopped_and_killed_a_run_ends_as_if_nothing_had_happened(encoders, data, tmp_path, uninterrupted):
+    stopped_by(signal.SIGTERM, 143, encoders, data, tmp_path)
+    assert survives(1, 1, 1.0, encoders, data, tmp_path) == 1
     assert fingerprint(place(tmp_path)) == uninterrupted
 
 
@@ -78,22 +79,31 @@ def test_30_kills_at_random_moments(encoders, data, tmp_path, uninterrupted):
     print(f"\n{killed} kills of a training run survived")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_leaves_a_checkpoint_a_message_and_its_exit_code(encoders, data, tmp_path, uninterrupted, number, code):
-    process = start(*words(encoders, data, *LONG), cwd=tmp_path)
-    wait_for(lambda: (place(tmp_path) / "metrics.jsonl").is_file())
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on(encoders, data, tmp_path, uninterrupted):
+    stopped_by(signal.SIGINT, 130, encoders, data, tmp_path)
+    assert hifi(*words(encoders, data, *LONG), cwd=tmp_path)[0] == 0
+    assert fingerprint(place(tmp_path)) == uninterrupted
+
+
+def stopped_by(number, code, encoders, data, root):
+    """A signal leaves a checkpoint, a message and its exit code."""
+    process = start(*words(encoders, data, *LONG), cwd=root)
+    wait_for(lambda: (place(root) / "metrics.jsonl").is_file())
     time.sleep(0.3)
     process.send_signal(number)
     found, said = finish(process)
     assert found == code
     assert "stopped; the same command goes on from its checkpoint" in said
     assert "Traceback" not in said
-    assert not (place(tmp_path) / "results.json").exists()
-    assert hifi(*words(encoders, data, *LONG), cwd=tmp_path)[0] == 0
-    assert fingerprint(place(tmp_path)) == uninterrupted
+    assert (place(root) / "checkpoints" / "last.pt").is_file()
+    assert not (place(root) / "results.json").exists()
 
 
-@pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit", "diff-pruning", "child-tuning-f", "child-tuning-d", "mixout", "lora"])
+SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("diff-pruning", "child-tuning-f", "mixout", "lora", "full-ft")]
+
+
+@pytest.mark.parametrize("method", ["eh-ft-bitfit", "child-tuning-d", *SLOWER])
 def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monkeypatch):
     """Also in the middle of an epoch, at the end of a stage, and during evaluation."""
     from hifi_cli.runs import loop
@@ -140,6 +150,7 @@ def _terminate(*_):
     raise Terminated
 
 
+@pytest.mark.slow
 def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
     command = words(encoders, data, *QUICK)
     both = [start(*command, cwd=tmp_path) for _ in range(2)]
@@ -150,6 +161,7 @@ def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
     assert whole(place(tmp_path) / "results.json")["status"] == "done"
 
 
+@pytest.mark.slow
 def test_two_processes_that_need_the_same_scores_make_them_once(encoders, data, tmp_path):
     commands = [words(encoders, data, "--seed", seed, *QUICK) for seed in (1, 2)]
     ends = [finish(process) for process in [start(*command, cwd=tmp_path) for command in commands]]
@@ -332,6 +344,7 @@ def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, t
         runs.run(config, Workspace(tmp_path / "none", data), auto_batch=True)
 
 
+@pytest.mark.slow
 def test_too_little_memory_for_real(encoders, data, tmp_path):
     """The processor's own allocator refuses: the address space is limited to little more than the model needs."""
     script = (
@@ -392,6 +405,7 @@ def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, 
     assert sum("epoch" in line for line in lines) == 2  # only one process writes
 
 
+@pytest.mark.slow
 def test_no_secret_of_the_environment_reaches_a_file(encoders, data, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
     grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"]}
@@ -431,9 +445,10 @@ def test_only_plain_tensors_are_read(make, data, tmp_path, caplog):
     assert "damaged" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_no_obstacle(encoders, data, tmp_path):
     process = start(*words(encoders, data, *LONG), cwd=tmp_path)
     wait_for(lambda: (place(tmp_path) / ".lock").is_file())
     kill_group(process)
-    code, said = hifi(*words(encoders, data, *LONG[:-1], "epochs=120"), cwd=tmp_path)
+    code, said = hifi(*words(encoders, data, *LONG), cwd=tmp_path)
     assert code == 0, said
