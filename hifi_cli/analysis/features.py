@@ -57,7 +57,7 @@ def compute(asked: Request) -> Points:
                 "metric": results["primary_metric"],
             }
         )
-    return Points(rows, [f"mean of {len(asked.spec.seeds)} seeds, bars: their standard deviation"])
+    return Points(rows, [f"the model of the reported epoch; mean of {len(asked.spec.seeds)} seeds, bars: their standard deviation"])
 
 
 @torch.inference_mode()

@@ -40,6 +40,7 @@ def _shares_above(place: Axes, inside: Frame) -> None:
     shown = share.index[:: max(1, len(share) // 4)]
     above.set_xticks(list(shown), [f"{share[k]:.1f} %" for k in shown])
     above.tick_params(labelsize=6, length=2)
+    above.set_xlabel("of the model's parameters trained, without the task head", fontsize=6)
 
 
 def distance(frame: Frame, meta: Meta) -> Figure:
