@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-real lint clean
+.PHONY: demo test test-faults test-real schema lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -26,9 +26,24 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
 
+# Kills, full disks, damaged files and 2,000 fuzzed inputs in full; make test has a short version of each.
+test-faults: $(READY)
+	$(BIN)/python -m pytest -m slow
+
 # Trains the real encoder on real data: HIFI_DATA_DIR=path/to/glue_data make test-real
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
+
+# Writes the JSON Schemas that the YAMLs name, after a change of what a YAML may say.
+schema: $(READY)
+	for kind in backbones config figures grids methods protocols published sites tables tasks; do \
+		$(BIN)/hifi ls schema $$kind > configs/schema/$$kind.json || exit 1; \
+	done
+
+# Every run of a paper's table, then the table: make reproduce-hifi-2, make reproduce-ehft-1 GRID="--jobs 4 --retries 1", ...
+reproduce-%: $(READY)
+	$(BIN)/hifi grid $* $(GRID)
+	$(BIN)/hifi table $* --published
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,16 +1,24 @@
 """hifi: fine-tune encoders by the methods of the HiFi and EH-FT papers, and trust the numbers."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import nn
+    from hifi_cli.library import HeadScores, merge_heads, score_heads, select_heads, tune_heads
+    from hifi_cli.runs.standalone import open_model
 
 __version__ = "0.1.0"
+__all__ = ["HeadScores", "merge_heads", "open_model", "score_heads", "select_heads", "tune_heads"]
 
 
-def open_model(directory: Path | str) -> "tuple[nn.Module, Any]":
-    """The model and tokenizer in a directory that `hifi export --format delta` wrote; see `hifi_cli.runs.standalone`."""
-    from hifi_cli.runs import standalone  # torch is loaded when it is needed
+def __getattr__(name: str) -> Any:
+    """Public names from the modules that hold them, at first use: `import hifi_cli` loads no torch."""
+    import importlib
 
-    return standalone.open_model(directory)
+    if name not in __all__:
+        raise AttributeError(f"module 'hifi_cli' has no attribute '{name}'")
+    where = "hifi_cli.runs.standalone" if name == "open_model" else "hifi_cli.library"
+    return getattr(importlib.import_module(where), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,7 +1,7 @@
 """The typed configuration of a run: what each key means."""
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hifi_cli import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.files import digest
+from hifi_cli.files import digest, safe_name
 
 S = TypeVar("S", bound=BaseModel)
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -149,7 +149,8 @@ class RunConfig(TrainingConfig):
         truncation: which text of a pair loses its end when the pair is too long.
         swap_texts: the second text of a pair comes first (EH-FT's QNLI).
         stride: tokens by which windows over a context longer than `max_length` overlap.
-        precision: `fp32`, `bf16`, or `auto` (bf16 where a GPU supports it).
+        precision: `fp32`, `bf16`, or `auto` (bf16 where the hardware multiplies such matrices). With bf16 only
+            training's products are: weights that train and every evaluation stay fp32 on a processor; a GPU has autocast.
         dropout: replaces the backbone's dropout rates; null keeps them.
         selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
         holdout: share of the train split that is cut off.
@@ -157,6 +158,8 @@ class RunConfig(TrainingConfig):
             highest of all epochs of all stages on the reported split (what EH-FT's code logs), the best epoch's model kept.
         shots: few-shot: train rows per class, as many others choose the epoch, and the whole train set is one batch.
         limit: use only so many training and evaluation examples (the run is marked `limited`).
+        variant: names this setting where runs of several settings stand side by side (a search): a directory level of
+            their own, out of the tables' means.
         stage1: the first stage of a two-stage method; keys it does not set are those its method has under the same protocol.
     """
 
@@ -180,6 +183,7 @@ class RunConfig(TrainingConfig):
     shots: int | None = Field(None, ge=1)
     limit: int | None = Field(None, ge=1)
     log_every: int = Field(10, ge=1)
+    variant: str | None = None
     scoring: ScoringConfig = ScoringConfig()
     heads: HeadsConfig = HeadsConfig()
     head: HeadConfig = HeadConfig()
@@ -187,16 +191,23 @@ class RunConfig(TrainingConfig):
 
     @property
     def hash(self) -> str:
-        """What tells this configuration from any other; where the backbone lies is not part of it."""
+        """What tells this configuration from any other; where the backbone and the run lie is not part of it."""
         return digest(self._decisive())
 
     @property
     def setting_hash(self) -> str:
         """The same without the seed: what runs share that may stand in one mean."""
-        return digest(self._decisive(without={"seed"}))
+        return digest(self._decisive(without=frozenset({"seed"})))
 
-    def _decisive(self, without: set[str] | None = None) -> dict[str, Any]:
-        content = self.model_dump(mode="json", exclude=without)
+    @property
+    def place(self) -> PurePath:
+        """Where a results directory keeps the run: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
+        task = f"{self.task}-{self.shots}-shot" if self.shots else self.task  # both may be run by one protocol
+        parts = (self.protocol, self.backbone.name, task, self.method, *([self.variant] if self.variant else []))
+        return PurePath("runs", *map(safe_name, parts), f"seed{self.seed}")
+
+    def _decisive(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
+        content = self.model_dump(mode="json", exclude={"variant", *without})
         content["backbone"] = self.backbone.name
         return content
 

@@ -29,3 +29,9 @@ class ConflictError(HifiError):
     """A run directory holds, or is being written by, a run of another configuration."""
 
     exit_code = 4
+
+
+class Terminated(BaseException):
+    """SIGTERM came, as schedulers send it before they take a machine back; like KeyboardInterrupt no error to catch."""
+
+    exit_code = 143

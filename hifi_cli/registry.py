@@ -1,5 +1,6 @@
 """Finds the YAML files that come with the project or that a user names, and suggests the nearest name."""
 
+import copy
 import difflib
 from collections.abc import Iterable
 from functools import cache
@@ -10,8 +11,10 @@ import yaml
 
 from hifi_cli.errors import MissingError, UsageError
 
-KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published")
+KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "grids", "sites")
 _MOST_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
+
+_given: dict[tuple[str, str], Path] = {}  # a user's own files of this process, by the name that a configuration keeps
 
 
 @cache
@@ -47,7 +50,10 @@ def find(kind: str, name: str) -> Path:
     if is_file(name):
         if not Path(name).is_file():
             raise MissingError(f"no file {name}")
+        _given[kind, Path(name).stem] = Path(name)
         return Path(name)
+    if (kind, name) in _given:
+        return _given[kind, name]
     if name not in names(kind):
         raise UsageError(f"unknown {kind.removesuffix('s')} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
     return configs_directory() / kind / f"{name}.yaml"
@@ -61,9 +67,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UsageError: not readable, too large, not YAML, or not a mapping.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
+        stat = path.stat()
+        if stat.st_size > _MOST_BYTES:
             raise UsageError(f"{path}: larger than {_MOST_BYTES} bytes, which no configuration is")
-        value = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        value = copy.deepcopy(_parsed(path, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -78,6 +85,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{path}: a mapping of names to values is wanted")
     return value
+
+
+@cache
+def _parsed(path: Path, changed: int, size: int) -> Any:  # noqa: ARG001
+    """A file's content as it was at that time: the thousand cells of a grid read the same few files."""
+    return yaml.safe_load(path.read_text(encoding="utf-8-sig"))
 
 
 def load(kind: str, name: str) -> dict[str, Any]:

@@ -1,10 +1,13 @@
 """A finished run leaves as a plain Hugging Face directory, or as a directory for open_model: the same logits either way."""
 
+import re
+
 import pytest
 import torch
 from conftest import FAMILIES
 from formulas import FORMULAS
-from transformers import AutoModelForSequenceClassification
+from huggingface_hub import ModelCard
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import hifi_cli
 from hifi_cli.errors import MissingError
@@ -70,3 +73,89 @@ def test_an_own_head_has_no_plain_form_and_a_wrong_format_is_named(make, workspa
 def test_open_model_says_what_is_missing(tmp_path):
     with pytest.raises(MissingError, match=r"hifi\.json"):
         hifi_cli.open_model(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own, when it opens the directory
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("targets", ["[query, key]", "[query, key, value, output]"])
+def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
+    make, workspace, hifi, data, encoders, tmp_path, family, targets
+):
+    from peft import PeftModel
+
+    config = make("lora", "epochs=1", "learning_rate=0.01", f"settings.targets={targets}", "settings.r=4", family=family)
+    runs.run(config, workspace)
+    batch, logits = expected(config, workspace)
+    run = RunDirectory.of(config, workspace.results_dir).path
+    assert hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "peft").code == 0
+    torch.manual_seed(7)  # another draw of the fresh head than the run's: the adapter must bring its own
+    base = AutoModelForSequenceClassification.from_pretrained(encoders[family], num_labels=2)
+    model = PeftModel.from_pretrained(base, tmp_path / "out").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
+        with model.disable_adapter():
+            assert not torch.allclose(model(**batch).logits, logits, atol=1e-3)
+    assert model.peft_config["default"].base_model_name_or_path == str(encoders[family])
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("the dog")["input_ids"]
+    assert ModelCard.load(tmp_path / "out" / "README.md").data.library_name == "peft"
+
+
+def test_peft_holds_lora_alone(make, workspace, hifi, data, tmp_path):
+    for method, *head in [("bitfit",), ("prefix-tuning",), ("lora", "head.kind=mlp", "head.width=16")]:
+        config = make(method, "epochs=1", *head)
+        runs.run(config, workspace)
+        run = RunDirectory.of(config, workspace.results_dir).path
+        answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "peft")
+        assert answer.code == 2 and "--format hf or delta" in answer.err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_function_in_the_card_of_a_hifi_delta_applies_it(make, workspace, hifi, data, tmp_path, family):
+    config = make("hifi-midtop", "epochs=1", "learning_rate=0.01", family=family)
+    runs.run(config, workspace)
+    batch, logits = expected(config, workspace)
+    run = RunDirectory.of(config, workspace.results_dir).path
+    assert hifi("export", run, "--to", tmp_path / "mine", "--data-dir", data, "--format", "delta").code == 0
+    snippets = re.findall(r"```python\n(.*?)```", (tmp_path / "mine" / "README.md").read_text(), re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:  # with this project, and without
+        found = {}
+        exec(snippet, found)
+        with torch.no_grad():
+            torch.testing.assert_close(found["model"].eval()(**batch).logits, logits, rtol=1e-4, atol=1e-5)
+    body = snippets[1].partition("def apply_delta")[2].partition("\n\n\n")[0]
+    assert len(body.splitlines()) <= 12 and "hifi_cli" not in snippets[1]
+
+
+def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make, workspace, hifi, data, tmp_path):
+    config = make("full-ft", "epochs=2", "learning_rate=0.01", "batch_size=4")
+    results = runs.run(config, workspace)
+    run = RunDirectory.of(config, workspace.results_dir).path
+    assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
+    classify = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
+    rows = workspace.rows("rte").rows("validation")[:5]
+    said = classify([{"text": one, "text_pair": two} for ((one, two),) in (row.sequences for row in rows)])
+    stored = RunDirectory.of(config, workspace.results_dir).read_predictions()
+    for one, row in zip(said, stored, strict=False):
+        assert one["label"] == row["prediction"]
+        assert one["score"] == pytest.approx(float(torch.tensor(row["logits"]).softmax(0).max()), abs=1e-4)
+    card = ModelCard.load(tmp_path / "plain" / "README.md")
+    assert card.data.library_name == "transformers" and card.data.pipeline_tag == "text-classification"
+    (score,) = card.data.eval_results
+    assert (score.metric_type, score.metric_value) == ("accuracy", results["metrics"]["accuracy"])
+    assert (score.dataset_type, score.dataset_config, score.dataset_split) == ("nyu-mll/glue", "rte", "validation")
+    for said in (f"{100 * results['metrics']['accuracy']:.2f}", "seed: 1", "full-ft", "command: `hifi", "chosen on this very split"):
+        assert said in card.content
+    snippet = re.search(r"```python\n(.*?)```", card.content, re.DOTALL)[1]
+    assert '"text_pair"' in snippet
+
+
+def test_a_number_leaves_a_pipeline_as_it_is(make, workspace, hifi, data, tmp_path):
+    config = make("full-ft", "epochs=1", task="stsb")
+    runs.run(config, workspace)
+    run = RunDirectory.of(config, workspace.results_dir).path
+    assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
+    regress = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
+    ((one, two),) = workspace.rows("stsb").rows("validation")[0].sequences
+    stored = RunDirectory.of(config, workspace.results_dir).read_predictions()[0]["logits"][0]
+    assert regress({"text": one, "text_pair": two})["score"] == pytest.approx(stored, abs=1e-4)

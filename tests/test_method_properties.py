@@ -342,7 +342,7 @@ def test_prefix_tuning_refuses_attention_it_cannot_reach(make, workspace):
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 30}
     encoder = Encoder(MPNetForSequenceClassification(MPNetConfig(**shape)))
     chosen = base.implementation("prefix_tuning")
-    with pytest.raises(UsageError, match="cannot reach into the attention of a 'mpnet' model"):
+    with pytest.raises(UsageError, match="the attention of a 'mpnet' model is out of reach"):
         chosen(chosen.Settings(), Context()).prepare(encoder)
 
 

@@ -20,17 +20,18 @@ def test_make_commands_are_there():
 def test_commands_run(hifi):
     commands = [shlex.split(line)[1:] for line in LINES if line.startswith("hifi ")]
     assert len(commands) > 10
-    ran = 0
+    left: list[str] = []
     demo = False
     for words in commands:
         demo = demo or "demo" in words
         if words[0] in ("train", "score", "select") and "demo" not in words:
             answer = hifi(*words, *(["--dry-run"] if "--dry-run" not in words else []))
             assert "learning_rate:" in answer.out
-        elif words[0] == "ls" or demo:
+        elif words[0] in ("ls", "cp") or "--print" in words or (demo and words[0] != "grid"):
             answer = hifi(*words, *(["epochs=1", "scoring.samples=20"] if words[0] == "train" else []))
         else:
+            left.append(words[0])
             continue
         assert answer.code == 0, (words, answer.err)
-        ran += 1
-    assert ran >= len(commands) - 1  # `hifi table` stands once where nothing was trained yet
+    # what stands where nothing was trained yet, measures for minutes, or trains the whole demo, runs in tests of its own
+    assert sorted(left) == ["compare", "grid", "report", "table", "table", "table", "table"]

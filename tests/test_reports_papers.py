@@ -154,7 +154,7 @@ def test_every_table_loads_and_fits_its_paper(name):
     if spec.published:
         _, paper = published.table(spec.published)
         assert [column.published_name for column in spec.columns] == list(paper.columns)
-        assert [row.published_name for row in spec.rows] == list(paper.rows)
+        assert [row.published_name for row in spec.rows] == ([] if spec.kind == "statistics" else list(paper.rows))
         if spec.kind == "scores":
             assert (spec.decimals, spec.backbone) == (paper.decimals, paper.backbone)
             wanted = {column.published_name: column.metric for column in spec.columns if column.metric}

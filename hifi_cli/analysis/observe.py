@@ -30,7 +30,7 @@ class Watcher:
     def weights(self, model: nn.Module, stage: int, step: int) -> None:
         """Called after every optimiser step."""
 
-    def logged(self, line: dict[str, Any]) -> None:
+    def logged(self, line: dict[str, Any], again: bool) -> None:
         """Called after `weights` with each line of the log."""
 
 

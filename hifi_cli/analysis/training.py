@@ -60,7 +60,7 @@ class _Course(Watcher):
         place = {"stage": stage + 1, "step": step, "stage_step": step - self._ends[stage]}
         self._now = {**place, "distance": distance, **self._norms}
 
-    def logged(self, line: dict[str, Any]) -> None:
+    def logged(self, line: dict[str, Any], again: bool) -> None:  # noqa: ARG002
         if "loss" in line and self._now["distance"] is not None:
             self.rows.append({**self._now, "loss": line["loss"]})
 

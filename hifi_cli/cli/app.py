@@ -1,13 +1,30 @@
 """The `hifi` command: finds its sub-commands, and turns errors into one line and an exit code."""
 
+import signal
 import sys
 import traceback
+from types import FrameType
 
 import typer
 
 from hifi_cli import __version__
-from hifi_cli.cli import compare, cp, evaluate, export, figure, ls, options, report, score, select, table, train
-from hifi_cli.errors import HifiError
+from hifi_cli.cli import (
+    compare,
+    cp,
+    evaluate,
+    export,
+    figure,
+    grid,
+    ls,
+    options,
+    predict,
+    report,
+    score,
+    select,
+    table,
+    train,
+)
+from hifi_cli.errors import HifiError, RunFailed, Terminated
 
 app = typer.Typer(
     name="hifi",
@@ -35,6 +52,8 @@ app.command("score")(score.score)
 app.command("select")(select.select)
 app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("grid")(grid.grid)
 app.command("table")(table.table)
 app.command("compare")(compare.compare)
 app.command("report")(report.report)
@@ -48,17 +67,27 @@ def main() -> None:
     """Run the command line; exit codes are those of `hifi_cli.errors`, 2 for wrong usage, 130 when interrupted."""
     debug = "--debug" in sys.argv
     options.start_messages()
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False)
     except HifiError as error:
         if debug:
             traceback.print_exc()
-        _fail(f"hifi: {error}", error.exit_code)
+        if options.is_first_process() or isinstance(error, RunFailed):  # the others of a run meet the same
+            _say(f"hifi: {error}")
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _fail("hifi: interrupted", 130)
+    except Terminated:
+        _fail("hifi: stopped by SIGTERM", Terminated.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)  # the reader of a pipe left early, as `head` does
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        where = f" ({error.filename})" if error.filename else ""
+        _fail(f"hifi: {error.strerror or error}{where}: make it readable and writable, or make room, and repeat the command", 1)
     except Exception as error:
         if hasattr(error, "format_message"):  # the option parser's own errors
             _fail(f"hifi: {error.format_message()} (hifi --help)", 2)
@@ -70,6 +99,15 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _terminate(_: int, __: FrameType | None) -> None:
+    raise Terminated
+
+
 def _fail(message: str, code: int) -> None:
-    print(" ".join(message.split()), file=sys.stderr)
+    _say(message)
     sys.exit(code)
+
+
+def _say(message: str) -> None:
+    line = " ".join(message.split())
+    print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)  # arguments need not be UTF-8

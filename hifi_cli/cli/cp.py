@@ -1,5 +1,6 @@
 """`hifi cp`: a shipped YAML copied out to edit."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,16 @@ from hifi_cli import registry
 from hifi_cli.cli import options
 
 
+def complete(incomplete: str) -> list[str]:
+    """Completes the names of all kinds, and kind/name."""
+    words = [word for kind in registry.KINDS for name in registry.names(kind) for word in (name, f"{kind}/{name}")]
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
+
+
 def cp(
-    name: Annotated[str, typer.Argument(help="A name that hifi ls lists; tasks/rte where several kinds share it.")],
+    name: Annotated[
+        str, typer.Argument(help="A name that hifi ls lists; tasks/rte where several kinds share it.", autocompletion=complete)
+    ],
     dest: Annotated[Path, typer.Argument(help="A file or directory.")],
     debug: options.Debug = False,
 ) -> None:
@@ -28,6 +37,14 @@ def cp(
     source = registry.find(kinds[0], stem)
     target = dest / source.name if dest.is_dir() else dest
     if target.exists():
-        raise UsageError(f"{target} is there already")
-    write_text(target, source.read_text(encoding="utf-8"))
+        raise UsageError(f"{target} is there already; name another file")
+    if not registry.is_file(target.name):
+        raise UsageError(f"{target}: the copy must be called .yaml, so that it is taken for a file wherever a name may stand")
+    write_text(target, _movable(source.read_text(encoding="utf-8"), source.parent.resolve()))
     print(target)
+
+
+def _movable(text: str, folder: Path) -> str:
+    """A YAML whose paths, to its schema and to what lies beside it, hold wherever it is put."""
+    text = text.replace("$schema=../", f"$schema={folder.parent.as_uri()}/")
+    return re.sub(r"^path: (?!/)(.+)$", lambda found: f"path: {folder / found[1].strip()}", text, flags=re.MULTILINE)

@@ -9,37 +9,56 @@ from hifi_cli import registry
 from hifi_cli.cli import options
 from hifi_cli.errors import UsageError
 
-FORMATS = ("hf", "delta")
+FORMATS = {
+    "hf": "plain, for transformers",
+    "peft": "an adapter, for LoRA runs",
+    "delta": "backbone and delta, for hifi_cli.open_model",
+}
 
 
 def export(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
     to: Annotated[Path, typer.Option(help="A new directory.")],
-    form: Annotated[str, typer.Option("--format", help="hf: plain, for transformers; delta: for hifi_cli.open_model.")] = "hf",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()) + ".",
+            autocompletion=options.complete_among(FORMATS),
+        ),
+    ] = "hf",
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write the trained model, merged, so that transformers opens it without this project; or backbone and delta."""
+    """Write the trained model with tokenizer and model card: merged and plain, as a peft adapter, or as backbone and delta."""
     from hifi_cli.models import export as exports
-    from hifi_cli.runs import standalone
+    from hifi_cli.runs import adapter, card, standalone
     from hifi_cli.runs.directory import RunDirectory
     from hifi_cli.runs.evaluate import reload
     from hifi_cli.runs.workspace import Workspace
 
     if form not in FORMATS:
-        raise UsageError(f"--format '{form}'{registry.nearest(form, FORMATS)}: {' or '.join(FORMATS)} is wanted")
+        raise UsageError(f"--format '{form}'{registry.nearest(form, FORMATS)}: one of {', '.join(FORMATS)} is wanted")
     workspace = Workspace(results_dir, data_dir)
     prepared, _ = reload(run_dir, workspace)
     config = prepared.engine.config
     if form == "delta":
         standalone.export(prepared, workspace, RunDirectory(run_dir).delta, to)
+    elif form == "peft":
+        if not adapter.fits(prepared):
+            raise UsageError(
+                f"peft's format holds LoRA runs with Hugging Face's own heads, not this run of {config.method}:"
+                " export with --format hf or delta"
+            )
+        adapter.export(prepared, workspace, to)
     elif standalone.is_plain(prepared):
         prepared.method.merge(prepared.encoder)
-        exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, to)
+        exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, to)
     else:
         what = f"method {config.method} adds modules" if prepared.method.adds_modules else "the run's task head is one"
         raise UsageError(f"{what} that no plain Hugging Face model has: export with --format delta, for hifi_cli.open_model")
+    card.write(prepared, run_dir, form, to)
     options.logger.info(f"model: {to}")

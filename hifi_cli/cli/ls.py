@@ -1,23 +1,109 @@
-"""`hifi ls`: what there is."""
+"""`hifi ls`: what there is, and what it means."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from hifi_cli import registry
-from hifi_cli.cli import options
+from hifi_cli.cli import options, schemas
+
+_KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of configs/ that is not here is listed too
+    "tasks": "what is learned: data, inputs, labels, metrics",
+    "methods": "what of an encoder trains, and how",
+    "backbones": "pretrained encoders",
+    "protocols": "how a paper runs its experiments",
+    "tables": "tables of the papers, for hifi table",
+    "figures": "figures of the papers, for hifi figure",
+    "published": "the papers' printed numbers",
+    "grids": "sets of runs, for hifi grid",
+    "sites": "machines that a grid can use",
+    "runs": "finished and unfinished runs in a results directory, and how they stand",
+    "schema": "JSON Schema of the YAMLs, for editors; hifi ls schema tasks for one kind",
+}
+
+
+def kinds() -> list[str]:
+    """The kinds of things there are YAMLs of."""
+    there = sorted(path.name for path in registry.configs_directory().iterdir() if any(path.glob("*.yaml")))
+    return sorted(there, key=lambda kind: ([*_KINDS, kind].index(kind), kind))
+
+
+def complete(incomplete: str) -> list[str]:
+    """Completes kinds and the names of all kinds."""
+    words = [*kinds(), "runs", "schema", *(name for kind in kinds() for name in registry.names(kind))]
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
 def ls(
-    kind: Annotated[str, typer.Argument(help="tasks, methods, backbones, protocols, tables or figures.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KIND|NAME]...", help="A kind (tasks, methods, ...), a name, or schema.", autocompletion=complete
+        ),
+    ] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Of runs: done, diverged, running, failed, unfinished or damaged, with commas.")
+    ] = None,
+    results_dir: options.ResultsDir = Path("results"),
     debug: options.Debug = False,
 ) -> None:
-    """List the tasks, methods, backbones, protocols, tables or figures, with a line each."""
+    """List what there is of a kind, a line each; explain one task, method or other name; or print the JSON Schema."""
+    from hifi_cli.cli import explain
     from hifi_cli.errors import UsageError
 
-    if kind not in registry.KINDS:
-        raise UsageError(f"unknown kind '{kind}'{registry.nearest(kind, registry.KINDS)} (one of {', '.join(registry.KINDS)})")
-    names = registry.names(kind)
-    width = max(map(len, names), default=0)
-    for name in names:
-        print(f"{name:{width}}  {registry.load(kind, name).get('description', '')}")
+    if not words:
+        counts = [[kind, f"{len(registry.names(kind))} {_KINDS.get(kind, '')}"] for kind in kinds()]
+        return explain.print_columns([*counts, *([kind, _KINDS[kind]] for kind in ("runs", "schema"))])
+    if words[0] == "schema":
+        return _print_schema(words[1:])
+    if words == ["runs"]:
+        return _runs(results_dir, options.names(status))
+    for word in words:
+        if word in kinds():
+            explain.print_columns([_line(word, name) for name in registry.names(word)])
+            continue
+        folder, _, stem = word.rpartition("/")
+        found = [kind for kind in kinds() if stem in registry.names(kind) and folder in ("", kind)]
+        if not found:
+            known = [*kinds(), "runs", "schema", *(name for kind in kinds() for name in registry.names(kind))]
+            raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")
+        for kind in found:
+            explain.print_explanation(kind, stem)
+
+
+def _line(kind: str, name: str) -> list[str]:
+    """Name, what it is, and where it comes from."""
+    content = registry.load(kind, name)
+    return [name, str(content.get("description", "")), _source(kind, content)]
+
+
+def _source(kind: str, content: dict[str, Any]) -> str:
+    if kind == "backbones":
+        return next((f"{key} {content[key]}" for key in ("package", "path", "hub") if content.get(key)), "")
+    return str(content.get("source") or content.get("paper") or content.get("published") or "")
+
+
+def _print_schema(kinds: list[str]) -> None:
+    import json
+
+    from hifi_cli.errors import UsageError
+
+    if len(kinds) > 1:
+        raise UsageError(f"hifi ls schema prints one kind at a time: {' or '.join(kinds)}")
+    print(json.dumps(schemas.of(kinds[0]) if kinds else schemas.whole(), indent=1))
+
+
+def _runs(results_dir: Path, wanted: list[str]) -> None:
+    from hifi_cli.errors import UsageError
+    from hifi_cli.grids.status import State, statuses
+
+    known = [state.value for state in State if state is not State.ABSENT]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"--status {name}{registry.nearest(name, known)}: one or several of {','.join(known)} are wanted")
+    for directory, found in statuses(results_dir):
+        if not wanted or found.state in wanted:
+            scores = (found.results or {}).get("scores")
+            score = f"{100 * scores[found.results['report']]:.2f}" if scores and found.results else ""
+            print(f"{found.state:10}  {score:>6}  {directory}" + (f"  {found.detail}" if found.detail else ""))

@@ -1,8 +1,9 @@
 """The options that mean the same in every command, and the layers they make a configuration from."""
 
 import logging
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,18 @@ def _level(level: int) -> Callable[[bool], bool]:
 
 
 def complete(kind: str) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in registry.names(kind) if name.startswith(incomplete)]
+    """Completes names of a kind, the last one of a list with commas."""
+
+    def found(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in registry.names(kind) if name.startswith(last)]
+
+    return found
+
+
+def complete_among(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """Completes one of a few words."""
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
 Task = Annotated[str | None, typer.Option(help="Task, or several with commas.", autocompletion=complete("tasks"))]
@@ -59,7 +71,14 @@ ResultsDir = Annotated[Path, typer.Option(help="Where results are kept.")]
 Shots = Annotated[int | None, typer.Option(help="Few-shot: so many training rows per class.")]
 Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys, last word.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")]
+ReportTo = Annotated[
+    str,
+    typer.Option(
+        help="Send the log lines to tensorboard, wandb or trackio too.",
+        autocompletion=complete_among(("tensorboard", "wandb", "trackio")),
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the configuration, and for a run its size, and stop.")]
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No messages but errors.")
 ]
@@ -67,14 +86,29 @@ Verbose = Annotated[
     bool, typer.Option("-v", "--verbose", callback=_level(logging.DEBUG), help="Every logged step and every file read.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
+AutoBatch = Annotated[
+    bool, typer.Option("--auto-batch", help="Compute a batch that does not fit in memory in more parts.")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.")]
+
+
+class Messages(logging.Handler):
+    """Writes to whatever sys.stderr is at the time: a live view takes its place and prints messages above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
 
 
 def start_messages() -> None:
     """Send messages to stderr, a line each, beginning with those of level INFO."""
-    logger.handlers[:] = [logging.StreamHandler(sys.stderr)]
+    logger.handlers[:] = [Messages()]
     logger.propagate = False
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if is_first_process() else logging.ERROR)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process of a run that speaks; torchrun numbers them."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def configurations(

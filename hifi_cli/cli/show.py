@@ -1,21 +1,56 @@
 """What commands print to stdout."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from hifi_cli.config import RunConfig
 
+if TYPE_CHECKING:
+    from hifi_cli.runs.plan import Size
 
-def print_config(configs: list[RunConfig], results_dir: Path | None = None) -> None:
+
+def print_config(configs: list[RunConfig]) -> None:
     """The resolved configurations as YAML documents."""
-    from hifi_cli.runs.directory import RunDirectory
+    for config in configs:
+        print(f"---\n{yaml.safe_dump(config.model_dump(mode='json'), sort_keys=False)}", end="", flush=True)
+
+
+def print_plans(configs: list[RunConfig], results_dir: Path, data_dir: Path | None) -> None:
+    """The resolved configurations, each with what its run would be, in comments: the whole stays YAML."""
+    from hifi_cli.runs.plan import plan
 
     for config in configs:
-        if results_dir:
-            print(f"# {RunDirectory.of(config, results_dir).path}")
-        print(f"---\n{yaml.safe_dump(config.model_dump(mode='json'), sort_keys=False)}", end="")
+        print_config([config])
+        found = plan(config, results_dir, data_dir)
+        examples = "an unknown number of" if found.examples is None else f"{found.examples:,}"
+        steps = "" if found.steps is None else f"{found.steps:,} steps: "
+        lines = {
+            "directory": f"{found.directory} ({found.state})",
+            "steps": f"{steps}{config.epochs} epochs of {examples} examples in batches of {found.batch_size}",
+            "parameters": _sizes(found.size) if found.size else "unknown without the backbone's configuration",
+            "memory": _memory(found.memory) if found.memory else "unknown without the backbone's configuration",
+        }
+        for name, said in lines.items():
+            print(f"# {name:10} {said}")
+        for said in found.missing or ["nothing"]:
+            print(f"# missing    {said}")
+
+
+def _sizes(size: "Size") -> str:
+    stages = []
+    for number, one in enumerate(size.trained, start=1):
+        stage = f"stage {number}: " if len(size.trained) > 1 else ""
+        known = f"{one[0]:,} trained ({one[0] / size.total:.2%}), {one[1]:,} of them in the backbone" if one else ""
+        stages.append(f"{stage}{known or 'what the stage before finds'}")
+    return f"{size.total:,}; {'; '.join(stages)}"
+
+
+def _memory(parts: tuple[int, int, int]) -> str:
+    names = ("parameters", "gradients and moments", "activations at the longest inputs")
+    each = (f"{part / 1e9:.2f} {name}" for name, part in zip(names, parts, strict=True))
+    return f"about {sum(parts) / 1e9:.2f} GB beside the libraries' own: {', '.join(each)}"
 
 
 def print_scores(found: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ def table(
 
     if format not in FORMATS:
         raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is wanted")
+    wanted_score, marks = options.score_name(score), options.marks(include)
     results = Results(results_dir)
     layout = kinds.load(name) if name else None
     if layout is None and not results.records:
@@ -58,7 +59,7 @@ def table(
         for one in ([layout] if layout else scores.specs_of(results.records, protocol, backbone))
     ]
     measured = measures.of(specs[0], results_dir, data_dir) if specs else {}
-    request = kinds.Request(results, options.score_name(score), options.marks(include), published, measured)
+    request = kinds.Request(results, wanted_score, marks, published, measured)
     build = compared.under_all_scores if compare_scores else kinds.build_all
     tables = build(specs, request, layout=layout)
     text = FORMATS[format](tables)

@@ -22,14 +22,16 @@ def train(
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on from a checkpoint.")] = True,
+    auto_batch: options.AutoBatch = False,
     force: Annotated[bool, typer.Option("--force", help="Replace runs that are there.")] = False,
+    report_to: options.ReportTo = "",
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Train and evaluate; finished runs are skipped. Heads are scored and chosen when the method needs them."""
-    from hifi_cli.cli.show import print_config
+    from hifi_cli.cli.show import print_plans
 
     configs = options.configurations(
         task=task,
@@ -42,15 +44,19 @@ def train(
         extra={"shots": shots, "limit": limit},
     )
     if dry_run:
-        return print_config(configs, results_dir)
+        return print_plans(configs, results_dir, data_dir)
     from hifi_cli.runs import run as runs
-    from hifi_cli.runs import selection
+    from hifi_cli.runs import selection, trackers
     from hifi_cli.runs.workspace import Workspace
 
+    reported = trackers.checked(options.names(report_to))
     if heads:
         given = selection.read_given_heads(heads, configs[0].backbone.name)
         configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]
     workspace = Workspace(results_dir, data_dir)
-    results = [runs.run(config, workspace, force=force, resume=resume) for config in configs]
+    results = [
+        runs.run(config, workspace, force=force, resume=resume, auto_batch=auto_batch, report_to=reported)
+        for config in configs
+    ]
     if any(one["status"] != "done" for one in results):
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ from hifi_cli.config import Section
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, head_names, train_only
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.fast import FastLinear, product
 
 PROJECTIONS = ("query", "key", "value")
 
@@ -28,18 +29,20 @@ class _RowGradient(Function):
         row_bias: Tensor | None,
         index: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, index)
+        factor = x.to(weight.dtype)
+        ctx.save_for_backward(factor, weight, index)
         ctx.with_bias = row_bias is not None
-        return nn.functional.linear(x, weight, bias)
+        return product(factor, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, index = ctx.saved_tensors
-        gradient = gradients[0]
-        to_x = gradient @ weight if ctx.needs_input_grad[0] else None
+        factor, weight, index = ctx.saved_tensors
+        gradient = gradients[0].to(weight.dtype)
+        to_x = (gradient @ weight).to(gradients[0].dtype) if ctx.needs_input_grad[0] else None
         of_rows = gradient.index_select(-1, index).flatten(0, -2)
-        to_rows = of_rows.T @ x.flatten(0, -2)
-        return to_x, None, None, to_rows, of_rows.sum(0) if ctx.with_bias else None, None
+        to_rows = (of_rows.T @ factor.flatten(0, -2)).to(gradients[0].dtype)
+        to_bias = of_rows.sum(0, dtype=gradients[0].dtype) if ctx.with_bias else None
+        return to_x, None, None, to_rows, to_bias, None
 
 
 class RowLinear(nn.Module):
@@ -63,12 +66,16 @@ class RowLinear(nn.Module):
         self.register_buffer("index", torch.tensor(rows, device=linear.weight.device), persistent=False)
         self.rows = nn.Parameter(linear.weight.detach()[rows].clone())
         self.row_bias = nn.Parameter(linear.bias.detach()[rows].clone()) if biases and linear.bias is not None else None
+        self._is_fast = isinstance(linear, FastLinear)
+        self._cast: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         self.synchronise()
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
-        if torch.is_autocast_enabled(x.device.type):  # a custom Function is not cast by autocast itself
+        if self.training and self._cast is not None:
+            weight = self._cast
+        elif torch.is_autocast_enabled(x.device.type):  # a custom Function is not cast by autocast itself
             kind = torch.get_autocast_dtype(x.device.type)
             x, weight, bias = x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
         result: Tensor = _RowGradient.apply(x, weight, bias, self.rows, self.row_bias, self.index)
@@ -76,10 +83,14 @@ class RowLinear(nn.Module):
 
     @torch.no_grad()
     def synchronise(self) -> None:
-        """Copy the tuned rows into the whole matrix."""
+        """Copy the tuned rows into the whole matrix, and into its copy for bfloat16 products."""
         self.weight.index_copy_(0, self.index, self.rows)
         if self.row_bias is not None and self.bias is not None:
             self.bias.index_copy_(0, self.index, self.row_bias)
+        if self._cast is not None:
+            self._cast.index_copy_(0, self.index, self.rows.to(self._cast.dtype))
+        elif self._is_fast:
+            self._cast = self.weight.to(torch.bfloat16)
 
     def merged(self) -> nn.Linear:
         """A plain Linear with the same output."""
@@ -87,7 +98,7 @@ class RowLinear(nn.Module):
         linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=self.bias is not None, device="meta")
         plain = {"weight": self.weight} if self.bias is None else {"weight": self.weight, "bias": self.bias}
         linear.load_state_dict(plain, assign=True)
-        return linear
+        return FastLinear(linear) if self._is_fast else linear
 
 
 class HiFi(Method):

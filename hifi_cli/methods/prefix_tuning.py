@@ -8,9 +8,9 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config import Section
-from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, fit_into, generator, head_names, train_only
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.fast import attend
 
 ATTENTION = "hifi_prefix"
 _NAME = "hifi_prefixes"
@@ -76,8 +76,6 @@ def attend_with_prefix(
         query, key, value: [batch, heads, tokens, head size].
         attention_mask: bool, True where a token may attend, [batch, 1, tokens, tokens]; None: everywhere.
     """
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
     mine: Any = module.prefix
     batch, heads, tokens, size = key.shape
     own = mine.prefixes.current[mine.layer].to(key.dtype).view(2, 1, -1, heads, size).transpose(2, 3)
@@ -87,7 +85,7 @@ def attend_with_prefix(
     seen = mine.prefixes.visible.expand(*attention_mask.shape[:3], -1)
     mask = torch.cat([attention_mask, seen], -1)
     key, value = torch.cat([key, own[0]], 2), torch.cat([value, own[1]], 2)
-    return sdpa_attention_forward(module, query, key, value, mask, **how)
+    return attend(module, query, key, value, mask, **how)
 
 
 class PrefixTuning(Method):
@@ -112,14 +110,7 @@ class PrefixTuning(Method):
     adds_modules = True
 
     def prepare(self, encoder: Encoder) -> None:
-        from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
-
-        if not encoder.names.interface:
-            raise UsageError(f"prefix-tuning cannot reach into the attention of a '{encoder.model_type}' model")
-        AttentionInterface.register(ATTENTION, attend_with_prefix)
-        AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-        encoder.base.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+        encoder.use_attention(ATTENTION, attend_with_prefix)
         head = head_names(encoder)
         how = self.settings
         draws = generator(self.context.seed)

@@ -86,25 +86,26 @@ _OUTSIDE_THE_BACKBONE = "pooler"  # freshly trained on top of the encoder by eve
 
 
 class Encoder:
-    """A Hugging Face sequence classifier seen as embeddings, layers of attention heads, and a task head."""
+    """A Hugging Face encoder, bare or with a task's classifier, seen as embeddings, layers of attention heads, and a head."""
 
     def __init__(self, model: nn.Module) -> None:
-        config: Any = model.config
-        if config.model_type not in FAMILIES:
-            raise UsageError(
-                f"the attention heads of a '{config.model_type}' model are not known here; known are {', '.join(FAMILIES)}"
-            )
+        config: Any = getattr(model, "config", None)
+        if getattr(config, "model_type", None) not in FAMILIES:
+            kind = f"'{config.model_type}' model" if hasattr(config, "model_type") else "model that is not Hugging Face's"
+            raise UsageError(f"the attention heads of a {kind} are not known here; known are {', '.join(FAMILIES)}")
         self.model = model
         self.model_type: str = config.model_type
         self.names = FAMILIES[config.model_type]
         self.num_heads: int = config.num_attention_heads
         self.hidden_size: int = config.hidden_size
         self.head_size: int = self.hidden_size // self.num_heads
+        prefix = str(model.base_model_prefix)
+        self._inside = f"{prefix}." if hasattr(model, prefix) else ""  # before the encoder's own names
 
     @property
     def base(self) -> nn.Module:
         """The encoder without the task's classifier."""
-        return self.model.get_submodule(self.model.base_model_prefix)  # type: ignore[arg-type]
+        return self.model.get_submodule(self._inside.rstrip("."))
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -120,17 +121,32 @@ class Encoder:
     @property
     def layer_parameters(self) -> list[str]:
         """Names of the layers' parameters: the backbone without embeddings."""
-        inside = f"{self.model.base_model_prefix}.{self.names.layers}."
+        inside = f"{self._inside}{self.names.layers}."
         return [name for name, _ in self.model.named_parameters() if name.startswith(inside)]
 
     def path(self, layer: int, part: str) -> str:
         """The name in the whole model of a layer's `part` (an attribute of `Names`)."""
-        return f"{self.model.base_model_prefix}.{self.names.layers}.{layer}.{getattr(self.names, part)}"
+        return f"{self._inside}{self.names.layers}.{layer}.{getattr(self.names, part)}"
 
     def replace(self, layer: int, part: str, build: Callable[[Any], nn.Module]) -> None:
         """Put `build(module)` in the place of a layer's `part`."""
         path = self.path(layer, part)
         self.model.set_submodule(path, build(self.model.get_submodule(path)))
+
+    def use_attention(self, name: str, function: Callable[..., Any]) -> None:
+        """Let every layer compute its attention by `function`, under a name for transformers' attention interface.
+
+        Raises:
+            UsageError: this family computes attention by itself.
+        """
+        from transformers import AttentionInterface, AttentionMaskInterface
+        from transformers.masking_utils import sdpa_mask
+
+        if not self.names.interface:
+            raise UsageError(f"the attention of a '{self.model_type}' model is out of reach: choose another backbone or method")
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, sdpa_mask)
+        self.base.set_attn_implementation(name)  # type: ignore[operator]
 
     def output_projection(self, layer: int) -> nn.Module:
         """The Linear whose input is the concatenation of a layer's head outputs O_h."""
@@ -142,9 +158,8 @@ class Encoder:
 
     def head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The task head: the pooler where there is one, and the classifier; names as in the whole model."""
-        inside = f"{self.model.base_model_prefix}."
         for name, parameter in self.model.named_parameters():
-            if not name.startswith(inside) or name.removeprefix(inside).startswith(f"{_OUTSIDE_THE_BACKBONE}."):
+            if not name.startswith(self._inside) or name.removeprefix(self._inside).startswith(f"{_OUTSIDE_THE_BACKBONE}."):
                 yield name, parameter
 
 
@@ -190,7 +205,7 @@ def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> 
         UsageError: it is not an encoder with attention heads known here.
     """
     import transformers
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -198,24 +213,7 @@ def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> 
     source, revision = locate(backbone)
     commit = hub.commit("model", source, revision)
     where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
-    try:
-        config = AutoConfig.from_pretrained(source, **where)
-    except (OSError, ValueError) as error:
-        raise _not_to_be_had(backbone, source, error) from None
-    if config.model_type not in FAMILIES:
-        raise UsageError(
-            f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
-            f" known are {', '.join(FAMILIES)}"
-        )
-    if head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
-        config.num_labels = len(head.labels)
-        config.id2label = dict(enumerate(head.labels))
-        config.label2id = {label: index for index, label in enumerate(head.labels)}
-    if dropout is not None:
-        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
-        for key in rates:
-            if hasattr(config, key):
-                setattr(config, key, dropout)
+    config = _config(backbone, source, where, head, dropout)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
         model, report = getattr(transformers, head.transformers_class).from_pretrained(
@@ -235,6 +233,48 @@ def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> 
         model = HeadedEncoder(model.get_submodule(model.base_model_prefix), head)
         fresh = [name for name, _ in model.named_parameters() if name.startswith("head.")]
     return Pretrained(model, tokenizer, fresh, identity)
+
+
+def skeleton(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> nn.Module:
+    """The model that `load` would give, its parameters without values (on the meta device); never asks the network.
+
+    Raises:
+        MissingError: not even its configuration is at hand.
+        UsageError: it is not an encoder with attention heads known here.
+    """
+    import transformers
+
+    source, revision = locate(backbone)
+    where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
+    config = _config(backbone, source, where, head, dropout)
+    with torch.device("meta"):
+        model: nn.Module = getattr(transformers, head.transformers_class).from_config(config)
+        return HeadedEncoder(model.get_submodule(str(model.base_model_prefix)), head) if head.is_own else model
+
+
+def _config(backbone: BackboneConfig, source: str, where: dict[str, Any], head: HeadSpec, dropout: float | None) -> Any:
+    """The encoder's configuration with the task's labels and the run's dropout."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(source, **where)
+    except (OSError, ValueError) as error:
+        raise _not_to_be_had(backbone, source, error) from None
+    if config.model_type not in FAMILIES:
+        raise UsageError(
+            f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
+            f" known are {', '.join(FAMILIES)}"
+        )
+    if head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
+        config.num_labels = len(head.labels)
+        config.id2label = dict(enumerate(head.labels))
+        config.label2id = {label: index for index, label in enumerate(head.labels)}
+    if dropout is not None:
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
+        for key in rates:
+            if hasattr(config, key):
+                setattr(config, key, dropout)
+    return config
 
 
 def initialise(model: nn.Module, fresh: list[str], seed: int) -> None:

@@ -8,14 +8,19 @@ from typing import Any
 from torch import nn
 
 from hifi_cli.errors import UsageError
+from hifi_cli.models.heads import HeadSpec
+
+_PROBLEM = {"regression": "regression", "classification": "single_label_classification"}
 
 
-def export(model: nn.Module, tokenizer: Any, to: Path) -> None:
-    """Write a merged model and its tokenizer so that `AutoModelForSequenceClassification.from_pretrained(to)` opens them.
+def export(model: nn.Module, tokenizer: Any, head: HeadSpec, to: Path) -> None:
+    """Write a merged model and its tokenizer so that `from_pretrained(to)` and `pipeline("text-classification", to)` open them.
 
     Raises:
         UsageError: the directory holds something already, or cannot be written.
     """
+    config: Any = model.config
+    config.problem_type = _PROBLEM.get(head.kind)  # without it a pipeline puts a number through a sigmoid
     with new_directory(to):
         model.save_pretrained(to, safe_serialization=True)  # type: ignore[operator]
         tokenizer.save_pretrained(to)

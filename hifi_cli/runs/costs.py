@@ -56,7 +56,7 @@ def _measure(config: RunConfig, delta: Path) -> dict[str, Any]:
     pretrained = encoders.load(config.backbone, head=spec, dropout=config.dropout)
     encoders.initialise(pretrained.model, pretrained.fresh, config.seed)
     plain, encoder = pretrained.model.eval(), Encoder(copy.deepcopy(pretrained.model))
-    heads = _any_heads(config, encoder) if methods.needs_heads(config) else None
+    heads = any_heads(config, encoder) if methods.needs_heads(config) else None
     method = methods.build(config, Context(heads, pretrained.fresh, config.seed, config.stage1))
     method.prepare(encoder)
     added_in_training = 0
@@ -86,7 +86,7 @@ def _measure(config: RunConfig, delta: Path) -> dict[str, Any]:
     }
 
 
-def _any_heads(config: RunConfig, encoder: Encoder) -> methods.Heads:
+def any_heads(config: RunConfig, encoder: Encoder) -> methods.Heads:
     """As many heads as the configuration would choose; which of them does not matter to what is measured."""
     lowest = encoder.num_layers // 2 if config.heads.strategy == "midtop" else 0
     return [list(range(config.heads.k)) if layer >= lowest else [] for layer in range(encoder.num_layers)]

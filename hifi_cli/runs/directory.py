@@ -1,6 +1,7 @@
 """Where a run keeps its files, and which of them say that it is finished."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import yaml
 
 from hifi_cli.config import RunConfig, parse
 from hifi_cli.errors import ConflictError, MissingError
-from hifi_cli.files import read_json, safe_name, write_text
+from hifi_cli.files import read_json, write_text
+from hifi_cli.grids.status import failure_path
 from hifi_cli.registry import read_yaml
 
 RESULTS_SCHEMA = 1
@@ -17,16 +19,14 @@ RESULTS_SCHEMA = 1
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """`<results>/runs/<protocol>/<backbone>/<task>/<method>/seed<k>/`; results.json is written last."""
+    """The directory of a run, `RunConfig.place` in a results directory; results.json is written last."""
 
     path: Path
 
     @classmethod
     def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
         """The directory a configuration's run belongs in."""
-        task = f"{config.task}-{config.shots}-shot" if config.shots else config.task  # both may be run by one protocol
-        parts = (config.protocol, config.backbone.name, task, config.method)
-        return cls(results_dir.joinpath("runs", *map(safe_name, parts), f"seed{config.seed}"))
+        return cls(results_dir / config.place)
 
     @property
     def lock(self) -> Path:
@@ -51,6 +51,11 @@ class RunDirectory:
     @property
     def results(self) -> Path:
         return self.path / "results.json"
+
+    @property
+    def failure(self) -> Path:
+        """Where a grid records a failed attempt; see `hifi_cli.grids.status`."""
+        return failure_path(self.path)
 
     @property
     def checkpoint(self) -> Path:
@@ -95,11 +100,19 @@ class RunDirectory:
                 " use --force to replace it or another --results-dir"
             )
 
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written, under its temporary name."""
+        for folder in (self.path, self.checkpoint.parent):
+            for path in folder.glob(".*"):
+                if path != self.lock:
+                    path.unlink(missing_ok=True)
+
     def clear(self) -> None:
         """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run."""
-        others = self.path.glob("predictions-*.jsonl")
-        for path in (self.results, self.delta, self.predictions, *others, self.metrics, self.manifest, self.checkpoint):
+        others = (*self.path.glob("predictions-*.jsonl"), self.metrics, self.manifest, self.failure, self.checkpoint)
+        for path in (self.results, self.delta, self.predictions, *others):
             path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
         (self.path / "config.yaml").unlink(missing_ok=True)
 
     def write_predictions(self, rows: list[dict[str, Any]], split: str | None = None) -> Path:

@@ -8,10 +8,10 @@ import numpy as np
 
 from hifi_cli.config import ScoringConfig, parse
 from hifi_cli.errors import RunFailed, UsageError
-from hifi_cli.files import file_digest, write_json
+from hifi_cli.files import file_digest, sealed, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
-from hifi_cli.runs import selection
+from hifi_cli.runs import memory, selection
 from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.run import Prepared, measure_further, prediction_rows, prepare, split_examples
 from hifi_cli.runs.workspace import Workspace
@@ -64,7 +64,7 @@ def evaluate(path: Path, workspace: Workspace) -> dict[str, Any]:
         raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
     splits = split_examples(config, workspace)
     examples = splits.reported
-    logits = prepared.engine.predict(examples)
+    logits = memory.predict(prepared.engine, examples)
     predictions = metrics.predictions_of(prepared.task, examples, logits)
     rows = prediction_rows(prepared.task, examples, logits, predictions)
     stored = RunDirectory(path).read_predictions()
@@ -98,7 +98,7 @@ def predict_test(path: Path, workspace: Workspace, submission_dir: Path | None =
     for split in there or ["test"]:
         rows = data.rows(split)
         examples = workspace.examples(config, split, config.max_length)
-        logits = prepared.engine.predict(examples)
+        logits = memory.predict(prepared.engine, examples)
         predictions = metrics.predictions_of(task, examples, logits)
         lines = prediction_rows(task, examples, logits, predictions)
         written.append(RunDirectory(path).write_predictions(lines, split))
@@ -154,5 +154,5 @@ def scores_of_run(run: Path, workspace: Workspace, overrides: dict[str, Any], ou
     scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
     setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
     found = selection.compute_scores(config.model_copy(update={"scoring": setting}), workspace, prepared.encoder)
-    write_json(out, {**found, "run": str(run)})
+    write_json(out, sealed({**found, "run": str(run)}))
     return found

@@ -2,10 +2,8 @@
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +13,14 @@ from torch import Tensor, nn
 from hifi_cli.config import TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, Phase
-from hifi_cli.runs import checkpoint as checkpoints
-from hifi_cli.runs.checkpoint import Delta, Progress
+from hifi_cli.runs import memory
+from hifi_cli.runs.checkpoint import Checkpoint, Delta, Progress, restore
 from hifi_cli.runs.engine import Engine
+from hifi_cli.runs.stopping import Stopping
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.inputs import Example
 
-Log = Callable[[dict[str, Any]], None]
+Log = Callable[[dict[str, Any], bool], None]  # a line, and whether it is one from before a resumption told again
 
 
 class Diverged(Exception):
@@ -106,7 +105,9 @@ class Stretch:
         """One optimiser step; returns the batch's loss."""
         method, model = self.phase.method, self.engine.encoder.model
         method.before_step(model, number)
-        loss = self.engine.accumulate_gradient(batch, method.extra_loss)
+        loss = memory.accumulate(
+            self.engine, len(batch), lambda: self.engine.accumulate_gradient(batch, method.extra_loss)
+        )
         method.after_backward(model)
         if self.training.max_grad_norm:
             self.engine.accelerator.clip_grad_norm_(self.moved, self.training.max_grad_norm)
@@ -125,7 +126,7 @@ def fit(
     evaluate: Callable[[], tuple[float, float, dict[str, Any]]],
     log: Log,
     surveyed: Sequence[list[Example]] = (),
-    checkpoint: Path | None = None,
+    checkpoint: Checkpoint | None = None,
     most_steps: int | None = None,
 ) -> tuple[Progress, Delta]:
     """Train a prepared model through the method's phases, evaluate after each epoch, keep the delta that is reported.
@@ -133,81 +134,97 @@ def fit(
     Args:
         evaluate: gives the selection split's and the reported split's primary metric, and what to log.
         surveyed: batches whose gradients a method may look at before it starts.
-        checkpoint: where the state is kept from epoch to epoch, and resumed from when it is there.
+        checkpoint: where the state is kept, and resumed from when it is there.
         most_steps: stop after so many steps, without evaluation (warm steps before scoring).
 
     Raises:
         Diverged: the loss is not finite.
-        UsageError: the checkpoint is damaged, or there are too few steps for all phases.
+        RunFailed: a batch does not fit in memory.
+        UsageError: there are too few steps for all phases.
     """
     config, accelerator, encoder = engine.config, engine.accelerator, engine.encoder
     lengths = [len(example) for example in train]
-    steps = config.epochs * math.ceil(len(train) / config.batch_size)
+    steps_per_epoch = math.ceil(len(train) / config.batch_size)
+    steps = config.epochs * steps_per_epoch
     phases = method.phases()
     ends = phase_ends(phases, steps)
-    state = checkpoints.read(checkpoint) if checkpoint and checkpoint.is_file() else None
+    state = checkpoint.read() if checkpoint else None
     progress = Progress(**state["progress"]) if state else Progress()
+    engine.parts = progress.parts or engine.parts
     kept: Delta = state["kept"] if state else {}
 
     def stretch(number: int) -> Stretch:
         return Stretch.start(engine, phases[number], ends[number] - [0, *ends][number])
 
     def survey(phase: Phase) -> None:
+        engine.model = encoder.model  # every process surveys the whole; DDP wraps the model when the phase starts
         encoder.model.train()
         phase.method.survey(encoder.model, backpropagate(engine, surveyed))
 
     def note(line: dict[str, Any]) -> None:
         progress.lines.append(line)
-        log(line)
+        log(line, False)
+
+    def save() -> None:
+        if checkpoint and current and accelerator.is_main_process:
+            progress.running, progress.parts = running.item(), engine.parts
+            now = current.phase.method
+            checkpoint.save(progress, kept, now, encoder.model, current.adam, current.schedule)
 
     seed_everything(config.seed)
+    current: Stretch | None = None
     if state:
         for phase in phases[1 : progress.phase + 1]:
             phase.begin(encoder)
         with torch.no_grad():
             phases[progress.phase].method.load_training_state(encoder.model, state["now"])
         current = stretch(progress.phase)
-        checkpoints.restore(state, current.adam, current.schedule)
+        restore(state, current.adam, current.schedule)
     else:
         survey(phases[0])
         current = stretch(0)
     for line in progress.lines:
-        log(line)
+        log(line, True)
 
-    while progress.epoch < config.epochs:
-        began = time.monotonic()
-        encoder.model.train()
-        running, since = torch.zeros((), device=accelerator.device), 0
-        for batch in training_order(lengths, config.batch_size, seed=config.seed, epoch=progress.epoch):
-            if progress.step == ends[progress.phase]:
-                progress.phase += 1
-                phases[progress.phase].begin(encoder)
-                survey(phases[progress.phase])
-                current = stretch(progress.phase)
-            running += current.step([train[index] for index in batch], progress.step)
-            progress.step += 1
-            since += 1
-            if progress.step % config.log_every == 0 or progress.step == steps:
-                mean = running.item() / since
-                refuse_divergence(mean, progress.step)
-                note({"step": progress.step, "loss": mean, "learning_rate": current.schedule.get_last_lr()[0]})
-                running, since = torch.zeros_like(running), 0
-            if progress.step == most_steps:
-                return progress, current.phase.method.delta(encoder.model)
-        refuse_divergence(running.item(), progress.step)
-        progress.epoch += 1
-        is_last_phase = progress.phase == len(phases) - 1
-        progress.early_epochs += not is_last_phase
-        chosen_by, reported, line = evaluate()
-        progress.chosen_by.append(chosen_by)
-        progress.reported.append(reported)
-        note({"epoch": progress.epoch, **line})
-        if is_last_phase and (config.report == "last" or progress.best_epoch == progress.epoch):
-            kept = {name: value.detach().to("cpu", copy=True) for name, value in method.delta(encoder.model).items()}
-        progress.seconds += time.monotonic() - began
-        if checkpoint and progress.epoch < config.epochs and accelerator.is_main_process:
-            now = current.phase.method
-            checkpoints.save(checkpoint, progress, kept, now, encoder.model, current.adam, current.schedule)
+    running = torch.tensor(progress.running, device=accelerator.device)
+    with Stopping(accelerator, save) as stopping:
+        while progress.epoch < config.epochs:
+            encoder.model.train()
+            order = training_order(lengths, config.batch_size, seed=config.seed, epoch=progress.epoch)
+            for batch in order[progress.step - progress.epoch * steps_per_epoch :]:
+                if progress.step == ends[progress.phase]:
+                    save()
+                    current = None  # between two phases there is nothing to save
+                    progress.phase += 1
+                    phases[progress.phase].begin(encoder)
+                    survey(phases[progress.phase])
+                    current = stretch(progress.phase)
+                assert current
+                with stopping.held():
+                    running += current.step([train[index] for index in batch], progress.step)
+                    progress.count_step()
+                    if progress.step % config.log_every == 0 or progress.step == steps:
+                        mean = running.item() / progress.since
+                        refuse_divergence(mean, progress.step)
+                        rate = current.schedule.get_last_lr()[0]
+                        note({"step": progress.step, "loss": mean, "learning_rate": rate})
+                        running, progress.since = torch.zeros_like(running), 0
+                if progress.step == most_steps:
+                    return progress, current.phase.method.delta(encoder.model)
+                if checkpoint and checkpoint.is_due():
+                    save()
+            refuse_divergence(running.item(), progress.step)
+            chosen_by, reported, line = evaluate()
+            with stopping.held():
+                is_last_phase = progress.phase == len(phases) - 1
+                progress.end_epoch(chosen_by, reported, early=not is_last_phase)
+                note({"epoch": progress.epoch, **line})
+                if is_last_phase and (config.report == "last" or progress.best_epoch == progress.epoch):
+                    delta = method.delta(encoder.model)
+                    kept = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
+                running, progress.since = torch.zeros_like(running), 0
+            if checkpoint and checkpoint.is_due(epoch_ended=True) and progress.epoch < config.epochs:
+                save()
     return progress, kept
 
 

@@ -1,8 +1,9 @@
 """One run, from its configuration to results.json."""
 
-import json
 import logging
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,18 +11,19 @@ import numpy as np
 import torch
 
 from hifi_cli.config import RunConfig
-from hifi_cli.errors import ConflictError
-from hifi_cli.files import digest, file_digest, locked, make_directory, write_json
+from hifi_cli.errors import ConflictError, Terminated
+from hifi_cli.files import digest, file_digest, locked, make_directory, sealed, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.heads import HeadSpec
-from hifi_cli.runs import provenance, selection
-from hifi_cli.runs.checkpoint import Progress
+from hifi_cli.runs import memory, processes, provenance, selection
+from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
 from hifi_cli.runs.engine import Engine
 from hifi_cli.runs.loop import Diverged, fit
+from hifi_cli.runs.watch import Watch
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.batches import training_order
@@ -86,33 +88,53 @@ def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | Non
 
 
 def run(
-    config: RunConfig, workspace: Workspace, *, force: bool = False, resume: bool = True
+    config: RunConfig,
+    workspace: Workspace,
+    *,
+    force: bool = False,
+    resume: bool = True,
+    auto_batch: bool = False,
+    report_to: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
+
+    Args:
+        report_to: trackers that get the log lines too; see `hifi_cli.runs.trackers`.
+        auto_batch: compute a batch that does not fit in memory in more parts.
 
     Returns:
         The content of results.json.
 
     Raises:
         ConflictError: the directory holds, or another process writes, another run.
+        RunFailed: a batch does not fit in memory, or the disk is full.
         MissingError, UsageError: something it needs is missing or wrong.
     """
     directory = RunDirectory.of(config, workspace.results_dir)
     make_directory(directory.path)
-    with locked(directory.lock, wait=False) as had:
-        if not had:
-            raise ConflictError(f"another process is writing {directory.path}; wait for it")
-        if force:
-            directory.clear()
-        directory.check_is_of(config)
-        if directory.results.is_file():
-            results = directory.read_results()
-            _check_data(results, config, workspace, directory)
-            logger.info(f"{name(config)}: finished before, {summary(results)}")
-            return results
-        if not resume:
-            directory.clear()
-        return _train(config, workspace, directory)
+    with locked(directory.lock, wait=False) if processes.is_main() else nullcontext(True) as had:
+        before = processes.from_main(lambda: _before(config, workspace, directory, had, force, resume))
+        return before or _train(config, workspace, directory, auto_batch, report_to)
+
+
+def _before(
+    config: RunConfig, workspace: Workspace, directory: RunDirectory, had: bool, force: bool, resume: bool
+) -> dict[str, Any] | None:
+    """The results of a finished run; or None, and the directory is ready for this one."""
+    if not had:
+        raise ConflictError(f"another process is writing {directory.path}; wait for it")
+    directory.sweep()
+    if force:
+        directory.clear()
+    directory.check_is_of(config)
+    if directory.results.is_file():
+        results = directory.read_results()
+        _check_data(results, config, workspace, directory)
+        logger.info(f"{name(config)}: finished before, {summary(results)}")
+        return results
+    if not resume:
+        directory.clear()
+    return None
 
 
 def name(config: RunConfig) -> str:
@@ -130,18 +152,25 @@ def summary(results: dict[str, Any]) -> str:
     return f"{results['primary_metric']} {100 * score:.2f} ({which}){marks}"
 
 
-def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> dict[str, Any]:
+def _train(
+    config: RunConfig, workspace: Workspace, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]
+) -> dict[str, Any]:
     heads = chosen_heads(config, workspace)
     splits = split_examples(config, workspace)
     prepared = prepare(config, workspace, heads)
-    directory.write_config(config)
+    prepared.engine.auto_batch = auto_batch
     data = workspace.rows(config.task)
     facts = {
         "heads": heads,
         "backbone_identity": prepared.identity,
         "data": {"fingerprint": data.fingerprint, "origin": data.origin},
     }
-    write_json(directory.manifest, {**provenance.describe(), **facts})
+    checkpoint = Checkpoint(directory.checkpoint, digest([config.hash, facts]))
+    if processes.is_main():
+        directory.write_config(config)
+        directory.failure.unlink(missing_ok=True)
+        used = {"processes": prepared.engine.accelerator.num_processes}
+        write_json(directory.manifest, {**provenance.describe(), **facts, **used})
     provenance.reset_peak_memory()
     began = time.monotonic()
     results: dict[str, Any] = {
@@ -165,14 +194,13 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
         "limited": config.limit is not None,
     }
     try:
-        progress, results["params"] = _fit(prepared, splits, directory)
+        progress, results["params"] = _fit(prepared, splits, directory, checkpoint, report_to)
     except Diverged as error:
         results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
         results["params"] = count_parameters(prepared)
     else:
-        logits = prepared.engine.predict(splits.reported)
+        logits = memory.predict(prepared.engine, splits.reported)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
-        directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
         best, reported = progress.best_epoch, progress.reported
         results |= {
             "scores": {"last": reported[-1], "best": reported[best - 1], "max": max(reported)},
@@ -186,34 +214,29 @@ def _train(config: RunConfig, workspace: Workspace, directory: RunDirectory) -> 
             | measure_further(prepared, splits),
             "further": {name: scores_of_further(prepared.task, name, progress) for name in splits.further},
             "collapsed": metrics.is_collapsed(predictions),
-            "delta_sha256": file_digest(directory.delta),
             "time_s": round(progress.seconds, 3),
         }
+        if processes.is_main():
+            directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
+            results["delta_sha256"] = file_digest(directory.delta)
     results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
-    write_json(directory.results, results)
-    directory.checkpoint.unlink(missing_ok=True)
+    results["accumulation"] = {"asked": config.accumulation, "used": prepared.engine.parts}
+    if processes.is_main():
+        write_json(directory.results, sealed(results))
+        directory.checkpoint.unlink(missing_ok=True)
     logger.info(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
     return results
 
 
-def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[Progress, dict[str, int]]:
+def _fit(
+    prepared: Prepared, splits: Splits, directory: RunDirectory, checkpoint: Checkpoint, report_to: Sequence[str]
+) -> tuple[Progress, dict[str, int]]:
     """Train, store the delta that is reported, and leave the model in that state.
 
     Returns:
         How far the run came, and the parameters of its last phase.
     """
     engine, task, method, config = prepared.engine, prepared.task, prepared.method, prepared.engine.config
-    directory.metrics.unlink(missing_ok=True)
-
-    def write_line(line: dict[str, Any]) -> None:
-        with directory.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        if "epoch" in line:
-            score = f"{task.primary} {100 * line[task.primary]:.2f}"
-            logger.info(f"{name(config)}: epoch {line['epoch']} of {config.epochs}, {score}")
-        else:
-            logger.debug(f"{name(config)}: step {line['step']}, loss {line['loss']:.4f}")
-
     def evaluate() -> tuple[float, float, dict[str, Any]]:
         reported = measure(prepared, splits.reported) | measure_further(prepared, splits)
         if splits.choosing is splits.reported:
@@ -221,15 +244,22 @@ def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[P
         choosing = measure(prepared, splits.choosing)
         return choosing[task.primary], reported[task.primary], {**reported, "choosing": choosing[task.primary]}
 
-    progress, kept = fit(
-        engine,
-        method,
-        splits.train,
-        evaluate=evaluate,
-        log=write_line,
-        surveyed=splits.surveyed,
-        checkpoint=directory.checkpoint,
-    )
+    lengths = [len(example) for example in splits.train]
+    try:
+        with Watch(name(config), config, task.primary, lengths, directory, report_to) as watch:
+            progress, kept = fit(
+                engine,
+                method,
+                splits.train,
+                evaluate=evaluate,
+                log=watch,
+                surveyed=splits.surveyed,
+                checkpoint=checkpoint,
+            )
+    except (KeyboardInterrupt, Terminated):
+        if directory.checkpoint.is_file():
+            logger.warning(f"{name(config)}: stopped; the same command goes on from its checkpoint")
+        raise
     belongs_to = {
         "schema": 1,
         "method": config.method,
@@ -237,7 +267,8 @@ def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[P
         "backbone_identity": prepared.identity,
         "heads": method.context.heads,
     }
-    deltas.save(directory.delta, kept, belongs_to)
+    if processes.is_main():
+        deltas.save(directory.delta, kept, belongs_to)
     params = count_parameters(prepared)
     with torch.no_grad():
         method.load_delta(prepared.encoder.model, kept)
@@ -246,7 +277,7 @@ def _fit(prepared: Prepared, splits: Splits, directory: RunDirectory) -> tuple[P
 
 def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
     """Every metric of the model as it is."""
-    predictions = metrics.predictions_of(prepared.task, examples, prepared.engine.predict(examples))
+    predictions = metrics.predictions_of(prepared.task, examples, memory.predict(prepared.engine, examples))
     return metrics.compute(prepared.task, rows_of(examples), predictions)
 
 

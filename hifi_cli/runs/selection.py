@@ -1,5 +1,6 @@
 """Score heads and choose them, with the files that keep both, so that every seed and method shares one scoring."""
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,16 @@ from torch import Tensor
 
 from hifi_cli.config import HeadsConfig, RunConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.files import digest, locked, read_json, safe_name, write_json
+from hifi_cli.files import digest, locked, read_json, safe_name, sealed, write_json
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import provenance
+from hifi_cli.models.head_outputs import score_batches
+from hifi_cli.runs import processes, provenance
 from hifi_cli.runs.workspace import Workspace
-from hifi_cli.scoring.correlation import head_correlation
-from hifi_cli.scoring.richness import information_richness
 from hifi_cli.scoring.selection import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.inputs import Example, single_sequences
+
+logger = logging.getLogger("hifi")
 
 SCORES_SCHEMA = HEADS_SCHEMA = 1
 
@@ -38,9 +40,9 @@ def scores(
     """
     path = out or _scores_path(config, workspace)
     with locked(workspace.results_dir / "scores" / ".lock", wait=True):
-        if path.is_file() and not force:
+        if path.is_file() and not force and (out or _is_sound(path)):
             return read_scores(path), path
-        write_json(path, compute_scores(config, workspace))
+        write_json(path, sealed(compute_scores(config, workspace)))
     return read_scores(path), path
 
 
@@ -75,8 +77,7 @@ def choose(
     }
     folder = results_dir / "heads" / safe_name(found["backbone"]) / safe_name(found["task"])
     path = out or folder / f"{digest([how, content['scores_sha256']])}.json"
-    if out or not path.is_file() or read_json(path, what="heads") != content:
-        write_json(path, content)
+    write_json(path, sealed(content))  # cheap to make, so what is there already, damaged or not, is replaced
     return content, path
 
 
@@ -116,6 +117,16 @@ def read_scores(path: Path) -> dict[str, Any]:
     if not sound:
         raise UsageError(f"{path} is damaged or not a scores file; delete it and score again")
     return content
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether a stored scores file can be used; scoring again gives the same file, so a damaged one is only told of."""
+    try:
+        read_scores(path)
+    except UsageError as error:
+        logger.warning(f"{error}: done now")
+        return False
+    return True
 
 
 def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
@@ -172,46 +183,25 @@ def sample(examples: list[Example], number: int, seed: int) -> list[Example]:
     return [examples[index] for index in torch.randperm(len(examples), generator=generator)[:number].tolist()]
 
 
-@torch.inference_mode()
 def score_examples(
     encoder: Encoder, examples: list[Example], pad: dict[str, int], xi: float, batch_size: int = 32
 ) -> tuple[Tensor, Tensor]:
-    """Richness and correlation of every head for every example: one forward pass per batch, all layers together.
+    """Richness and correlation of every head for every example.
 
     Returns:
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the examples' order.
     """
-    captured: list[Tensor] = [torch.empty(0)] * encoder.num_layers
-
-    def capture(layer: int) -> Any:
-        def hook(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            captured[layer] = inputs[0]
-
-        return encoder.output_projection(layer).register_forward_pre_hook(hook)
-
-    device = next(encoder.model.parameters()).device
-    encoder.model.eval()
     shape = (len(examples), encoder.num_layers, encoder.num_heads)
     richness = torch.zeros(shape, dtype=torch.int64)
     correlation = torch.zeros((*shape, encoder.num_heads), dtype=torch.float64)
-    hooks = [capture(layer) for layer in range(encoder.num_layers)]
-    try:
-        for indices in _batches(examples, batch_size):
-            padded = collate([examples[index] for index in indices], pad)
-            batch = {name: values.to(device) for name, values in padded.items()}
-            encoder.base(**batch)
-            real = batch["attention_mask"].bool()
-            for layer, joined in enumerate(captured):
-                outputs = joined.unflatten(-1, (encoder.num_heads, encoder.head_size)).transpose(1, 2)
-                richness[indices, layer] = information_richness(outputs, real, xi).cpu()
-                correlation[indices, layer] = head_correlation(outputs, real).cpu()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    order = list(_batches(examples, batch_size))
+    batches = (collate([examples[index] for index in indices], pad) for indices in order)
+    for indices, (i, r) in zip(order, score_batches(encoder, batches, xi), strict=True):
+        richness[indices], correlation[indices] = i, r
     return richness, correlation
 
 
-def _silent(_: dict[str, Any]) -> None:
+def _silent(_: dict[str, Any], __: bool) -> None:
     """Warm steps are not logged."""
 
 
@@ -225,6 +215,8 @@ def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
     from hifi_cli.runs.engine import Engine
     from hifi_cli.runs.loop import fit
 
+    if processes.state().num_processes > 1:  # the others wait for the scores' lock, and would not train along
+        raise UsageError("scoring.warm_steps wants one process: run hifi score first, without torchrun")
     encoder, pretrained = workspace.encoder(config)
     full = implementation("full_ft")
     method = full(full.Settings(), Context(fresh=pretrained.fresh))

@@ -4,8 +4,11 @@ import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from hifi_cli.config import RunConfig
 from hifi_cli.models import encoder as encoders
+from hifi_cli.models import fast
 from hifi_cli.models.encoder import Encoder, Pretrained
 from hifi_cli.models.heads import HeadSpec
 from hifi_cli.tasks import inputs, spec
@@ -52,7 +55,10 @@ class Workspace:
         pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
         encoders.initialise(model, pretrained.fresh, config.seed)
-        return Encoder(model), pretrained
+        encoder = Encoder(model)
+        on_processor = not torch.cuda.is_available()
+        fast.install(encoder, bf16=on_processor and fast.wants_bf16(config.precision))
+        return encoder, pretrained
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
         """A split's tokens."""

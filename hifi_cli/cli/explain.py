@@ -1,0 +1,90 @@
+"""How `hifi ls` prints lists and explains one name."""
+
+import sys
+from typing import Any
+
+import yaml
+
+from hifi_cli import registry
+
+
+def print_columns(rows: list[list[str]]) -> None:
+    """Rows in columns: as wide as the terminal and folded there, in a pipe a line each."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for number in range(len(rows[0])):
+            is_name = number == 0
+            table.add_column(
+                no_wrap=is_name, overflow="fold", ratio=None if is_name else 4 - number, style="bold" if is_name else None
+            )
+        table.expand = True
+        for row in rows:
+            table.add_row(*row)
+        Console(highlight=False, markup=False).print(table)
+        return
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_explanation(kind: str, name: str) -> None:
+    """One name: what it is, where it comes from, how it is run, and what its YAML and its code set."""
+    content = registry.load(kind, name)
+    path = registry.find(kind, name)
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    rows = [
+        [f"{kind.removesuffix('s')} {name}", str(content.pop("description", ""))],
+        *([["  run", first.removeprefix("#").strip()]] if first.startswith("# hifi") else []),
+        *(row for key, value in content.items() for row in _key_rows(key, value) if kind != "published"),
+        ["  file", f"{path} (hifi cp {kind}/{name} DEST copies it)"],
+    ]
+    print_columns(rows)
+    if kind == "methods":
+        _print_settings(name)
+
+
+def _key_rows(key: str, value: Any) -> list[list[str]]:
+    """A key of a YAML, a mapping of mappings with a line for each of them."""
+    if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
+        return [[f"  {key}", _flow(value)]]
+    return [[f"  {key}", ""], *([f"    {name}", _flow(one).strip("{}")] for name, one in value.items())]
+
+
+def _print_settings(name: str) -> None:
+    """A method's own settings: their values here, their defaults and their meanings."""
+    from hifi_cli.config import HeadsConfig, method_spec
+    from hifi_cli.methods.base import implementation
+    from hifi_cli.schema import meanings
+
+    method = implementation(method_spec(name).implementation)
+    values = _values(name)
+    rows = []
+    sections: list[tuple[str, Any]] = [("settings", method.Settings), *([("heads", HeadsConfig)] if method.needs_heads else [])]
+    for section, model in sections:
+        meant = meanings(model)
+        for key, field in model.model_fields.items():
+            here = values.get(section, {}).get(key, field.default)
+            default = "" if here == field.default else f"; default {_flow(field.default)}"
+            rows.append([f"  {section}.{key}={_flow(here)}", f"{meant.get(key, '')}{default}".removeprefix("; ")])
+    print_columns([["  implemented", (method.__doc__ or "").partition("\n")[0]], *rows])
+
+
+def _values(name: str) -> dict[str, Any]:
+    """The `config` of a method over that of its bases."""
+    from hifi_cli.config import method_spec
+
+    spec = method_spec(name)
+    under = _values(spec.base) if spec.base else {}
+    sections = {key: {**under.get(key, {}), **value} for key, value in spec.config.items() if isinstance(value, dict)}
+    return {**under, **spec.config, **sections}
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    if isinstance(value, str):
+        return value
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip()
+    return text.removesuffix("...").strip()

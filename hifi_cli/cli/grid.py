@@ -1,0 +1,112 @@
+"""`hifi grid`: many runs, finished ones skipped, on this machine's GPUs or cores or on many machines."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+if TYPE_CHECKING:
+    from hifi_cli.grids.grid import Board, Engine, Scheduler
+    from hifi_cli.grids.jobs import Places
+    from hifi_cli.grids.spec import Grid
+
+
+def grid(
+    name: Annotated[str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))],
+    overrides: options.Overrides = None,
+    jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="Processes; default: GPUs, or cores.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or parsl for many machines.")] = "local",
+    site: Annotated[
+        str, typer.Option(help="Where Parsl runs: a name or YAML.", autocompletion=options.complete("sites"))
+    ] = "node",
+    print_only: Annotated[bool, typer.Option("--print", help="Print the command lines that are left, and stop.")] = False,
+    retries: Annotated[int, typer.Option(min=0, help="Repeat a run that failed so many times.")] = 0,
+    auto_batch: options.AutoBatch = False,
+    shard: Annotated[str | None, typer.Option(help="i/n: the i-th of n parts, on a shared results directory.")] = None,
+    tasks: options.Tasks = None,
+    methods: options.Methods = None,
+    backbone: options.Backbone = None,
+    protocol: Annotated[str | None, typer.Option(help="Instead of the grid's own.")] = None,
+    seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the grid's own: 1,2,3 or 1-5.")] = None,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = Path("results"),
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Run a table's runs or a search; a run that fails is recorded, the others go on, and the exit code is 1."""
+    from hifi_cli.errors import UsageError
+    from hifi_cli.files import safe_name
+    from hifi_cli.grids import cells as cells_of
+    from hifi_cli.grids import spec as specs
+    from hifi_cli.grids.grid import Scheduler
+    from hifi_cli.grids.jobs import Places
+    from hifi_cli.grids.view import view
+
+    if engine not in ("local", "parsl"):
+        raise UsageError(f"--engine {engine}: local or parsl is wanted")
+    changes = {
+        "tasks": options.names(tasks),
+        "methods": options.names(methods),
+        "backbone": backbone,
+        "protocol": protocol,
+        "seeds": options.parse_seeds(seeds) if seeds else None,
+    }
+    wanted = specs.fill(specs.narrowed(specs.load(name), changes), safe_name(Path(name).stem))
+    found = cells_of.cells(wanted, overrides or [])
+    found = cells_of.shard(found, shard) if shard else found
+    places = Places(results_dir, data_dir, auto_batch)
+    folder = results_dir / "grids" / wanted.name
+    scheduler = Scheduler(found, places, folder / "logs", retries=retries)
+    if print_only:
+        for job in scheduler.plan(jobs or 1):
+            print(job.line(places))
+        return
+    with contextlib.closing(_engine(engine, site, jobs, places, folder)) as at_work, view() as show:
+        board = scheduler.run(at_work, show)
+    if wanted.is_search:
+        _print_choice(wanted, board, results_dir)
+    _tell(wanted, scheduler)
+    if board.failed or (board.diverged and not wanted.is_search):
+        raise typer.Exit(1)
+
+
+def _engine(name: str, site: str, jobs: int | None, places: "Places", folder: Path) -> "Engine":
+    if name == "local":
+        from hifi_cli.grids.local import LocalEngine
+
+        return LocalEngine(places, jobs)
+    from hifi_cli.grids.parsl import ParslEngine
+
+    return ParslEngine(places, site, folder / "parsl")
+
+
+def _print_choice(wanted: "Grid", board: "Board", results_dir: Path) -> None:
+    from hifi_cli.grids import search
+
+    chosen = search.choose(board.found, results_dir)
+    path = results_dir / "grids" / wanted.name / "chosen.json"
+    search.store(chosen, path, grid=wanted.name, protocol=wanted.protocol, backbone=wanted.backbone)
+    for line in search.lines(chosen):
+        print(line)
+    options.logger.info(f"chosen settings: {path}")
+
+
+def _tell(wanted: "Grid", scheduler: "Scheduler") -> None:
+    """The end in a line, and what failed with the command that repeats it."""
+    import time
+
+    from hifi_cli.grids.view import duration
+
+    board = scheduler.board
+    took = duration(time.monotonic() - board.began)
+    more = f" ({board.before} before)" if board.before else ""
+    options.logger.info(
+        f"grid {wanted.name}: {len(board.found)} of {len(board.cells)} done{more}, {len(board.failed)} failed, in {took}"
+    )
+    for cell, why in {**board.failed, **board.diverged}.items():
+        options.logger.error(f"failed: {cell.name}: {why}")
+        options.logger.error(f"  repeat it: {scheduler.command(cell)}")

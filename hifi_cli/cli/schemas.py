@@ -1,0 +1,56 @@
+"""Which schema belongs to which folder of `configs/`."""
+
+from typing import Any
+
+from hifi_cli.errors import UsageError
+from hifi_cli.registry import nearest
+
+FOLDER = "schema"  # of `configs/`, one file per kind, written by `hifi ls schema KIND`
+KINDS = ("backbones", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
+
+
+def of(kind: str) -> dict[str, Any]:
+    """The JSON Schema of a kind of YAML; `config` is that of a `-c` file.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    from hifi_cli import config, schema
+    from hifi_cli.grids import parsl
+    from hifi_cli.grids import spec as grids
+    from hifi_cli.reports import kinds, published
+    from hifi_cli.reports.figures import spec as figures
+    from hifi_cli.tasks import spec
+
+    if kind not in KINDS:
+        raise UsageError(f"no schema '{kind}'{nearest(kind, KINDS)} (one of {', '.join(KINDS)})")
+    models: dict[str, list[Any]] = {
+        "backbones": [config.BackboneConfig],
+        "config": [config.RunConfig],
+        "figures": [figures.FigureSpec],
+        "grids": [grids.GridSpec],
+        "methods": [config.MethodSpec],
+        "protocols": [config.ProtocolSpec],
+        "published": [published.PublishedFile],
+        "sites": [parsl.SiteSpec],
+        "tables": list({one.spec: None for one in kinds.KINDS.values()}),
+        "tasks": [spec.TaskSpec],
+    }
+    found = schema.of({one.__name__: one for one in models[kind]}, f"hifi: {kind}")
+    if kind == "backbones":  # the YAML has two keys that are the project's own
+        keys = found["definitions"]["BackboneConfig"]["properties"]
+        keys |= {"description": {"type": "string"}, "config": {"$ref": "#/definitions/RunConfig"}}
+    return found
+
+
+def whole() -> dict[str, Any]:
+    """One JSON Schema for any of the YAMLs."""
+    parts = {kind: of(kind) for kind in KINDS}
+    definitions = {name: one for part in parts.values() for name, one in part["definitions"].items()}
+    choice = {kind: {"title": part["title"], "anyOf": part["anyOf"]} for kind, part in parts.items()}
+    return {"$schema": parts["config"]["$schema"], "title": "hifi", "anyOf": list(choice.values()), "definitions": definitions}
+
+
+def line(kind: str) -> str:
+    """The comment by which a YAML in `configs/<kind>/` names its schema to an editor."""
+    return f"# yaml-language-server: $schema=../{FOLDER}/{kind}.json"

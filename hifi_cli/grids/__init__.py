@@ -1,0 +1,1 @@
+"""Grids: hundreds of runs as plain command lines, on one machine or many."""

@@ -1,0 +1,94 @@
+"""What a run's directory says of the run: finished, damaged, failed, running, or begun."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from hifi_cli.errors import UsageError
+from hifi_cli.files import file_digest, is_locked, read_json, write_json
+
+FAILURE_SCHEMA = 1
+
+
+class State(StrEnum):
+    """How a run stands."""
+
+    DONE = "done"
+    DIVERGED = "diverged"
+    RUNNING = "running"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+    DAMAGED = "damaged"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run stands, and why.
+
+    Attributes:
+        results: of a finished run.
+        detail: one line.
+    """
+
+    state: State
+    detail: str = ""
+    results: dict[str, Any] | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to run."""
+        return self.state in (State.DONE, State.DIVERGED)
+
+
+def failure_path(directory: Path) -> Path:
+    """Where a failed attempt is recorded; a new attempt removes it."""
+    return directory / "failure.json"
+
+
+def record_failure(directory: Path, *, exit_code: int | None, attempts: int, command: str, lines: list[str]) -> None:
+    """Record a failed attempt in the run's directory, with the last lines it said."""
+    content = {
+        "schema": FAILURE_SCHEMA,
+        "exit_code": exit_code,
+        "attempts": attempts,
+        "command": command,
+        "lines": lines,
+    }
+    write_json(failure_path(directory), content)
+
+
+def status(directory: Path, *, deltas: bool = False) -> Status:
+    """How the run in a directory stands.
+
+    Args:
+        deltas: compare the delta of a finished run with its checksum; a missing one is no damage (big files stay out of git).
+    """
+    results, delta, failure = directory / "results.json", directory / "delta.safetensors", failure_path(directory)
+    if is_locked(directory / ".lock"):
+        return Status(State.RUNNING)
+    if results.is_file():
+        try:
+            content = read_json(results, what="results.json")
+            state = State(content["status"])
+            if deltas and delta.is_file() and content.get("delta_sha256") != file_digest(delta):
+                return Status(State.DAMAGED, f"{delta} is not the file the run wrote")
+        except (UsageError, KeyError, ValueError) as error:
+            return Status(State.DAMAGED, str(error) if isinstance(error, UsageError) else f"{results} has no status")
+        return Status(state, str(content.get("reason", "")), content)
+    if failure.is_file():
+        try:
+            content = read_json(failure, what="failure.json")
+        except UsageError as error:
+            return Status(State.FAILED, str(error))
+        return Status(State.FAILED, (content.get("lines") or [f"exit code {content.get('exit_code')}"])[-1])
+    return Status(State.UNFINISHED if (directory / "config.yaml").is_file() else State.ABSENT)
+
+
+def statuses(results_dir: Path) -> Iterator[tuple[Path, Status]]:
+    """Every run below a results directory, in the order of their paths."""
+    runs = results_dir / "runs"
+    for directory in sorted({path.parent for name in ("config.yaml", "failure.json") for path in runs.rglob(name)}):
+        yield directory, status(directory)

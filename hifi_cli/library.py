@@ -1,0 +1,152 @@
+"""HiFi without the command line: score, choose and tune attention heads of any Hugging Face encoder.
+
+    scores = score_heads(model, batches)
+    heads = select_heads(scores, k=3)
+    tune_heads(model, heads)     # train it with any loop or Trainer, then
+    merge_heads(model)           # a plain Hugging Face model again
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hifi_cli.config import HeadsConfig, ScoringConfig, parse
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Context
+from hifi_cli.methods.hifi import HiFi
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.head_outputs import score_batches
+from hifi_cli.scoring.selection import Selection, choose_heads
+
+_READ = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """What `score_heads` found.
+
+    Attributes:
+        richness: I_h, mean over the samples, float64 [layers, heads].
+        correlation: r_hh', mean over the samples, float64 [layers, heads, heads]; symmetric, zero on the diagonal.
+        samples: how many samples the means are over.
+    """
+
+    richness: NDArray[np.float64]
+    correlation: NDArray[np.float64]
+    samples: int
+
+
+def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: float = 0.9) -> HeadScores:
+    """Information richness and correlation of every attention head (HiFi, equations 1 to 7).
+
+    Runs without gradients and without dropout, on the model's device, and leaves the model as it was. The paper takes
+    300 training samples of at most 128 tokens.
+
+    Args:
+        model: a Hugging Face encoder, bare or with a task's head.
+        batches: tokenised batches, a DataLoader for example: `input_ids` and, where there is padding, `attention_mask`,
+            tensors [samples, tokens]; `token_type_ids` are used, labels and other keys are not.
+        xi: share of the singular values' sum that counts as all the information.
+
+    Raises:
+        UsageError: an unknown kind of encoder, a batch that is none, or no batch at all.
+    """
+    parse(ScoringConfig, {"xi": xi}, "score_heads")
+    encoder = Encoder(model)
+    richness = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
+    correlation = torch.zeros(*richness.shape, encoder.num_heads, dtype=torch.float64)
+    samples = 0
+    was_training = {module for module in model.modules() if module.training}
+    try:
+        for one, other in score_batches(encoder, map(_batch, batches), xi):
+            richness += one.sum(0)
+            correlation += other.sum(0)
+            samples += len(one)
+    finally:
+        for module in was_training:  # not model.train(): a part of it may be in evaluation mode on purpose
+            module.training = True
+    if not samples:
+        raise UsageError("score_heads: there was no batch; an iterator that was read before is empty")
+    return HeadScores((richness / samples).numpy(), (correlation / samples).numpy(), samples)
+
+
+def select_heads(
+    scores: HeadScores,
+    *,
+    k: int = 3,
+    rank: str = "pagerank",
+    strategy: str = "layerwise",
+    damping: float = 0.85,
+    epsilon: float = 1e-6,
+    seed: int = 0,
+) -> Selection:
+    """Choose the heads to tune (HiFi, equations 8 to 10 and Algorithm 2).
+
+    Args:
+        k: heads per layer; on average for `global`.
+        rank: `pagerank`, `pagerank-personalized`, `richness`, `correlation`, `random`, ...: see `hifi_cli.scoring.ranking`.
+        strategy: `layerwise` (every layer), `midtop` (the upper half) or `global` (k heads per layer on average).
+        damping, epsilon: PageRank's d and bound.
+        seed: draws the heads of `random`.
+
+    Returns:
+        The choice (`.heads`, a list of head numbers per layer) and what drove it.
+
+    Raises:
+        UsageError: an unknown name, k above the heads of a layer, or nothing to choose by.
+    """
+    given = {"k": k, "rank": rank, "strategy": strategy, "damping": damping, "epsilon": epsilon, "seed": seed}
+    how = parse(HeadsConfig, given, "select_heads").model_dump(exclude={"given"})
+    return choose_heads(scores.richness, scores.correlation, **how)
+
+
+def tune_heads(model: nn.Module, heads: Selection | list[list[int]], *, biases: bool = True) -> nn.Module:
+    """Freeze everything but the chosen heads' rows of W_Q, W_K and W_V, and the task head (HiFi, Algorithm 3).
+
+    The rows become parameters of their own, so gradients, optimiser moments and weight decay exist for them alone: make
+    the optimiser afterwards, over the parameters that require gradients. Saving goes through `merge_heads`.
+
+    Args:
+        heads: what `select_heads` returned, or a list of head numbers per layer; an empty list freezes its layer.
+        biases: whether the rows' biases train too.
+
+    Returns:
+        The same model, changed in place.
+
+    Raises:
+        UsageError: the heads are not of this encoder, or heads are tuned in it already.
+    """
+    encoder = Encoder(model)
+    if any(name.endswith(".rows") for name, _ in model.named_parameters()):
+        raise UsageError("tune_heads: heads of this model are tuned already; merge_heads(model) comes first")
+    chosen = heads.heads if isinstance(heads, Selection) else heads
+    HiFi(HiFi.Settings(biases=biases), Context(heads=chosen)).prepare(encoder)
+    return model
+
+
+def merge_heads(model: nn.Module) -> nn.Module:
+    """The inverse of `tune_heads`: a plain Hugging Face model, all of it trainable, that computes the same.
+
+    Returns:
+        The same model, changed in place; `save_pretrained` and everything else work on it as before.
+    """
+    HiFi(HiFi.Settings(), Context()).release(Encoder(model))
+    return model
+
+
+def _batch(given: Mapping[str, Any]) -> dict[str, Tensor]:
+    """What the bare encoder reads of a batch.
+
+    Raises:
+        UsageError: not tensors [samples, tokens].
+    """
+    batch = {name: given[name] for name in _READ if name in given}
+    ids = batch.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2:
+        raise UsageError("score_heads: a batch needs input_ids, a tensor [samples, tokens] (return_tensors='pt')")
+    return {"attention_mask": torch.ones_like(ids), **batch}

@@ -1,0 +1,48 @@
+"""What an encoder's attention heads put out, batch by batch, and what that is worth."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.scoring.correlation import head_correlation
+from hifi_cli.scoring.richness import information_richness
+
+
+@torch.inference_mode()
+def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """Richness and correlation of every head for every example: one forward pass per batch, all layers together.
+
+    Args:
+        batches: what the encoder's forward takes, with `attention_mask`; [examples, tokens] each.
+        xi: share of the singular values' sum that counts as all the information (equation 2).
+
+    Yields:
+        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], on the CPU.
+    """
+    captured: list[Tensor] = [torch.empty(0)] * encoder.num_layers
+
+    def capture(layer: int) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            captured[layer] = inputs[0]
+
+        return encoder.output_projection(layer).register_forward_pre_hook(hook)
+
+    device = next(encoder.model.parameters()).device
+    encoder.model.eval()
+    hooks = [capture(layer) for layer in range(encoder.num_layers)]
+    try:
+        for unmoved in batches:
+            batch = {name: values.to(device) for name, values in unmoved.items()}
+            encoder.base(**batch)
+            real = batch["attention_mask"].bool()
+            outputs = [joined.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for joined in captured]
+            yield (
+                torch.stack([information_richness(one, real, xi).cpu() for one in outputs], 1),
+                torch.stack([head_correlation(one, real).cpu() for one in outputs], 1),
+            )
+    finally:
+        for hook in hooks:
+            hook.remove()

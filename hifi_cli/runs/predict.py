@@ -1,0 +1,138 @@
+"""What a finished run's model says of new texts."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import make_directory
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.evaluate import reload
+from hifi_cli.runs.run import prediction_rows
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks import formats, metrics, readers
+from hifi_cli.tasks.readers import Record
+from hifi_cli.tasks.spec import LocalFiles, Row, TaskSpec
+
+Form = Literal["tsv", "jsonl"]
+
+
+def form_of(path: Path) -> Form:
+    """How a file is laid out, by its name or else by its first character: JSON lines, or columns between tabs.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: it is no UTF-8 text.
+    """
+    if path.suffix in (".jsonl", ".tsv"):
+        return "jsonl" if path.suffix == ".jsonl" else "tsv"
+    return "jsonl" if _text(path).lstrip().startswith("{") else "tsv"
+
+
+def read(task: TaskSpec, path: Path) -> list[Row]:
+    """The rows of a file that has the task's input columns, by the task's names; other columns are not looked at.
+
+    A TSV file begins with the columns' names, or has the input columns alone, in the task's order. The id column, where
+    the task has one and the file too, names the rows; else their numbers do.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: a column is missing or does not fit; the line is named.
+    """
+    form = form_of(path)
+    header = None if form == "jsonl" else _header(task, _text(path).partition("\n")[0].rstrip("\r").split("\t"), path)
+    layout = LocalFiles(folder="", files={}, reader=form, header=header)
+    records = readers.read(path, layout, labelled=True, skip_incomplete=False)
+    return formats.rows(task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path))
+
+
+def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]:
+    """A file's rows with what a finished run's model predicts of them.
+
+    Returns:
+        For each row `id`, `prediction` (a label, a number, or an answer's text) and, for labels, `probabilities` by label.
+
+    Raises:
+        MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
+    """
+    task = workspace.task(RunDirectory(run).config().task)
+    rows = read(task, file)  # before the model is: a wrong file is told at once
+    prepared, _ = reload(run, workspace)
+    config = prepared.engine.config
+    examples = workspace.tokenise(config, rows, config.max_length)
+    logits = prepared.engine.predict(examples)
+    said = prediction_rows(task, examples, logits, metrics.predictions_of(task, examples, logits))
+    return [_said(task, one) for one in said]
+
+
+def as_text(said: Sequence[dict[str, Any]], form: Form) -> str:
+    """Predictions as JSON lines, or as columns with a header: id, prediction and a column for each label."""
+    if form == "jsonl":
+        return "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in said)
+    lines = [["id", "prediction", *said[0].get("probabilities", {})]]
+    for one in said:
+        shares = [f"{share:.6f}" for share in one.get("probabilities", {}).values()]
+        lines.append([one["id"], " ".join(str(one["prediction"]).split()), *shares])
+    return "".join("\t".join(cells) + "\n" for cells in lines)
+
+
+def spooled(content: bytes, folder: Path) -> Path:
+    """Standard input as a file, so that it is read and complained of as any other."""
+    path = make_directory(folder) / "standard-input"
+    path.write_bytes(content)
+    return path
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise MissingError(f"no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not readable as UTF-8 text ({error})") from None
+
+
+def _header(task: TaskSpec, first: list[str], path: Path) -> list[str] | None:
+    """The columns' names where a file has none itself."""
+    missing = [name for name in task.inputs if name not in first]
+    if not missing or first == [""]:
+        return None
+    if len(missing) == len(task.inputs) == len(first):
+        return task.inputs
+    raise UsageError(
+        f"{path}: no column '{missing[0]}'; a first line with the names {', '.join(task.inputs)} is wanted,"
+        f" or these {len(task.inputs)} columns alone"
+    )
+
+
+def _complete(task: TaskSpec, record: Record, number: int) -> Record:
+    """A record with what a row must have and nobody knows, or needs to know, of a new text."""
+    unknown: dict[str, Any] = {}
+    if task.format == "squad":
+        unknown = {"answers": {"text": [str(record.values.get("context", ""))[:1]], "answer_start": [0]}}
+    elif task.format == "multirc":
+        unknown = {"idx": {"paragraph": number, "question": 0, "answer": 0}}
+    return Record(unknown | record.values, record.where)
+
+
+def _said(task: TaskSpec, row: dict[str, Any]) -> dict[str, Any]:
+    said = {"id": row["id"], "prediction": row["prediction"]}
+    if task.kind in ("regression", "span"):
+        return said
+    shares = probabilities(np.array(row["logits"]))
+    return {**said, "probabilities": dict(zip(task.labels, map(float, shares), strict=True))}
+
+
+def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Softmax over the classes or choices; one logit is that of the second of two classes."""
+    if len(logits) == 1:
+        second = 1 / (1 + math.exp(-logits[0]))
+        return np.array([1 - second, second])
+    shares: NDArray[np.float64] = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    return shares

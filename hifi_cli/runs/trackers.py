@@ -1,0 +1,57 @@
+"""Where a run's log lines go besides its own directory: accelerate's trackers, none unless the user names one."""
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from hifi_cli.config import RunConfig
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.registry import nearest
+from hifi_cli.runs.directory import RunDirectory
+
+NAMES = ("tensorboard", "wandb", "trackio")
+_PROJECT = "hifi"
+
+
+def checked(names: Sequence[str]) -> Sequence[str]:
+    """The names, known and installed.
+
+    Raises:
+        UsageError: an unknown name.
+        MissingError: its package is not installed.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise UsageError(f"--report-to '{name}'{nearest(name, NAMES)}: one or several of {', '.join(NAMES)} are wanted")
+        if find_spec(name) is None:
+            raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
+    return names
+
+
+def start(names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory) -> list[Any]:
+    """Started trackers that know the run's configuration; TensorBoard's files lie in the run's directory."""
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    how: dict[str, dict[str, Any]] = {
+        "tensorboard": {"run_name": "tensorboard", "logging_dir": directory.path},
+        "wandb": {"run_name": _PROJECT, "name": run, "dir": directory.path},
+        "trackio": {"run_name": _PROJECT, "name": run},
+    }
+    started = []
+    for name in names:
+        tracker = LOGGER_TYPE_TO_CLASS[name](**how[name])
+        tracker.start()
+        tracker.store_init_configuration(flat(config.model_dump(mode="json")))
+        started.append(tracker)
+    return started
+
+
+def flat(values: Mapping[str, Any], at: str = "") -> dict[str, bool | int | float | str]:
+    """Nested keys with dots between; trackers know no lists and no null."""
+    found: dict[str, bool | int | float | str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{at}{key}.")
+        else:
+            found[f"{at}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
+    return found

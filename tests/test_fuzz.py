@@ -1,0 +1,217 @@
+"""Mutated overrides, configurations, grids and data files: one line and a documented exit code, or exactly what was asked for.
+
+`make test-faults` tries 2,000 of them; the default run a tenth.
+"""
+
+import logging
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hifi_cli import registry
+from hifi_cli.config import RunConfig, _all_keys
+from hifi_cli.errors import HifiError
+from hifi_cli.tasks import local, spec
+
+QUICKLY = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FULLY = settings(QUICKLY, max_examples=500)
+TIERS = [pytest.param(QUICKLY, id="short"), pytest.param(FULLY, id="full", marks=pytest.mark.slow)]
+NAMED = ("task", "method", "backbone", "protocol", "seed")  # set by options, never by a key
+KEYS = [key for key in _all_keys(RunConfig) if key.split(".")[0] not in (*NAMED, "stage1", "variant")]
+
+words = st.text(max_size=12)
+numbers = st.one_of(st.integers(-3, 10**9), st.floats(), st.sampled_from([1e-5, 0.1, 0.5, 10**400, -0.0]))
+values = st.one_of(
+    words, numbers.map(str), st.booleans().map(str),
+    st.sampled_from(["null", "~", "[", "{a: 1}", "[1, 2]", "&a [*a]", "!!python/object:os.system {}", "1e-4", ".nan", ".inf", "best", "0x10", "1_000", "2001-01-01", "'32'", "yes"]),
+)  # fmt: skip
+mangled = st.builds(lambda key, at, letter: key[:at] + letter + key[at + 1 :], st.sampled_from(KEYS), st.integers(0, 8), st.characters())
+overrides = st.lists(st.builds("{}={}".format, st.one_of(st.sampled_from(KEYS), mangled, words), values), min_size=1, max_size=3)
+
+
+def mutations(text):
+    """A file with some bytes replaced, deleted, inserted or repeated, or cut off."""
+    content = text.encode()
+    positions = st.integers(0, len(content))
+    pieces = st.one_of(st.binary(max_size=6), st.sampled_from([b"\t", b"\n", b"\r\n", b": ", b"- ", b"\x00", b"\xff", b"\xef\xbb\xbf", "é\u2028".encode()]))
+    edit = st.tuples(positions, st.integers(0, 30), pieces)
+
+    def apply(edits, cut):
+        changed = content
+        for at, length, piece in edits:
+            changed = changed[:at] + piece + changed[at + length :]
+        return changed[:cut]
+
+    return st.builds(apply, st.lists(edit, min_size=1, max_size=4), st.one_of(st.just(len(content) + 100), positions))
+
+
+def at_most_one_line(answer):
+    """A refusal is one line and a documented exit code."""
+    assert answer.code in (0, 2, 3), (answer.code, answer.err)
+    assert "Traceback" not in answer.err
+    assert "hifi: unexpected" not in answer.err
+    if answer.code:
+        said = [line for line in answer.err.splitlines() if line.startswith("hifi: ")]
+        assert len(said) == 1, answer.err
+        assert answer.out == ""
+
+
+def is_as_given(found, asked):
+    """Whether a resolved value is the one that was written, apart from how YAML writes numbers and truth."""
+    if isinstance(asked, dict):
+        return isinstance(found, dict) and all(is_as_given(found.get(key), value) for key, value in asked.items())
+    if isinstance(asked, list) and isinstance(found, list):
+        return len(asked) == len(found) and all(map(is_as_given, found, asked))
+    if found == asked or str(found) == str(asked):
+        return True
+    if isinstance(found, bool):
+        return str(asked).lower() in (("true", "1", "1.0", "t", "y", "yes", "on") if found else ("false", "0", "0.0", "f", "n", "no", "off"))
+    try:
+        return math.isclose(float(found), float(asked), rel_tol=1e-12)
+    except (TypeError, ValueError):
+        return False
+
+
+def merged(layers):
+    """The mapping that later layers leave, as plain Python."""
+    found = {}
+
+    def merge(target, values):
+        for key, value in values.items():
+            if isinstance(value, dict) and isinstance(target.get(key, {}), dict):
+                merge(target.setdefault(key, {}), value)
+            else:
+                target[key] = value
+
+    for layer in layers:
+        merge(found, layer)
+    return found
+
+
+def nested(text):
+    key, _, value = text.partition("=")
+    content = yaml.safe_load(value)
+    for part in reversed(key.strip().split(".")):
+        content = {part: content}
+    return content
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_overrides(hifi, tier):
+    @tier
+    @given(overrides)
+    def check(given_words):
+        options = [word for word in given_words if not word.startswith("-")]
+        answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-base", "--dry-run", "--", *options)
+        at_most_one_line(answer)
+        if answer.code == 0:
+            resolved = yaml.safe_load(answer.out)
+            assert is_as_given(resolved, merged(map(nested, options))), (options, answer.out)
+
+    check()
+
+
+BASE = "learning_rate: 1e-4\nepochs: 3\nbatch_size: 16\nheads: {k: 2, rank: richness}\nsettings:\n  p: 0.5\nadam_betas: [0.9, 0.98]\nreport: last\n"
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_configuration_files(hifi, tmp_path, tier):
+    path = tmp_path / "mutated.yaml"
+
+    @tier
+    @given(mutations(BASE))
+    def check(content):
+        path.write_bytes(content)
+        answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-base", "--dry-run", "-c", path)
+        at_most_one_line(answer)
+        if answer.code == 0:
+            asked = yaml.safe_load(content.decode("utf-8-sig")) or {}
+            assert is_as_given(yaml.safe_load(answer.out), asked), content
+
+    check()
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_shipped_files(hifi, tmp_path, tier):
+    """Task, method, protocol, backbone and grid YAMLs of a user's own."""
+    kinds = {"task": "tasks/rte", "method": "methods/hifi-layerwise", "protocol": "protocols/laptop", "backbone": "backbones/minilm", "grid": "grids/demo-search"}
+    texts = {kind: (registry.configs_directory() / f"{name}.yaml").read_text() for kind, name in kinds.items()}
+    cases = st.one_of([st.tuples(st.just(kind), mutations(text)) for kind, text in texts.items()])
+    path = tmp_path / "mutated.yaml"
+
+    @tier
+    @given(cases)
+    def check(case):
+        kind, content = case
+        path.write_bytes(content)
+        if kind == "grid":
+            return at_most_one_line(hifi("grid", path, "--print"))
+        named = {"task": "rte", "method": "full-ft", "protocol": "hifi", "backbone": "minilm"} | {kind: path}
+        answer = hifi("train", *(word for name, value in named.items() for word in (f"--{name}", value)), "--dry-run")
+        at_most_one_line(answer)
+        if answer.code == 0:
+            found = yaml.safe_load(answer.out)
+            found["backbone"] = found["backbone"]["name"]
+            assert {name: found[name] for name in named} == {**named, kind: "mutated"}
+
+    check()
+
+
+def rows_of(content):
+    """RTE's rows as its description says them: UTF-8, a header, four cells to a line; None where that does not hold."""
+    try:
+        text = content.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        return None
+    header, *lines = [line.split("\t") for line in text.removesuffix("\n").split("\n")]
+    if not lines or any(len(line) != len(header) for line in lines):
+        return None
+    rows = [dict(zip(header, line, strict=True)) for line in lines]
+    labels = {"entailment": 0, "not_entailment": 1}
+    if not {"sentence1", "sentence2", "label"} <= set(header) or any(row["label"] not in labels for row in rows):
+        return None
+    return [(row.get("index"), row["sentence1"], row["sentence2"], labels[row["label"]]) for row in rows]
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_data_files(data, tmp_path, tier):
+    logging.getLogger("hifi").handlers.clear()  # of commands that other tests ran
+    task, folder = spec.load("rte"), tmp_path / "RTE"
+    folder.mkdir()
+    (folder / "dev.tsv").write_bytes((data / "RTE" / "dev.tsv").read_bytes())
+    text = "\n".join((data / "RTE" / "train.tsv").read_text().splitlines()[:6]) + "\n"
+
+    @tier
+    @given(mutations(text))
+    def check(content):
+        (folder / "train.tsv").write_bytes(content)
+        expected = rows_of(content)
+        try:
+            rows = local.load(task, tmp_path).splits["train"]
+        except HifiError as error:
+            assert "\n" not in str(error)
+            assert "train.tsv" in str(error)
+            return
+        found = [(row.id, *row.sequences[0], row.label) for row in rows]
+        assert expected is not None, content
+        numbered = [one if one[0] is not None else (mine[0], *one[1:]) for mine, one in zip(found, expected, strict=True)]
+        assert found == numbered, content  # rows without an index are numbered
+
+    check()
+
+
+def test_a_configuration_of_any_size_is_refused_early(hifi, tmp_path):
+    Path(tmp_path / "huge.yaml").write_text("a: [" + "1," * (1 << 20) + "]")
+    answer = hifi("train", "--task", "rte", "--method", "full-ft", "-c", "huge.yaml", "--dry-run")
+    at_most_one_line(answer)
+    assert "larger than" in answer.err
+
+
+def test_aliases_do_not_blow_up(hifi, tmp_path):
+    levels = [f"l{number}: &l{number} [{', '.join([f'*l{number - 1}'] * 9)}]" for number in range(1, 12)]
+    (tmp_path / "laughs.yaml").write_text("\n".join(["l0: &l0 [lol]", *levels]))
+    at_most_one_line(hifi("train", "--task", "rte", "--method", "full-ft", "-c", "laughs.yaml", "--dry-run"))

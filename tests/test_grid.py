@@ -1,0 +1,382 @@
+"""Grids: which runs a table needs, how they are shared out, what becomes of those that fail, and what a search chooses."""
+
+import json
+import os
+import shlex
+import signal
+import time
+from concurrent.futures import Future
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import QUICK
+from outside import fingerprint, finish, flip, hifi, kill_group, start, truncate, wait_for, whole
+
+from hifi_cli import registry
+from hifi_cli.errors import HifiError, UsageError
+from hifi_cli.files import sealed
+from hifi_cli.grids import cells as cells_of
+from hifi_cli.grids import jobs, local, search, spec
+from hifi_cli.grids.grid import Outcome, Scheduler
+from hifi_cli.grids.jobs import Job, Places
+from hifi_cli.grids.status import State, Status, status
+from hifi_cli.reports import kinds
+from hifi_cli.reports.spec import ScoresSpec
+
+TABLES = [name for name in registry.names("tables") if isinstance(kinds.load(name), ScoresSpec)]
+
+
+def cells(*words, name="demo", **changes):
+    return cells_of.cells(spec.fill(spec.narrowed(spec.load(name), changes), name), words)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
+    table = kinds.load(name)
+    if table.protocol not in registry.names("protocols"):
+        pytest.skip(f"protocol {table.protocol} is not there yet")
+    found = {(cell.method, cell.task, cell.seed, cell.config.protocol, cell.config.backbone.name) for cell in cells(name=name)}
+    methods, tasks = [row.method for row in table.rows if row.method], {column.task for column in table.columns}
+    assert found == {(m, t, s, table.protocol, table.backbone) for m, t, s in product(methods, tasks, table.seeds)}
+    assert not any(cell.config.variant for cell in cells(name=name))  # they are the runs that the table reads
+
+
+@pytest.mark.parametrize("name", registry.names("grids"))
+def test_every_shipped_grid_resolves(name):
+    try:
+        found = cells(name=name)
+    except HifiError as error:
+        assert "unknown protocol" in str(error)
+        return
+    assert len({cell.config.place for cell in found}) == len(found)
+    assert len({cell.config.hash for cell in found}) == len(found)
+
+
+def test_a_table_of_settings_needs_no_run(hifi):
+    assert cells(name="hifi-5") == []
+    assert hifi("grid", "hifi-5").code == 0
+
+
+def test_printed_lines_make_every_run_once(hifi):
+    answer = hifi("grid", "hifi-3", "--print", "--jobs", "7", "--shard", "2/3")
+    wanted = {cell.config.place for cell in cells_of.shard(cells(name="hifi-3"), "2/3")}
+    made = []
+    for line in answer.out.splitlines():
+        words = shlex.split(line)
+        assert words[:2] in (["hifi", "train"], ["hifi", "score"])
+        options = dict(zip(words[2::2], words[3::2], strict=True))
+        if words[1] == "train":
+            made += [
+                cells(name="hifi-3", tasks=[options["--task"]], methods=[method], seeds=[int(seed)])[0].config.place
+                for method in options["--method"].split(",")
+                for seed in options["--seeds"].split(",")
+            ]
+    assert len(made) == len(wanted)
+    assert set(made) == wanted
+    scored = [line for line in answer.out.splitlines() if line.startswith("hifi score")]
+    assert len(scored) == len({cell.task for cell in cells(name="hifi-3")})
+
+
+def test_shards_part_the_cells():
+    found = cells(name="hifi-2")
+    parts = [cells_of.shard(found, f"{number}/4") for number in (1, 2, 3, 4)]
+    places = [cell.config.place for part in parts for cell in part]
+    assert sorted(places) == sorted(cell.config.place for cell in found)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    for text in ("0/4", "5/4", "4", "1/", "a/b", "-1/2"):
+        with pytest.raises(UsageError, match="--shard"):
+            cells_of.shard(found, text)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8, 500])
+def test_jobs_hold_every_cell_once_and_none_holds_too_many(processes):
+    found = cells(name="hifi-2", seeds=[1, 2])
+    made = jobs.training_jobs(found, processes)
+    assert sorted(cell.name for job in made for cell in job.cells) == sorted(cell.name for cell in found)
+    for job in made:
+        assert len({(cell.task, cell.words) for cell in job.cells}) == 1
+        methods, seeds = (dict.fromkeys(getattr(cell, key) for cell in job.cells) for key in ("method", "seed"))
+        assert [(cell.method, cell.seed) for cell in job.cells] == list(product(methods, seeds))  # as `train` goes
+        assert len(job.cells) <= max(1, len(found) // (3 * processes))
+    assert [job.cost for job in made] == sorted((job.cost for job in made), reverse=True)
+
+
+def test_what_is_chosen_by_scores_waits_for_them():
+    needing = {job.cells[0].method for job in jobs.training_jobs(cells(name="hifi-3"), 500) if job.needs}
+    assert needing == {row.method for row in kinds.load("hifi-3").rows}
+    assert not any(job.needs for job in jobs.training_jobs(cells(name="ehft-1"), 500))
+    assert cells_of.chooses_heads("eh-ft-hifi")
+    assert len(jobs.scoring_jobs(cells(name="hifi-3", tasks=["rte", "mrpc"]))) == 2
+
+
+def test_slots_share_gpus_or_threads(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert [slot.environment for slot in local.slots(None)] == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("4", "6")]
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local.slots(3)] == ["4", "6", "4"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    cores = len(os.sched_getaffinity(0))
+    assert [slot.environment["OMP_NUM_THREADS"] for slot in local.slots(cores)] == ["1"] * cores
+    assert local.slots(1)[0].environment["OMP_NUM_THREADS"] == str(cores)
+
+
+class Scripted:
+    """An engine whose processes do what a script says: a cell's name -> how its next attempts end."""
+
+    processes = 2
+
+    def __init__(self, places, script):
+        self.places, self.script, self.ran = places, script, []
+
+    def submit(self, job: Job, log: Path) -> "Future[Outcome]":
+        self.ran.append((job.command, [cell.name for cell in job.cells], job.force))
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("")
+        ended: Future[Outcome] = Future()
+        ended.set_result(self._run(job, log))
+        return ended
+
+    def _run(self, job, log):
+        for cell in job.cells if job.command == "train" else ():
+            ends = self.script.get(cell.name, [])
+            outcome = ends.pop(0) if ends else Outcome(0)
+            if outcome.exit_code != 0:
+                log.write_text(f"much\nhifi: {cell.name} went wrong\n")
+                return outcome
+            write(cell, self.places.results_dir)
+        return self.script.get(job.command, [Outcome(0)]).pop(0) if self.script.get(job.command) else Outcome(0)
+
+    def stop(self): ...
+
+    def close(self): ...
+
+
+def write(cell, results_dir, state="done", score=0.5):
+    directory = cell.place(results_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    content = {
+        "status": state, "config_hash": cell.config.hash, "report": "best", "scores": {"best": score},
+        "selection": "validation", "reason": "the training loss is nan at step 3",
+    }  # fmt: skip
+    (directory / "results.json").write_text(json.dumps(sealed(content)))
+    return status(directory)
+
+
+def scheduled(tmp_path, script, *, found=None, retries=0):
+    found = found or cells(tasks=["demo-entailment"])
+    scheduler = Scheduler(found, Places(tmp_path), tmp_path / "logs", retries=retries)
+    engine = Scripted(scheduler.places, script)
+    return scheduler.run(engine, lambda board: None), engine, scheduler
+
+
+def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
+    board, _, scheduler = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [Outcome(1)] * 2}, retries=1)
+    (cell,) = board.failed
+    assert (cell.name, len(board.found), board.left) == ("demo-entailment/bitfit/seed1", 7, 0)
+    recorded = whole(cell.place(tmp_path) / "failure.json")
+    assert recorded["lines"] == ["much", "hifi: demo-entailment/bitfit/seed1 went wrong"]
+    assert (recorded["attempts"], recorded["exit_code"]) == (2, 1)
+    assert recorded["command"] == scheduler.command(cell)
+    assert status(cell.place(tmp_path)).state is State.FAILED
+
+
+def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
+    script = {
+        "demo-entailment/bitfit/seed2": [Outcome(-9)],
+        "demo-entailment/full-ft/seed1": [Outcome(None, lost=True)] * 5,
+        "demo-entailment/full-ft/seed2": [Outcome(143)] * 3,
+        "demo-entailment/hifi-layerwise/seed1": [Outcome(-11)],
+        "score": [Outcome(1)],
+    }
+    board, engine, _ = scheduled(tmp_path, script, retries=2)
+    assert not board.failed
+    assert len(board.found) == 8
+    scored = [index for index, (command, *_) in enumerate(engine.ran) if command == "score"]
+    heads = [index for index, (command, names, _) in enumerate(engine.ran) if command == "train" and "demo-entailment/hifi-layerwise/seed1" in names]
+    assert len(scored) == 2
+    assert max(scored) < min(heads)
+
+
+def test_cells_that_wait_for_scores_fail_with_them(tmp_path):
+    board, _, _ = scheduled(tmp_path, {"score": [Outcome(3)]})
+    assert {cell.method for cell in board.failed} == {"hifi-layerwise"}
+    assert all("were not scored" in why for why in board.failed.values())
+    assert len(board.found) == 6
+
+
+def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("hifi_cli.grids.grid._BUSY_SECONDS", 0.1)
+    board, engine, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [Outcome(4)] * 3})
+    assert not board.failed
+    assert sum("demo-entailment/full-ft/seed1" in names for _, names, _ in engine.ran) == 4
+
+
+def test_a_directory_of_another_configuration_is_a_failure(tmp_path):
+    found = cells(tasks=["demo-entailment"], methods=["full-ft"])
+    other = cells("epochs=1", tasks=["demo-entailment"], methods=["full-ft"])[0]
+    place = other.place(tmp_path)
+    place.mkdir(parents=True)
+    (place / "config.yaml").write_text(yaml.safe_dump(other.config.model_dump(mode="json")))
+    board, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [Outcome(4)]}, found=found)
+    assert [cell.seed for cell in board.failed] == [1]
+
+
+def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
+    found = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
+    for cell in found[:3]:
+        write(cell, tmp_path)
+    (found[0].place(tmp_path) / "delta.safetensors").write_bytes(b"not what was written")
+    truncate(found[1].place(tmp_path) / "results.json")
+    board, engine, _ = scheduled(tmp_path, {}, found=found)
+    assert len(board.found) == 4
+    assert board.before == 1
+    assert {(name, force) for _, names, force in engine.ran for name in names} == {
+        (found[0].name, True), (found[1].name, True), (found[3].name, False)
+    }  # fmt: skip
+
+
+def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
+    found = cells(name="demo-search", methods=["full-ft"], seeds=[1, 2])
+    scores = {"0.0005": (0.5, 0.7), "0.002": (0.9, 0.2)}
+    done = {cell: write(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1]) for cell in found}
+    (one,) = search.choose(done, tmp_path)
+    assert one["chosen"] == {"setting": {"learning_rate": "0.0005"}, "score": pytest.approx(0.6), "seeds": 2}
+    assert len(one["tried"]) == 2
+    done[found[0]] = write(found[0], tmp_path, "diverged")
+    assert search.choose(done, tmp_path)[0]["chosen"]["setting"] == {"learning_rate": "0.002"}
+    assert list(search.lines(search.choose(done, tmp_path))) == [
+        "demo-entailment  full-ft  learning_rate=0.002  55.00 (55.00 to 55.00 over 2 settings, 2 seeds)"
+    ]
+
+
+def test_a_search_reads_the_split_that_chooses(tmp_path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    lines = [{"epoch": epoch, "choosing": value, "accuracy": 0.9} for epoch, value in ((1, 0.3), (2, 0.4))]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results = {"selection": "holdout", "report": "best", "scores": {"best": 0.9}, "epochs": {"best": 2}}
+    assert search.score(directory, Status(State.DONE, results=results)) == 0.4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"table": "hifi-9"}, "did you mean 'hifi-"),
+        ({"tabel": "hifi-2"}, "did you mean 'table'?"),
+        ({"table": "hifi-2", "vary": {"learning_rat": [1]}}, "did you mean 'learning_rate'?"),
+        ({"table": "hifi-2", "vary": {"learning_rate": []}}, "varies over no value"),
+        ({"tasks": ["rte"], "methods": ["full-ft"], "protocol": "hifi"}, "names no backbone"),
+        ({"table": "hifi-2", "tasks": ["rtx"]}, "did you mean 'rte'?"),
+        ({"table": "hifi-2", "seeds": [1, 1]}, "two of its runs are the same"),
+        ({"table": "hifi-2", "vary": {"epochs": [1, 1]}}, "two of its runs are the same"),
+    ],
+)
+def test_a_wrong_grid_is_one_line(hifi, tmp_path, content, message):
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    answer = hifi("grid", "mine.yaml", "--print")
+    assert answer.code == 2
+    assert message in answer.err
+    assert "Traceback" not in answer.err
+
+
+def grid_file(root, encoders, **content):
+    base = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte", "cola"]}
+    path = root / "mine.yaml"
+    path.write_text(yaml.safe_dump({**base, **content}))
+    return path.name
+
+
+def runs_of(root):
+    return sorted(path.parent for path in (root / "results/runs").rglob("results.json"))
+
+
+def test_a_grid_from_begin_to_end(encoders, data, tmp_path):
+    """With a cell that fails (top-k wants three layers, there are two), a second call, and damage in between."""
+    name = grid_file(tmp_path, encoders, methods=["top-k", "bitfit"], tasks=["rte"])
+    command = ["grid", name, "--data-dir", data, "--jobs", "2", *QUICK]
+    code, said = hifi(*command, cwd=tmp_path)
+    assert code == 1, said
+    assert "1 of 2 done, 1 failed" in said
+    assert "failed: rte/top-k/seed1: hifi: " in said
+    assert "repeat it: hifi train --task rte" in said
+    assert [path.parent.name for path in runs_of(tmp_path)] == ["bitfit"]
+    failure = whole(tmp_path / "results/runs/hifi/tiny-bert/rte/top-k/seed1/failure.json")
+    assert "layers" in failure["lines"][-1]
+    before = {path: fingerprint(path) for path in runs_of(tmp_path)}
+    flip(runs_of(tmp_path)[0] / "delta.safetensors")
+    code, said = hifi(*command, "--methods", "bitfit", cwd=tmp_path)
+    assert code == 0, said
+    assert {path: fingerprint(path) for path in runs_of(tmp_path)} == before
+    listed = hifi("ls", "runs", "--status", "failed,done", cwd=tmp_path)[1]
+    assert [line.split()[0] for line in listed.splitlines()] == ["done", "failed"]
+
+
+@pytest.mark.slow
+def test_a_stopped_grid_goes_on(encoders, data, tmp_path):
+    long = ["batch_size=8", "epochs=60"]
+    name = grid_file(tmp_path, encoders, methods=["full-ft", "bitfit"], tasks=["rte"])
+    process = start("grid", name, "--data-dir", data, "--jobs", "1", *long, cwd=tmp_path)
+    wait_for(lambda: list((tmp_path / "results").rglob("metrics.jsonl")))
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    code, said = finish(process)
+    assert code == 143, said
+    assert len(list((tmp_path / "results").rglob("last.pt"))) == 1
+    listed = hifi("ls", "runs", cwd=tmp_path)[1]
+    assert "unfinished" in listed
+    assert "running" not in listed
+    code, said = hifi("grid", name, "--data-dir", data, "--jobs", "2", *long, cwd=tmp_path)
+    assert code == 0, said
+
+
+def test_a_task_of_a_users_own_trains(encoders, data, tmp_path, hifi):
+    (tmp_path / "mine.yaml").write_text((registry.configs_directory() / "tasks" / "rte.yaml").read_text())
+    answer = hifi("train", "--task", "mine.yaml", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", data, *QUICK)
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "results/runs/hifi/tiny-bert/mine/bitfit/seed1/results.json").is_file()
+
+
+@pytest.mark.slow
+def test_30_kills_of_a_grid(encoders, data, tmp_path):
+    """The whole of it, as a node that dies, or the grid alone, whose processes then go on under another one."""
+    import random
+
+    long = ["batch_size=8", "epochs=60", "heads.k=2", "scoring.samples=12"]
+    reference, rng, killed = tmp_path / "reference", random.Random(0), 0
+    reference.mkdir()
+    content = {"methods": ["hifi-layerwise", "full-ft"], "seeds": [1, 2]}
+    code, said = hifi("grid", grid_file(reference, encoders, **content), "--data-dir", data, "--jobs", "2", *long, cwd=reference)
+    assert code == 0, said
+    wanted = [fingerprint(path) for path in runs_of(reference)]
+    assert len(wanted) == 8
+    root = tmp_path
+    while killed < 30:
+        root = tmp_path / f"after-{killed}"
+        root.mkdir()
+        name = grid_file(root, encoders, **content)
+        command = ["grid", name, "--data-dir", data, "--jobs", "2", *long]
+        while killed < 30:
+            process = start(*command, cwd=root)
+            time.sleep(rng.uniform(2, 9))
+            if process.poll() is not None:
+                process.stdout.close()
+                break
+            if killed % 3:
+                kill_tree(process.pid)
+            kill_group(process)
+            killed += 1
+            for path in (root / "results").rglob("*.json"):
+                assert whole(path) is not None, path
+        code, said = finish(start(*command, cwd=root), timeout=300)
+        assert code == 0, said
+        assert [fingerprint(path) for path in runs_of(root)] == wanted
+    print(f"\n{killed} kills of a grid survived")
+
+
+def kill_tree(pid):
+    """Every process below one, as when a node dies."""
+    import psutil
+
+    for child in psutil.Process(pid).children(recursive=True):
+        child.kill()

@@ -1,0 +1,144 @@
+"""HiFi in somebody's own script: three functions on any Hugging Face encoder, the same numbers as the command line's."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import FAMILIES, HEADS, HIDDEN, LAYERS
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+import hifi_cli
+from hifi_cli import merge_heads, score_heads, select_heads, tune_heads
+from hifi_cli.errors import UsageError
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import selection
+from hifi_cli.tasks.batches import collate
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request, encoders):
+    return AutoModelForSequenceClassification.from_pretrained(encoders[request.param]).train()
+
+
+def batches(encoders, sizes=(3, 2)):
+    tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
+    texts = ["the dog sees a cat", "the bird", "a man likes the big old fish here", "not now", "and never"]
+    found, at = [], 0
+    for size in sizes:
+        found.append({**tokenizer(texts[at : at + size], padding=True, return_tensors="pt"), "labels": torch.zeros(size)})
+        at += size
+    for batch in found:
+        batch.pop("token_type_ids")
+    return found
+
+
+def test_scores_are_those_of_the_command_line(make, workspace, encoders):
+    config = make("hifi-layerwise")
+    stored = selection.compute_scores(config, workspace)
+    model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"])
+    train = workspace.examples(config, "train", config.scoring.max_length)
+    sampled = selection.sample(train, config.scoring.samples, config.scoring.seed)
+    found = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
+    assert found.samples == 12
+    np.testing.assert_allclose(found.richness, stored["richness"], atol=0.1)  # 1/12: one index at a singular value's edge
+    np.testing.assert_allclose(found.correlation, stored["correlation"], rtol=1e-4, atol=1e-9)
+    chosen = select_heads(found, k=2)
+    assert chosen.heads == selection.choose(stored, config.heads, workspace.results_dir)[0]["heads"]
+
+
+def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(model, encoders):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.base_model.embeddings.eval()
+    one, other = score_heads(model, batches(encoders)), score_heads(model, batches(encoders, (1, 1, 3)))
+    assert one.richness.shape == (LAYERS, HEADS) and one.correlation.shape == (LAYERS, HEADS, HEADS)
+    np.testing.assert_allclose(one.correlation, other.correlation, rtol=1e-4)
+    bare = score_heads(model.base_model, batches(encoders))  # the encoder alone, as AutoModel gives it
+    np.testing.assert_array_equal(bare.correlation, one.correlation)
+    assert model.training and model.classifier.training and not model.base_model.embeddings.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_only_the_chosen_rows_and_the_head_train_and_merging_gives_a_plain_model(model, encoders, tmp_path):
+    batch = {name: values for name, values in batches(encoders)[0].items() if name != "labels"}
+    names = list(model.state_dict())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    tune_heads(model, [[1], [0, 3]])
+    head = sum(parameter.numel() for _, parameter in Encoder(model).head_parameters())
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert sum(parameter.numel() for parameter in trained) == head + 3 * 3 * HIDDEN // HEADS * (HIDDEN + 1)
+    with pytest.raises(UsageError, match="merge_heads"):
+        tune_heads(model, [[1], [0, 3]])
+    optimiser = torch.optim.AdamW(trained, lr=0.01, weight_decay=0.5)
+    for _ in range(3):
+        model(**batch, labels=torch.tensor([0, 1, 0])).loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    model.eval()
+    logits = model(**batch).logits
+    assert merge_heads(model) is model
+    assert list(model.state_dict()) == names
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    torch.testing.assert_close(model(**batch).logits, logits)
+    rows = torch.tensor([0, 3])[:, None] * (HIDDEN // HEADS) + torch.arange(HIDDEN // HEADS)
+    for name, value in model.state_dict().items():
+        changed = (value != before[name]).flatten(1).any(1) if value.dim() > 1 else value != before[name]
+        if "layer.1.attention.self.query.weight" in name:
+            assert changed.nonzero()[:, 0].tolist() == rows.flatten().tolist()
+        elif ".attention.self." not in name and "classifier" not in name and "pooler" not in name:
+            assert not changed.any(), name
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(again(**batch).logits, logits)
+
+
+def test_what_does_not_fit_is_told_in_one_line(model, encoders):
+    scores = score_heads(model, batches(encoders))
+    for wrong, message in [
+        (lambda: score_heads(model, []), "no batch"),
+        (lambda: score_heads(model, [{"input_ids": [[1, 2]]}]), "return_tensors"),
+        (lambda: score_heads(model, batches(encoders), xi=2), "xi"),
+        (lambda: score_heads(torch.nn.Linear(1, 1), batches(encoders)), "Hugging Face"),
+        (lambda: select_heads(scores, rank="pagerang"), "rank"),
+        (lambda: select_heads(scores, strategy="some"), "strategy"),
+        (lambda: select_heads(scores, k=9), "only 4 heads"),
+        (lambda: tune_heads(model, [[0]]), "2 layers of 4 heads"),
+    ]:
+        with pytest.raises(UsageError, match=message) as error:
+            wrong()
+        assert "\n" not in str(error.value)
+
+
+def test_a_bare_encoder_is_tuned_too(encoders):
+    model = tune_heads(AutoModel.from_pretrained(encoders["bert"]), [[0], []])
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert "encoder.layer.0.attention.self.value.rows" in trained
+    assert {name.split(".")[0] for name in trained} == {"encoder", "pooler"}
+
+
+def test_importing_is_light_and_the_names_are_there():
+    code = "import sys, hifi_cli; assert 'score_heads' in dir(hifi_cli); print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    with pytest.raises(AttributeError, match="no attribute 'score_head'"):
+        hifi_cli.score_head  # noqa: B018
+    assert (Path(hifi_cli.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.filterwarnings("default")  # what transformers' Trainer and datasets say is not ours to mend
+def test_the_example_in_scripts_runs(encoders, tmp_path, monkeypatch):
+    import runpy
+
+    lines = [f"{'dog' if i % 2 else 'cat'} sees the fish\t{'yes' if i % 2 else 'no'}" for i in range(64)]
+    (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    words = ["--train", tmp_path / "train.tsv", "--model", encoders["bert"], "--to", tmp_path / "out", "--epochs", "30",
+             "--learning-rate", "0.01", "--k", "1"]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["hifi_with_trainer", *map(str, words)])
+    runpy.run_path(str(Path(__file__).parent.parent / "scripts" / "hifi_with_trainer.py"), run_name="__main__")
+    from transformers import pipeline
+
+    classify = pipeline("text-classification", model=str(tmp_path / "out"), device="cpu")
+    assert [one["label"] for one in classify(["dog sees the fish", "cat sees the fish"])] == ["yes", "no"]

@@ -1,0 +1,140 @@
+"""Finding one's way: hifi ls, the JSON Schemas, hifi cp and completion."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hifi_cli import registry
+from hifi_cli.cli import ls, schemas
+from hifi_cli.config import HeadsConfig, RunConfig
+from hifi_cli.schema import meanings
+
+YAMLS = sorted(registry.configs_directory().glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("kind", [*registry.KINDS])
+def test_every_name_has_a_line_with_what_it_is(hifi, kind):
+    lines = hifi("ls", kind).out.splitlines()
+    assert [line.split()[0] for line in lines] == registry.names(kind)
+    assert all(len(line.split("  ")) > 1 for line in lines)
+    if kind in ("methods", "tasks"):
+        assert all(re.search(r"\b(18|19|20)\d\d\b|table|project", line) for line in lines), "a source is missing"
+
+
+def test_without_a_word_the_kinds_are_listed_and_a_new_folder_is_found(hifi, tmp_path, monkeypatch):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "landscape.yaml").write_text("description: The loss around a minimum\nsource: a paper\n")
+    assert [line.split()[0] for line in hifi("ls").out.splitlines()] == [*ls.kinds(), "runs", "schema"]
+    monkeypatch.setattr(registry, "configs_directory", lambda: tmp_path)
+    assert hifi("ls").out.split()[:2] == ["figures", "1"]
+    assert hifi("ls", "figures").out == "landscape  The loss around a minimum  a paper\n"
+    assert "table" not in hifi("ls", "landscape").out
+
+
+def test_a_name_is_explained_with_settings_defaults_and_meanings(hifi):
+    said = hifi("ls", "lora").out
+    for part in ("hifi train --task mrpc --method lora", "Hu et al. 2022", "settings.r=8", "rank", "settings.targets=[query, key]"):
+        assert part in said
+    assert re.search(r"settings\.targets=.*default \[query, value\]", said)
+    said = hifi("ls", "hifi-midtop").out
+    assert re.search(r"heads\.strategy=midtop .*default layerwise", said) and "heads.damping=0.85" in said
+    assert "whether the rows' biases train too" in said  # the one-line form of a docstring
+    assert "nyu-mll/glue" in hifi("ls", "rte").out
+    both = hifi("ls", "demo").out
+    assert all(f"{kind} demo" in both for kind in ("backbone", "protocol", "table"))
+    assert "protocol demo" not in hifi("ls", "tables/demo").out
+    answer = hifi("ls", "rt")
+    assert answer.code == 2 and "did you mean 'rte'?" in answer.err
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_yaml_names_its_schema(path):
+    lines = path.read_text().splitlines()
+    wanted = schemas.line(path.parent.name)
+    assert lines[0].startswith("# ") and lines[1] == wanted, f"{path}: the second line must be {wanted}"
+
+
+@pytest.mark.parametrize("kind", schemas.KINDS)
+def test_the_stored_schemas_are_those_of_the_code(kind):
+    stored = registry.configs_directory() / schemas.FOLDER / f"{kind}.json"
+    assert json.loads(stored.read_text()) == schemas.of(kind), "make schema writes them anew"
+
+
+def test_the_schemas_take_every_yaml_and_refuse_what_the_code_refuses(hifi):
+    jsonschema = pytest.importorskip("jsonschema")
+
+    def problems(kind, content):
+        schema = json.loads(hifi("ls", "schema", kind).out)
+        jsonschema.Draft7Validator.check_schema(schema)
+        return list(jsonschema.Draft7Validator(schema).iter_errors(content))
+
+    for path in YAMLS:
+        assert not problems(path.parent.name, yaml.safe_load(path.read_text())), path
+    task = registry.load("tasks", "rte")
+    for kind, wrong in [
+        ("tasks", {**task, "metrik": []}),
+        ("tasks", {key: value for key, value in task.items() if key != "inputs"}),
+        ("tasks", {**task, "config": {"epoch": 3}}),
+        ("tasks", {**task, "config": {"seed": 3}}),
+        ("config", {"heads": {"damping": 1.5}}),
+        ("methods", {**registry.load("methods", "lora"), "tasks": {"rte": {"batch_size": 0}}}),
+        ("protocols", {**registry.load("protocols", "demo"), "methods": {"lora": {"heads": {"kk": 1}}}}),
+        ("backbones", {"description": "x", "hub": "a/b", "config": {"dropout": 2}}),
+        ("tables", {**registry.load("tables", "demo"), "rows": [{"methode": "lora"}]}),
+    ]:
+        assert problems(kind, wrong), (kind, wrong)
+    whole = json.loads(hifi("ls", "schema").out)
+    assert not list(jsonschema.Draft7Validator(whole).iter_errors(task))
+    assert hifi("ls", "schema", "task").code == 2
+
+
+def test_editors_show_what_a_key_means():
+    keys = schemas.of("config")["definitions"]["RunConfig"]["properties"]
+    assert keys["warmup"]["description"].startswith("share of the steps")
+    assert meanings(RunConfig)["weight_decay"] == "AdamW's; never applied to biases and LayerNorms"
+    assert set(meanings(HeadsConfig)) == set(HeadsConfig.model_fields)
+
+
+def test_a_copy_works_wherever_it_lies(hifi, tmp_path):
+    assert hifi("cp", "tasks/rte", tmp_path).out.strip() == str(tmp_path / "rte.yaml")
+    named = re.search(r"\$schema=file://(\S+)", (tmp_path / "rte.yaml").read_text())[1]
+    assert json.loads(Path(named).read_text())["title"] == "hifi: tasks"
+    assert hifi("cp", "backbones/demo", "mine.yaml").code == 0
+    answer = hifi("train", "--protocol", "demo", "--backbone", "mine.yaml", "--dry-run")
+    path = yaml.safe_load(answer.out)["backbone"]["path"]
+    assert (Path(path) / "config.json").is_file()
+    for words, message in [
+        (("cp", "demo", "x.yaml"), "backbones/demo, protocols/demo, tables/demo"),
+        (("cp", "rte", tmp_path), "is there already"),
+        (("cp", "rte", "mine.txt"), "must be called .yaml"),
+        (("cp", "rtee", "y.yaml"), "did you mean 'rte'?"),
+    ]:
+        answer = hifi(*words)
+        assert answer.code == 2 and message in answer.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("hifi train --task demo-", {"demo-acceptability", "demo-entailment", "demo-similarity"}),
+        ("hifi train --task rte,wn", {"rte,wnli"}),
+        ("hifi train --method hifi-l", {"hifi-layerwise"}),
+        ("hifi train --backbone mini", {"minilm"}),
+        ("hifi ls hifi-mid", {"hifi-midtop"}),
+        ("hifi cp backbones/", {f"backbones/{name}" for name in registry.names("backbones")}),
+        ("hifi table ehft-", {"ehft-1", "ehft-2", "ehft-3", "ehft-4"}),
+        ("hifi export run --format d", {"delta"}),
+    ],
+)
+def test_the_shell_completes_names(typed, offered):
+    words = typed.split(" ")
+    code = "from hifi_cli.cli.app import app; app(prog_name='hifi')"
+    environment = {**os.environ, "_HIFI_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert set(said.stdout.split()) == offered, said.stderr

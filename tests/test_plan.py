@@ -1,0 +1,106 @@
+"""--dry-run: what a run would be, without weights, data, network or a file written."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import HEADS, HIDDEN, INNER, LAYERS, TINY
+from formulas import Shape, trained
+
+from hifi_cli import registry
+from hifi_cli.layers import resolve
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.plan import plan
+
+FOUND_WHILE_TRAINING = {"child-tuning-d"}  # before its survey everything trains
+
+
+@pytest.mark.parametrize("method", registry.names("methods"))
+def test_every_method_is_counted_without_weights(make, encoders, tmp_path, method):
+    bare = tmp_path / "tiny-bert"
+    bare.mkdir()
+    shutil.copy(encoders["bert"] / "config.json", bare)
+    overrides = [*TINY.get(method, []), "heads.k=2"]
+    config = resolve(task="rte", method=method, backbone=str(bare), protocol="hifi", overrides=overrides)
+    found = plan(config, tmp_path / "results", None)
+    embeddings = (28 + 40 + 2) * HIDDEN + 2 * HIDDEN
+    sizes = {"rank": config.stage1.settings["r"]} if config.stage1 and "r" in config.stage1.settings else {}
+    shape = Shape(
+        LAYERS, HEADS, HIDDEN, INNER, embeddings, k=2, top=1, reduction=4, bottleneck=8, prefix=4, mlp=8, diff=0.05, **sizes
+    )
+    stages = found.size.trained
+    if method == "diff-pruning":
+        assert stages[0][1] > 2 * shape.backbone and stages[1] is None
+    elif method not in FOUND_WHILE_TRAINING:
+        assert stages[-1][1] == trained(method, shape)
+    head = HIDDEN * (HIDDEN + 1) + 2 * (HIDDEN + 1)
+    assert found.size.total == shape.backbone + head
+    with_head = head - HIDDEN**2 if method == "bitfit" else head  # of the pooler BitFit trains the bias
+    assert method == "diff-pruning" or stages[-1][0] == stages[-1][1] + with_head
+    assert len(stages) == (2 if config.stage1 or method == "diff-pruning" else 1)
+
+
+def test_counts_are_those_of_the_run(make, workspace):
+    for method, family in [
+        ("hifi-midtop", "bert"), ("lora", "roberta"), ("eh-ft-bitfit", "bert"), ("bitfit", "bert"), ("bitfit", "roberta")
+    ]:  # fmt: skip
+        config = make(method, "epochs=1", family=family)
+        results = runs.run(config, workspace)
+        found = plan(config, workspace.results_dir, workspace.data_dir)
+        counts = results["params"]
+        assert found.size.trained[-1] == (counts["trainable"], counts["trainable_backbone"])
+        assert found.size.total == counts["total"]
+        assert found.state == "finished (done): would be skipped"
+
+
+def test_steps_and_memory_follow_the_configuration(make, workspace):
+    def planned(*overrides):
+        return plan(make("full-ft", *overrides), workspace.results_dir, workspace.data_dir)
+
+    assert (planned("epochs=2", "batch_size=32").examples, planned("epochs=2", "batch_size=32").steps) == (2490, 156)
+    assert planned("limit=100", "batch_size=8", "epochs=1").steps == 13
+    assert planned("selection=holdout", "holdout=0.5").examples == 1245
+    few = planned("shots=16", "epochs=3")
+    assert (few.examples, few.batch_size, few.steps) == (32, 32, 3)
+    base, whole = planned("batch_size=8"), planned().size.total
+    assert base.memory[0] == 4 * whole and base.memory[1] == 12 * whole
+    assert planned("batch_size=16").memory[2] == 2 * base.memory[2]
+    assert planned("batch_size=16", "accumulation=2").memory[2] == base.memory[2]
+    assert planned("batch_size=8", "max_length=256").memory[2] > 2 * base.memory[2]  # attention is quadratic
+    assert planned("batch_size=8", "precision=bf16").memory[2] == base.memory[2] // 2
+    assert plan(make("bitfit"), workspace.results_dir, None).memory[1] < base.memory[1] / 10
+
+
+def test_what_is_missing_is_told_and_nothing_is_asked_or_written(hifi, monkeypatch, tmp_path, data, encoders):
+    def refuse(*_, **__):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    words = ("train", "--task", "rte", "--method", "hifi-layerwise", "--dry-run")
+    answer = hifi(*words, "--backbone", "owner/encoder")
+    assert answer.code == 0, answer.err
+    assert "config.json of owner/encoder is not in the hub's cache" in answer.out
+    assert "parameters unknown" in answer.out and "the data of RTE, unless nyu-mll/glue" in answer.out
+    assert "no folder RTE" in hifi(*words, "--data-dir", tmp_path).out
+    answer = hifi(*words, "--backbone", encoders["bert"], "--data-dir", data)
+    assert "# missing    nothing" in answer.out and yaml.safe_load(answer.out)["task"] == "rte"
+    assert not Path("results").exists() and not (tmp_path / "cache").exists()
+
+
+def test_the_directory_s_state_is_told(tiny):
+    def state(*words):
+        said = tiny("train", "--method", "bitfit", "--dry-run", *words).out
+        return next(line for line in said.splitlines() if line.startswith("# directory")).partition("(")[2].rstrip(")")
+
+    assert state() == "new"
+    assert tiny("train", "--method", "bitfit").code == 0
+    assert state("epochs=2", "batch_size=8").startswith(("finished", "holds"))
+    assert state("learning_rate=0.5") == "holds a run of another configuration: --force replaces it"
+    results = next(Path("results").rglob("results.json"))
+    results.write_text(json.dumps([1]))
+    assert tiny("train", "--method", "bitfit", "--dry-run").code == 0

@@ -1,0 +1,106 @@
+"""hifi predict: texts in, labels and probabilities out, in either layout and every kind of task."""
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+from test_task_kinds import every_kind  # noqa: F401
+
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.predict import predict, probabilities
+
+
+@pytest.fixture
+def trained(make, workspace):
+    """A finished run of RTE: its directory, and the pairs of texts and logits it stored."""
+    config = make("full-ft", "epochs=2", "batch_size=4", "learning_rate=0.01")
+    runs.run(config, workspace)
+    directory = RunDirectory.of(config, workspace.results_dir)
+    pairs = [row.sequences[0] for row in workspace.rows("rte").rows("validation")]
+    return directory.path, pairs, directory.read_predictions()
+
+
+def softmax(logits):
+    shares = np.exp(logits)
+    return shares / shares.sum()
+
+
+def test_tsv_in_tsv_out_with_the_run_s_own_predictions(trained, hifi, tmp_path):
+    run, pairs, stored = trained
+    lines = ["idx\tsentence2\tsentence1", *(f"row{at}\t{two}\t{one}" for at, (one, two) in enumerate(pairs))]
+    (tmp_path / "new.tsv").write_text("\n".join(lines) + "\n")
+    answer = hifi("predict", run, tmp_path / "new.tsv")
+    assert answer.code == 0, answer.err
+    header, *rows = (line.split("\t") for line in answer.out.splitlines())
+    assert header == ["id", "prediction", "entailment", "not_entailment"]
+    assert [row[1] for row in rows] == [one["prediction"] for one in stored] and len({row[1] for row in rows}) == 2
+    for row, one in zip(rows, stored, strict=True):
+        np.testing.assert_allclose([float(cell) for cell in row[2:]], softmax(one["logits"]), atol=1e-4)
+    assert "warning" not in answer.err  # no data are read, and none are missed
+
+
+def test_json_lines_and_a_pipe(trained, hifi, tmp_path, monkeypatch):
+    run, pairs, stored = trained
+    lines = "".join(json.dumps({"sentence1": one, "sentence2": two}) + "\n" for one, two in pairs[:4])
+
+    class Pipe:
+        buffer = io.BytesIO(lines.encode())
+
+    monkeypatch.setattr(sys, "stdin", Pipe)
+    answer = hifi("predict", run, "-")
+    said = [json.loads(line) for line in answer.out.splitlines()]
+    assert [one["id"] for one in said] == ["0", "1", "2", "3"]
+    assert [one["prediction"] for one in said] == [one["prediction"] for one in stored[:4]]
+    assert sum(said[0]["probabilities"].values()) == pytest.approx(1)
+    (tmp_path / "bare.tsv").write_text("\n".join("\t".join(pair) for pair in pairs[:4]) + "\n")  # no header
+    answer = hifi("predict", run, tmp_path / "bare.tsv", "--format", "jsonl", "--out", tmp_path / "said.jsonl")
+    assert (tmp_path / "said.jsonl").read_text() == "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in said)
+
+
+def test_what_is_wrong_is_named(trained, hifi, tmp_path):
+    run, _, _ = trained
+
+    def refused(content, code=2, name="new"):
+        (tmp_path / name).write_bytes(content)
+        answer = hifi("predict", run, tmp_path / name)
+        assert answer.code == code and answer.out == "" and len(answer.err.splitlines()) == 1
+        return answer.err
+
+    assert "no column 'sentence2'" in refused(b"sentence1\tother\na\tb\n")
+    assert "line 3: 1 columns" in refused(b"sentence1\tsentence2\na\tb\nc\n")
+    assert "sentence2 is empty" in refused(b"a\t \n")
+    assert "broken JSON" in refused(b'{"sentence1": \n')
+    assert "UTF-8" in refused(b"\xff\xfe\ta\n")
+    assert "empty" in refused(b"", name="new.tsv")
+    assert hifi("predict", run, tmp_path / "none.tsv").code == 3
+    assert hifi("predict", tmp_path / "norun", tmp_path / "new.tsv").code == 3
+    assert hifi("predict", run, tmp_path / "new.tsv", "--format", "xml").code == 2
+
+
+def test_numbers_choices_answers_and_one_logit(workspace, make, tmp_path, every_kind):  # noqa: F811
+    assert probabilities(np.array([0.0])).tolist() == [0.5, 0.5]
+    np.testing.assert_allclose(probabilities(np.array([2.0])), softmax(np.array([0.0, 2.0])))
+    config = make("full-ft", "epochs=1", task="stsb")
+    runs.run(config, workspace)
+    file = tmp_path / "new.jsonl"
+    file.write_text('{"sentence1": "the dog", "sentence2": "a cat"}\n')
+    (said,) = predict(RunDirectory.of(config, workspace.results_dir).path, file, workspace)
+    assert isinstance(said["prediction"], float) and "probabilities" not in said
+    workspace.data_dir = every_kind
+    for task, content in [
+        ("copa", {"premise": "The dog sees.", "choice1": "The cat likes.", "choice2": "A bird hears.", "question": "cause"}),
+        ("multirc", {"paragraph": "the dog sees a cat", "question": "the man", "answer": "not now"}),
+        ("squad", {"question": "the dog", "context": "a cat sees the bird here"}),
+    ]:
+        config = make("full-ft", "epochs=1", "max_length=32", task=task)
+        runs.run(config, workspace)
+        file.write_text(json.dumps(content) + "\n")
+        (said,) = predict(RunDirectory.of(config, workspace.results_dir).path, file, workspace)
+        if task == "squad":
+            assert said["prediction"] in content["context"]
+        else:
+            assert said["prediction"] in said["probabilities"]
+            assert sum(said["probabilities"].values()) == pytest.approx(1)

@@ -1,0 +1,174 @@
+"""Watching a run: lines in a pipe, two live lines on a terminal, trackers where asked for, and nothing told twice."""
+
+import io
+import json
+import logging
+import re
+import sys
+
+import pytest
+import yaml
+
+from hifi_cli.runs import run as runs
+from hifi_cli.runs import trackers
+from hifi_cli.runs import watch as watching
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.watch import Pace, Watch, clock
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """A clock that the test moves."""
+    class Clock:
+        time = 100.0
+
+    monkeypatch.setattr(watching.time, "monotonic", lambda: Clock.time)
+    return Clock
+
+
+def test_pace_counts_training_alone_and_what_this_process_did(now):
+    pace = Pace(steps=40, tokens_per_step=50.0)
+    assert pace.tokens_per_second is None and pace.seconds_left is None
+    pace.resume(20)
+    now.time += 5
+    pace.step(30)
+    assert pace.tokens_per_second == 10 * 50 / 5 and pace.seconds_left == 5
+    now.time += 100  # four more steps, and a long evaluation
+    pace.evaluated(34)
+    assert pace.tokens_per_second == 100  # not slower: evaluation is no training
+    now.time += 1
+    pace.step(36)
+    assert pace.tokens_per_second == pytest.approx(12 * 50 / 6)
+    assert pace.seconds_left == pytest.approx(106 / 16 * 4)  # but what is left has evaluations in it
+    assert (clock(59.6), clock(3725)) == ("1:00", "1:02:05")
+
+
+@pytest.fixture
+def watch(make, workspace):
+    """A watch over 2 epochs of 3 steps."""
+    config = make("full-ft", "epochs=2", "batch_size=8")
+    directory = RunDirectory.of(config, workspace.results_dir)
+    directory.path.mkdir(parents=True)
+    return lambda *report_to: Watch("rte/full-ft/seed1", config, "accuracy", [10] * 24, directory, report_to)
+
+
+LINES = [
+    {"step": 2, "loss": 0.75, "learning_rate": 1e-4},
+    {"epoch": 1, "accuracy": 0.5, "f1": 0.25},
+    {"step": 5, "loss": 0.5, "learning_rate": 5e-5},
+    {"epoch": 2, "accuracy": 0.75, "f1": 0.5},
+]
+
+
+def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(watch, now, caplog):
+    with watch() as one:
+        for line in LINES:
+            now.time += 2
+            one(line, False)
+    assert [json.loads(line) for line in one.directory.metrics.read_text().splitlines()] == LINES
+    told = [record.message for record in caplog.records if record.levelno == logging.INFO]
+    assert len(told) == 2
+    assert re.fullmatch(r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, loss 0\.7500, 80 tokens/s, [\d.]+ GB, 0:04 left", told[0])
+    assert re.fullmatch(r"rte/full-ft/seed1: epoch 2 of 2, accuracy 75\.00, loss 0\.5000, 80 tokens/s, [\d.]+ GB", told[1])
+
+
+def test_what_a_resumption_tells_again_is_kept_and_not_told(watch, now, caplog, monkeypatch):
+    class Tracker:
+        def __init__(self):
+            self.logged = []
+
+        def log(self, values, step):
+            self.logged.append((step, values))
+
+        def finish(self):
+            self.logged.append("finished")
+
+    tracker = Tracker()
+    monkeypatch.setattr(trackers, "start", lambda *_: [tracker])
+    with watch("tensorboard") as one:
+        for line in LINES[:2]:
+            one(line, True)
+        now.time += 4
+        one(LINES[2], False)
+        assert one.pace.seconds_left == 2  # 2 steps in 4 s, those before the resumption not counted; 1 is left
+        one(LINES[3], False)
+    assert len(one.directory.metrics.read_text().splitlines()) == 4
+    assert [record.message.split(",")[0] for record in caplog.records] == ["rte/full-ft/seed1: epoch 2 of 2"]
+    assert tracker.logged == [
+        (5, {"loss": 0.5, "learning_rate": 5e-5}), (6, {"epoch": 2, "accuracy": 0.75, "f1": 0.5}), "finished"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_two_lines_on_a_terminal_however_wide(watch, monkeypatch, width):
+    from rich.console import Console
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with watch() as one:
+        for line in LINES[:3]:
+            one(line, False)
+        page = Console(width=width, file=io.StringIO(), force_terminal=False)
+        page.print(one.view.draw())
+    lines = page.file.getvalue().splitlines()
+    assert len(lines) == 2 and max(map(len, lines)) <= width
+    assert "rte/full-ft/seed1  epoch 2 of 2" in lines[0]
+    assert "accuracy 50.00" in lines[1]
+    assert width < 80 or "GB" in lines[1]
+    said = sys.stderr.getvalue()
+    assert "\x1b[?25l" in said and said.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))  # the cursor hidden, and all wiped in the end
+    assert "\x1b[2m" in said
+
+
+def test_no_live_view_where_it_is_not_wanted(watch, monkeypatch):
+    for term, level in [("dumb", logging.INFO), ("xterm", logging.ERROR)]:
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        monkeypatch.setenv("TERM", term)
+        logging.getLogger("hifi").setLevel(level)
+        with watch() as one:
+            one(LINES[1], False)
+        logging.getLogger("hifi").setLevel(logging.INFO)
+        assert "\x1b" not in sys.stderr.getvalue()
+
+
+def test_no_color_is_obeyed(watch, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with watch() as one:
+        one(LINES[1], False)
+    assert "epoch 2 of 2" in sys.stderr.getvalue()
+    assert not re.search(r"\x1b\[(3|9)\d", sys.stderr.getvalue())  # no colour; dimness and cursor moves are none
+
+
+def test_trackers_are_checked_before_anything_runs(hifi):
+    answer = hifi("train", "--protocol", "demo", "--report-to", "tensorbord")
+    assert answer.code == 2 and "did you mean 'tensorboard'?" in answer.err
+    answer = hifi("train", "--protocol", "demo", "--report-to", "wandb")
+    assert answer.code == 3 and "pip install wandb" in answer.err
+    assert trackers.flat({"a": {"b": None, "c": [1]}, "d": True}) == {"a.b": "None", "a.c": "[1]", "d": True}
+
+
+@pytest.mark.filterwarnings("default")  # what TensorBoard's own imports say
+def test_tensorboard_gets_what_metrics_jsonl_has(make, workspace):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = make("bitfit", "epochs=2", "log_every=3")
+    runs.run(config, workspace, report_to=trackers.checked(["tensorboard"]))
+    directory = RunDirectory.of(config, workspace.results_dir)
+    lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
+    events = EventAccumulator(str(directory.path / "tensorboard")).Reload()
+    losses = [(line["step"], line["loss"]) for line in lines if "step" in line]
+    assert [(one.step, pytest.approx(one.value)) for one in events.Scalars("loss")] == losses and len(losses) == 4
+    scores = [(6 * line["epoch"], line["accuracy"]) for line in lines if "epoch" in line]
+    assert [(one.step, pytest.approx(one.value)) for one in events.Scalars("accuracy")] == scores and len(scores) == 2
+    (hparams,) = (directory.path / "tensorboard").rglob("hparams.yml")
+    assert yaml.safe_load(hparams.read_text())["learning_rate"] == config.learning_rate
+    directory.clear()
+    assert not (directory.path / "tensorboard").exists()  # a run made anew does not go on in the old one's curves
