@@ -34,4 +34,4 @@ def test_commands_run(hifi):
             continue
         assert answer.code == 0, (words, answer.err)
     # what stands where nothing was trained yet, measures for minutes, or trains the whole demo, runs in tests of its own
-    assert sorted(left) == ["compare", "grid", "report", "table", "table", "table", "table"]
+    assert sorted(left) == ["compare", "figure", "grid", "report", "table", "table", "table", "table"]

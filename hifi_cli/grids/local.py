@@ -76,7 +76,7 @@ class LocalEngine:
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("wb") as output:
-                # A session of its own: Ctrl-C reaches the grid alone, which tells its processes to stop.
+                # In a process group of its own: Ctrl-C reaches the grid alone, which tells its processes to stop.
                 process = subprocess.Popen(
                     job.arguments(self.places),
                     stdin=subprocess.DEVNULL,
