@@ -138,3 +138,11 @@ def test_the_shell_completes_names(typed, offered):
     environment = {**os.environ, "_HIFI_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert set(said.stdout.split()) == offered, said.stderr
+
+
+def test_a_protocol_lists_what_its_paper_leaves_open_its_bases_words_included(hifi):
+    lines = {line.split()[0]: line for line in hifi("ls", "protocols/ehft-released").out.splitlines()}
+    assert "draws four at random" in lines["seeds"]
+    assert "BoolQ" in lines["max_length"]  # ehft's
+    assert "head.activation" not in lines  # open in the text, not in the code
+    assert lines["lora"].endswith("settings: {r: 8, alpha: 16}")

@@ -33,6 +33,10 @@ def print_columns(rows: list[list[str]]) -> None:
 def print_explanation(kind: str, name: str) -> None:
     """One name: what it is, where it comes from, how it is run, and what its YAML and its code set."""
     content = registry.load(kind, name)
+    if kind == "protocols":
+        from hifi_cli.config import protocol_spec
+
+        content["unstated"] = protocol_spec(name).unstated  # its base's too
     path = registry.find(kind, name)
     first = path.read_text(encoding="utf-8").partition("\n")[0]
     rows = [
@@ -47,10 +51,11 @@ def print_explanation(kind: str, name: str) -> None:
 
 
 def _key_rows(key: str, value: Any) -> list[list[str]]:
-    """A key of a YAML, a mapping of mappings with a line for each of them."""
-    if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
+    """A key of a YAML; a mapping of mappings, or of reasons, with a line for each of its keys."""
+    lines = isinstance(value, dict) and (key == "unstated" or all(isinstance(one, dict) for one in value.values()))
+    if not lines:
         return [[f"  {key}", _flow(value)]]
-    return [[f"  {key}", ""], *([f"    {name}", _flow(one).strip("{}")] for name, one in value.items())]
+    return [[f"  {key}", ""], *([f"    {name}", _flow(one).removeprefix("{").removesuffix("}")] for name, one in value.items())]
 
 
 def _print_settings(name: str) -> None:
