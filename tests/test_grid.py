@@ -99,7 +99,7 @@ def test_jobs_hold_every_cell_once_and_none_holds_too_many(processes):
         assert len({(cell.task, cell.words) for cell in job.cells}) == 1
         methods, seeds = (dict.fromkeys(getattr(cell, key) for cell in job.cells) for key in ("method", "seed"))
         assert [(cell.method, cell.seed) for cell in job.cells] == list(product(methods, seeds))  # as `train` goes
-        assert len(job.cells) <= max(1, len(found) // (3 * processes))
+        assert len(job.cells) <= max(1, len(found) // (3 * processes)) or processes == 1
     assert [job.cost for job in made] == sorted((job.cost for job in made), reverse=True)
 
 

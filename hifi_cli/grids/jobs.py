@@ -93,10 +93,10 @@ def scoring_jobs(cells: Iterable[Cell]) -> dict[str, Job]:
 def training_jobs(cells: Sequence[Cell], processes: int, *, damaged: Iterable[Cell] = ()) -> list[Job]:
     """Cells that share backbone, task and settings in one process each, the longest jobs first.
 
-    No job holds more than a fraction of all there is to do, so that the workers end at about the same time.
+    Of several processes none gets more than a fraction of all there is to do at a time, so that they end together.
     """
     force = set(damaged)
-    most = max(1, len(cells) // (3 * processes))
+    most = max(1, len(cells) // (3 * processes) if processes > 1 else len(cells))
 
     def kind(cell: Cell) -> tuple[str, str, tuple[str, ...], str, bool]:
         return cell.task, cell.backbone, cell.words, scoring_of(cell) or "", cell in force
