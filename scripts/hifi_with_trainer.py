@@ -58,6 +58,7 @@ def main() -> None:
     scores = score_heads(model, DataLoader(sample, batch_size=32, collate_fn=collate))
     tune_heads(model, select_heads(scores, k=given.k))
     settings = TrainingArguments(
+        dataloader_pin_memory=False,
         output_dir=str(given.to / "checkpoints"),
         num_train_epochs=given.epochs,
         learning_rate=given.learning_rate,
