@@ -345,6 +345,7 @@ def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, t
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_too_little_memory_for_real(encoders, data, tmp_path):
     """The processor's own allocator refuses: the address space is limited to little more than the model needs."""
     script = (
@@ -383,6 +384,7 @@ def write_many(directory, rows):
     return write_data(directory, rows=rows)
 
 
+@pytest.mark.slow
 def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, data, tmp_path):
     """torchrun with gloo: equal within rounding, one writer, one set of files; 47 rows, so that a batch has one example."""
     settings = ["epochs=2", "batch_size=2", "dropout=0.0", "--limit", "47"]

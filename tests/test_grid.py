@@ -313,6 +313,7 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_stopped_grid_goes_on(encoders, data, tmp_path):
     long = ["batch_size=8", "epochs=60"]
     name = grid_file(tmp_path, encoders, methods=["full-ft", "bitfit"], tasks=["rte"])
