@@ -63,8 +63,8 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from transformers import AutoTokenizer
 
     from hifi_cli import registry
-    from hifi_cli.config import backbone_config
     from hifi_cli.errors import MissingError
+    from hifi_cli.layers import backbone_config
     from hifi_cli.models.encoder import locate
     from hifi_cli.tasks import inputs, local, metrics, spec
 
