@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hifi_cli.analysis.base import Points, Request, Row
 from hifi_cli.config import Section
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.runs import selection
 from hifi_cli.scoring.richness import singular_values
 from hifi_cli.tasks.batches import collate, evaluation_order
@@ -56,28 +56,12 @@ def cumulative_shares(
     Returns:
         By layer: [examples, head size], 1 beyond a sample's tokens.
     """
-    encoder.model.eval()
-    device = next(encoder.model.parameters()).device
-    captured: dict[int, Tensor] = {}
     shares = {layer: np.ones((len(examples), encoder.head_size)) for layer in shown}
-
-    def keep(layer: int) -> torch.utils.hooks.RemovableHandle:
-        def hook(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            captured[layer] = inputs[0]
-
-        return encoder.output_projection(layer).register_forward_pre_hook(hook)
-
-    hooks = [keep(layer) for layer in shown]
-    try:
-        for indices in evaluation_order([len(example) for example in examples], batch_size):
-            batch = {name: values.to(device) for name, values in collate([examples[i] for i in indices], pad).items()}
-            encoder.base(**batch)
-            for layer, head in shown.items():
-                output = captured[layer].unflatten(-1, (encoder.num_heads, encoder.head_size))[:, None, :, head]
-                sigma = singular_values(output, batch["attention_mask"].bool())[:, 0]
-                share = sigma.cumsum(-1) / sigma.sum(-1, keepdim=True)
-                shares[layer][indices, : share.shape[-1]] = share.cpu().numpy()
-    finally:
-        for handle in hooks:
-            handle.remove()
+    order = evaluation_order([len(example) for example in examples], batch_size)
+    batches = (collate([examples[index] for index in indices], pad) for indices in order)
+    for indices, (outputs, real) in zip(order, head_outputs(encoder, batches), strict=True):
+        for layer, head in shown.items():
+            sigma = singular_values(outputs[layer][:, head : head + 1], real)[:, 0]
+            share = sigma.cumsum(-1) / sigma.sum(-1, keepdim=True)
+            shares[layer][indices, : share.shape[-1]] = share.cpu().numpy()
     return shares

@@ -12,15 +12,14 @@ from hifi_cli.scoring.richness import information_richness
 
 
 @torch.inference_mode()
-def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float) -> Iterator[tuple[Tensor, Tensor]]:
-    """Richness and correlation of every head for every example: one forward pass per batch, all layers together.
+def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """O_h of every head: what goes into each layer's output projection, cut per head; one forward pass per batch.
 
     Args:
         batches: what the encoder's forward takes, with `attention_mask`; [examples, tokens] each.
-        xi: share of the singular values' sum that counts as all the information (equation 2).
 
     Yields:
-        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], on the CPU.
+        For every layer [examples, heads, tokens, head size], and which tokens are real, bool [examples, tokens].
     """
     captured: list[Tensor] = [torch.empty(0)] * encoder.num_layers
 
@@ -37,12 +36,26 @@ def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi:
         for unmoved in batches:
             batch = {name: values.to(device) for name, values in unmoved.items()}
             encoder.base(**batch)
-            real = batch["attention_mask"].bool()
             outputs = [joined.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for joined in captured]
-            yield (
-                torch.stack([information_richness(one, real, xi).cpu() for one in outputs], 1),
-                torch.stack([head_correlation(one, real).cpu() for one in outputs], 1),
-            )
+            yield outputs, batch["attention_mask"].bool()
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@torch.inference_mode()
+def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float) -> Iterator[tuple[Tensor, Tensor]]:
+    """Richness and correlation of every head for every example, all layers together.
+
+    Args:
+        batches: as for `head_outputs`.
+        xi: share of the singular values' sum that counts as all the information (equation 2).
+
+    Yields:
+        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], on the CPU.
+    """
+    for outputs, real in head_outputs(encoder, batches):
+        yield (
+            torch.stack([information_richness(one, real, xi).cpu() for one in outputs], 1),
+            torch.stack([head_correlation(one, real).cpu() for one in outputs], 1),
+        )
