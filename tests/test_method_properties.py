@@ -13,7 +13,6 @@ from hifi_cli.errors import UsageError
 from hifi_cli.methods import base, child_tuning_d, mixout
 from hifi_cli.methods.base import Context
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import loop
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import reload
@@ -360,101 +359,6 @@ def test_bitfit_of_the_layers_leaves_embeddings_and_the_last_norm(make, workspac
 def test_top_k_refuses_more_layers_than_there_are(make, workspace):
     with pytest.raises(UsageError, match="the encoder has only 2 layers"):
         prepare(make, workspace, "top-k", "settings.k=3")
-
-
-# --- EH-FT and LP-FT
-
-
-@pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])
-def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, workspace, method, monkeypatch):
-    config = make(method, "settings.share=0.5", "stage1.learning_rate=0.01")
-    pretrained = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
-    starts = []
-    start = loop.Stretch.start.__func__
-
-    def watched(cls, engine, phase, steps):
-        made = start(cls, engine, phase, steps)
-        state = {name: value.clone() for name, value in engine.encoder.model.state_dict().items()}
-        starts.append((steps, state, dict(made.adam.state), made.training.learning_rate, phase.method))
-        return made
-
-    monkeypatch.setattr(loop.Stretch, "start", classmethod(watched))
-    runs.run(config, workspace)
-    (first_steps, *_, first_rate, first), (second_steps, state, moments, second_rate, second) = starts
-    head = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
-    assert state.keys() == pretrained.keys()
-    assert all(torch.equal(state[name], value) for name, value in pretrained.items() if name not in head)
-    kept = {"bert.pooler.dense.weight"} if method == "eh-ft-bitfit" else set()  # BitFit tunes a pretrained pooler's bias alone
-    assert {name for name in head if torch.equal(state[name], pretrained[name])} == kept
-    assert not moments
-    assert (first_rate, second_rate) == (0.01, config.learning_rate)
-    assert (first_steps, second_steps) == (6, 6)
-    assert first is not second
-
-
-def test_carrying_only_weights_leaves_the_heads_biases(make, workspace, monkeypatch):
-    config = make("eh-ft-bitfit", "settings.carry=weights", "settings.share=0.5", "stage1.learning_rate=0.01")
-    fresh = workspace.encoder(config)[0].model.state_dict()
-    prepared = runs.prepare(config, workspace, None)
-    with torch.no_grad():
-        for _, parameter in prepared.encoder.head_parameters():
-            parameter.add_(1)
-    prepared.method.phases()[-1].begin(prepared.encoder)
-    state = prepared.encoder.model.state_dict()
-    assert torch.equal(state["classifier.bias"], fresh["classifier.bias"])
-    assert torch.equal(state["classifier.weight"], fresh["classifier.weight"] + 1)
-
-
-@pytest.mark.parametrize(
-    ("shares", "steps", "ends"),
-    [([0.1, 0.9], 100, [10, 100]), ([0.1, 0.9], 4, [1, 4]), ([0.95, 0.05], 4, [3, 4]), ([0.06, 0.04, 0.9], 50, [3, 5, 50])],
-)
-def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
-    assert loop.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
-
-
-def test_too_few_steps_for_two_stages_are_refused():
-    with pytest.raises(UsageError, match="1 training steps cannot be shared by 2 stages"):
-        loop.phase_ends([base.Phase(None, 0.1), base.Phase(None, 0.9)], 1)
-
-
-@pytest.mark.parametrize(
-    ("method", "part"), [("eh-ft-bitfit-reserve", "LayerNorm.bias"), ("eh-ft-lora-reserve", "lora_B"), ("eh-ft-prefix-reserve", "prefixes")]
-)
-def test_reserve_keeps_what_stage_1_trained(make, workspace, method, part):
-    prepared, _ = prepare(make, workspace, method)
-    model = prepared.encoder.model
-    names = [name for name, _ in model.named_parameters() if part in name]
-    assert names
-    with torch.no_grad():
-        for name in names:
-            model.get_parameter(name).fill_(7.0)
-    prepared.method.phases()[-1].begin(prepared.encoder)
-    assert all((model.get_parameter(name) == 7.0).all() for name in names)
-    assert all(parameter.requires_grad for parameter in model.parameters())
-
-
-def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, workspace):
-    config = make("eh-ft-bitfit", "epochs=3", "settings.share=0.6")
-    results = runs.run(config, workspace)
-    assert results["epochs"]["best"] == 3 or results["epochs"]["best"] == 2
-    lines = (RunDirectory.of(config, workspace.results_dir).path / "metrics.jsonl").read_text()
-    assert '"epoch": 1' in lines
-    early = make("eh-ft-bitfit", "epochs=2", "settings.share=0.5", seed=2)
-    assert runs.run(early, workspace)["epochs"]["best"] == 2
-
-
-# --- the schedule of EH-FT's code
-
-
-def test_schedule_holds_warms_up_and_ends_at_its_floor(make):
-    config = make("full-ft", "warmup=0.1", "hold_steps=20", "hold_factor=0.05", "final_factor=0.1")
-    factor = loop.learning_rate_factor(config, 1000)
-    assert [factor(step) for step in (0, 19)] == [0.05, 0.05]
-    assert factor(20) == pytest.approx(0.2)
-    assert factor(100) == pytest.approx(1.0)
-    assert factor(550) == pytest.approx(0.55)
-    assert factor(1000) == pytest.approx(0.1)
 
 
 def test_a_copy_of_a_prepared_model_has_prefixes_of_its_own(make, workspace):
