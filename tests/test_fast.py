@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from hifi_cli.methods.hifi import RowLinear
 from hifi_cli.models import fast
-from hifi_cli.models.fast import NOISE, FastDropout, FastLinear
+from hifi_cli.models.fast import NOISE, FastDropout
+from hifi_cli.models.products import FastLinear, product
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import evaluate
@@ -70,7 +71,7 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
 def test_bfloat16_products_are_near_and_evaluation_is_exact():
     torch.manual_seed(0)
     plain = nn.Linear(64, 48)
-    quick = FastLinear(copy.deepcopy(plain))
+    quick = FastLinear(copy.deepcopy(plain), bf16=torch.float32)
     x, y = (torch.randn(5, 7, 64).requires_grad_() for _ in range(2))
     with torch.no_grad():
         y.copy_(x)
@@ -84,11 +85,32 @@ def test_bfloat16_products_are_near_and_evaluation_is_exact():
     for one, other in ((x.grad, y.grad), (plain.weight.grad, quick.weight.grad), (plain.bias.grad, quick.bias.grad)):
         assert float((one - other).norm() / one.norm()) < 0.01
     quick.eval()
-    assert torch.equal(quick(x), plain(x))
+    torch.testing.assert_close(quick(x), plain(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (4, 1, 3), (2, 5, 3)])
+@pytest.mark.parametrize("index", [None, [4, 0]])
+def test_float32_products_are_pytorchs_forwards_and_backwards(shape, index):
+    torch.manual_seed(0)
+    plain, x = nn.Linear(3, 6), torch.randn(shape)
+    rows = slice(None) if index is None else index
+    ours = [value.detach()[at].clone().requires_grad_() for value, at in ((x, slice(None)), (plain.weight, rows), (plain.bias, rows))]
+    found = product(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index))
+    expected = plain(x.requires_grad_())
+    torch.testing.assert_close(found, expected)
+    assert found.dtype == torch.float32
+    direction = torch.randn(expected.shape)
+    (found * direction).sum().backward()
+    (expected * direction).sum().backward()
+    for one, other in zip(ours, (x.grad, plain.weight.grad[rows], plain.bias.grad[rows]), strict=True):
+        torch.testing.assert_close(one.grad, other)
+    ours[0].grad = None  # and from a gradient that is one number, not laid out in memory
+    product(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index)).sum().backward()
+    torch.testing.assert_close(ours[0].grad, plain.weight.detach().sum(0).expand(shape))
 
 
 def test_a_frozen_weight_is_cast_once_and_a_changed_one_again():
-    quick = FastLinear(nn.Linear(8, 8).requires_grad_(False)).train()
+    quick = FastLinear(nn.Linear(8, 8).requires_grad_(False), bf16=torch.float32).train()
     x = torch.randn(2, 8)
     quick(x)
     cast = quick._cast
@@ -104,7 +126,7 @@ def test_a_frozen_weight_is_cast_once_and_a_changed_one_again():
 def test_a_fused_optimisers_steps_are_seen():
     torch.manual_seed(0)
     linear = nn.Linear(8, 8)
-    quick, tuned = FastLinear(copy.deepcopy(linear)).train(), RowLinear(FastLinear(linear), [0, 1], biases=True).train()
+    quick, tuned = FastLinear(copy.deepcopy(linear), bf16=torch.float32).train(), RowLinear(FastLinear(linear, bf16=torch.float32), [0, 1], biases=True).train()
     x = torch.randn(4, 8)
     for module in (quick, tuned):
         before = module(x).detach()
@@ -119,7 +141,7 @@ def test_a_fused_optimisers_steps_are_seen():
 def test_tuned_rows_follow_their_parameter_in_bfloat16():
     torch.manual_seed(0)
     linear = nn.Linear(16, 12)
-    tuned, slow = RowLinear(FastLinear(copy.deepcopy(linear)), [2, 3, 7], biases=True).train(), RowLinear(linear, [2, 3, 7], biases=True)
+    tuned, slow = RowLinear(FastLinear(copy.deepcopy(linear), bf16=torch.float32), [2, 3, 7], biases=True).train(), RowLinear(linear, [2, 3, 7], biases=True)
     x = torch.randn(6, 16)
     for _ in range(3):
         torch.testing.assert_close(tuned(x), slow(x), rtol=0.03, atol=0.03)
@@ -144,7 +166,7 @@ def test_a_model_with_fast_layers_evaluates_as_the_plain_one(make, workspace, fa
     plain.load_state_dict(quick.state_dict())
     batch = collate(runs.split_examples(config, workspace).train[:6], {"input_ids": 0, "token_type_ids": 0})
     with torch.no_grad():
-        assert torch.equal(quick(**batch).logits, plain(**batch).logits)
+        torch.testing.assert_close(quick(**batch).logits, plain(**batch).logits, rtol=1e-4, atol=1e-5)
     assert [type(module) for module in quick.modules() if type(module) is nn.Dropout] == []
 
 

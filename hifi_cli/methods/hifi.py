@@ -1,48 +1,17 @@
 """HiFi (Gui & Xiao, ACL 2023): only the chosen attention heads' rows of W_Q, W_K and W_V train, and the task head."""
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hifi_cli.config import Section
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, head_names, train_only
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.fast import FastLinear, product
+from hifi_cli.models.products import FastLinear, product
 
 PROJECTIONS = ("query", "key", "value")
-
-
-class _RowGradient(Function):
-    """The product with the whole matrix forwards; the gradient of the tuned rows alone backwards."""
-
-    @staticmethod
-    def forward(  # `rows` is an input only so that its gradient is asked for: `weight` holds its values already
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        rows: Tensor,  # noqa: ARG004
-        row_bias: Tensor | None,
-        index: Tensor,
-    ) -> Tensor:
-        factor = x.to(weight.dtype)
-        ctx.save_for_backward(factor, weight, index)
-        ctx.with_bias = row_bias is not None
-        return product(factor, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        factor, weight, index = ctx.saved_tensors
-        gradient = gradients[0].to(weight.dtype)
-        to_x = (gradient @ weight).to(gradients[0].dtype) if ctx.needs_input_grad[0] else None
-        of_rows = gradient.index_select(-1, index).flatten(0, -2)
-        to_rows = (of_rows.T @ factor.flatten(0, -2)).to(gradients[0].dtype)
-        to_bias = of_rows.sum(0, dtype=gradients[0].dtype) if ctx.with_bias else None
-        return to_x, None, None, to_rows, to_bias, None
 
 
 class RowLinear(nn.Module):
@@ -67,19 +36,18 @@ class RowLinear(nn.Module):
         self.rows = nn.Parameter(linear.weight.detach()[rows].clone())
         self.row_bias = nn.Parameter(linear.bias.detach()[rows].clone()) if biases and linear.bias is not None else None
         self._is_fast = isinstance(linear, FastLinear)
+        self.bf16 = linear.bf16 if isinstance(linear, FastLinear) else None
         self._cast: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         self.synchronise()
         weight: Tensor = self.weight
-        bias: Tensor | None = self.bias
         if self.training and self._cast is not None:
             weight = self._cast
         elif torch.is_autocast_enabled(x.device.type):  # a custom Function is not cast by autocast itself
-            kind = torch.get_autocast_dtype(x.device.type)
-            x, weight, bias = x.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
-        result: Tensor = _RowGradient.apply(x, weight, bias, self.rows, self.row_bias, self.index)
-        return result
+            weight = weight.to(torch.get_autocast_dtype(x.device.type))
+        found = product(x, self.rows, self.row_bias, weight, self.bias, self.index)
+        return found.to(self.bf16) if self.bf16 else found
 
     @torch.no_grad()
     def synchronise(self) -> None:
@@ -89,7 +57,7 @@ class RowLinear(nn.Module):
             self.bias.index_copy_(0, self.index, self.row_bias)
         if self._cast is not None:
             self._cast.index_copy_(0, self.index, self.rows.to(self._cast.dtype))
-        elif self._is_fast:
+        elif self.bf16:
             self._cast = self.weight.to(torch.bfloat16)
 
     def merged(self) -> nn.Linear:
@@ -98,7 +66,7 @@ class RowLinear(nn.Module):
         linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=self.bias is not None, device="meta")
         plain = {"weight": self.weight} if self.bias is None else {"weight": self.weight, "bias": self.bias}
         linear.load_state_dict(plain, assign=True)
-        return FastLinear(linear) if self._is_fast else linear
+        return FastLinear(linear, bf16=self.bf16) if self._is_fast else linear
 
 
 class HiFi(Method):

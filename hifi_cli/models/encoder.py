@@ -121,8 +121,11 @@ class Encoder:
     @property
     def layer_parameters(self) -> list[str]:
         """Names of the layers' parameters: the backbone without embeddings."""
-        inside = f"{self._inside}{self.names.layers}."
-        return [name for name, _ in self.model.named_parameters() if name.startswith(inside)]
+        return [name for name, _ in self.model.named_parameters() if self.is_in_layers(name)]
+
+    def is_in_layers(self, name: str) -> bool:
+        """Whether a module or parameter of the whole model belongs to a layer."""
+        return name.startswith(f"{self._inside}{self.names.layers}.")
 
     def path(self, layer: int, part: str) -> str:
         """The name in the whole model of a layer's `part` (an attribute of `Names`)."""

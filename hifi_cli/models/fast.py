@@ -1,4 +1,4 @@
-"""The same layers, faster on a processor: dropout from a fast generator, and matrix products in bfloat16.
+"""The same layers, faster on a processor: dropout from a fast generator, attention on it, and faster matrix products.
 
 Nothing here changes what is computed beyond rounding: dropout keeps its rate to 1 in 65,536, evaluation is always float32,
 and so is every weight that trains.
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.products import FastLinear
 
 ATTENTION = "hifi_attention"
 
@@ -100,63 +101,21 @@ def attend(
     return (weights @ value).transpose(1, 2).contiguous(), None
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W' + b with the weight's kind of number as factors, and float32 as result unless x was given in less."""
-    found = nn.functional.linear(x.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
-    return found.float() if weight.dtype == torch.bfloat16 else found
-
-
-class _BFloat16Product(Function):
-    """x W' + b with bfloat16 factors and float32 sums on the way out and back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, cast: Tensor) -> Tensor:
-        low = x.to(torch.bfloat16)
-        ctx.save_for_backward(low if weight.requires_grad else None, cast)
-        return product(low, cast, bias)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        low, cast = ctx.saved_tensors
-        gradient = gradients[0].to(torch.bfloat16)
-        to_x = (gradient @ cast).float() if ctx.needs_input_grad[0] else None
-        to_weight = (gradient.flatten(0, -2).T @ low.flatten(0, -2)).float() if ctx.needs_input_grad[1] else None
-        to_bias = gradients[0].flatten(0, -2).sum(0) if ctx.needs_input_grad[2] else None
-        return to_x, to_weight, to_bias, None
-
-
-class FastLinear(nn.Linear):
-    """A Linear that multiplies in bfloat16 while it trains, from a copy of its weight.
-
-    A frozen weight is cast once; autocast would cast it in every step. One that trains is cast for every product: fused
-    optimisers change weights without counting a new version of them.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weight, self.bias = linear.weight, linear.bias
-        self._cast: Tensor | None = None
-        self._version = -1
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or x.dtype != torch.float32:
-            return nn.functional.linear(x, self.weight, self.bias)
-        if self._cast is None or self.weight.requires_grad or self._version != self.weight._version:
-            self._cast, self._version = self.weight.detach().to(torch.bfloat16), self.weight._version
-        result: Tensor = _BFloat16Product.apply(x, self.weight, self.bias, self._cast)
-        return result
+_INNER = ("query", "key", "value", "ffn")  # their results go into another product, the others' to the residual
 
 
 def install(encoder: Encoder, *, bf16: bool) -> None:
-    """Make an encoder's dropout and attention fast, and the products of its layers bfloat16 if wanted."""
+    """Make an encoder's dropout, attention and products fast, and if wanted those of its layers bfloat16."""
     for name, module in list(encoder.model.named_modules()):
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
+        elif type(module) is nn.Linear:
+            encoder.model.set_submodule(name, FastLinear(module))
     if bf16:
-        for name, module in list(encoder.layers.named_modules()):
-            if type(module) is nn.Linear:
-                encoder.layers.set_submodule(name, FastLinear(module))
+        inner = {encoder.path(layer, part) for layer in range(encoder.num_layers) for part in _INNER}
+        for name, module in encoder.model.named_modules():
+            if isinstance(module, FastLinear) and encoder.is_in_layers(name):
+                module.bf16 = torch.bfloat16 if name in inner and encoder.names.interface else torch.float32
     if encoder.names.interface:
         encoder.use_attention(ATTENTION, attend)
 
