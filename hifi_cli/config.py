@@ -151,6 +151,8 @@ class RunConfig(TrainingConfig):
         stride: tokens by which windows over a context longer than `max_length` overlap.
         precision: `fp32`, `bf16`, or `auto` (bf16 where the hardware multiplies such matrices). With bf16 only
             training's products are: weights that train and every evaluation stay fp32 on a processor; a GPU has autocast.
+        reuse_frozen: layers below the lowest one that trains run once per example, not in every epoch; there is no dropout in
+            them then. Nothing changes for a method that trains the lowest layer.
         dropout: replaces the backbone's dropout rates; null keeps them.
         selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
         holdout: share of the train split that is cut off.
@@ -176,6 +178,7 @@ class RunConfig(TrainingConfig):
     swap_texts: bool = False
     stride: int = Field(128, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    reuse_frozen: bool = False
     dropout: Share | None = None
     selection: Literal["validation", "holdout"] = "validation"
     holdout: float = Field(0.1, gt=0, lt=1)

@@ -112,12 +112,9 @@ class Stop(Exception):
     """Stands for whatever ends a process."""
 
 
-@every_method
-def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, data, monkeypatch):
-    config = make(method, "epochs=3", "learning_rate=0.003")
+def resumed_equals_whole(config, workspace, cut, monkeypatch):
+    """Run a configuration whole, and elsewhere with a stop after the first epoch; what both leave must be the same."""
     whole = runs.run(config, workspace)
-    cut = type(workspace)(tmp_path / "cut", data)
-
     measure, calls = runs.measure, []
 
     def stop(*words):
@@ -139,6 +136,12 @@ def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, d
     changing = {"time_s", "wall_s", "peak_memory_bytes"}
     assert {k: v for k, v in whole.items() if k not in changing} == {k: v for k, v in resumed.items() if k not in changing}
     assert not directory.checkpoint.exists()
+
+
+@every_method
+def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, data, monkeypatch):
+    config = make(method, "epochs=3", "learning_rate=0.003")
+    resumed_equals_whole(config, workspace, type(workspace)(tmp_path / "cut", data), monkeypatch)
 
 
 LEARNING = {  # what a random encoder of two layers needs to learn the tiny task

@@ -3,13 +3,14 @@
 import importlib.util
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hifi_cli import hub
 from hifi_cli.config import BackboneConfig
@@ -27,6 +28,7 @@ class Names:
         output: the projection of the concatenated head outputs.
         after_attention, after_ffn: the last module of each sub-layer, whose output is added to the residual.
         ffn, ffn_output: the feed-forward network's two Linears.
+        embeddings, projection: what makes the first layer's input, and what widens it where that is a module of its own.
         interface: whether attention goes through transformers' attention interface.
     """
 
@@ -40,10 +42,13 @@ class Names:
     after_ffn: str = "output.dropout"
     ffn: str = "intermediate.dense"
     ffn_output: str = "output.dense"
+    embeddings: str = "embeddings"
+    projection: str | None = None
     interface: bool = True
 
 
 _BERT = Names()
+_ELECTRA = Names(projection="embeddings_project")
 _DEBERTA = Names(
     query="attention.self.query_proj",
     key="attention.self.key_proj",
@@ -77,7 +82,7 @@ FAMILIES = {
     "roberta": _BERT,
     "xlm-roberta": _BERT,
     "camembert": _BERT,
-    "electra": _BERT,
+    "electra": _ELECTRA,
     "deberta-v2": _DEBERTA,
     "distilbert": _DISTILBERT,
     "mpnet": _MPNET,
@@ -121,11 +126,12 @@ class Encoder:
     @property
     def layer_parameters(self) -> list[str]:
         """Names of the layers' parameters: the backbone without embeddings."""
-        return [name for name, _ in self.model.named_parameters() if self.is_in_layers(name)]
+        return [name for name, _ in self.model.named_parameters() if self.layer_of(name) is not None]
 
-    def is_in_layers(self, name: str) -> bool:
-        """Whether a module or parameter of the whole model belongs to a layer."""
-        return name.startswith(f"{self._inside}{self.names.layers}.")
+    def layer_of(self, name: str) -> int | None:
+        """The layer that a module or parameter of the whole model belongs to."""
+        inside = f"{self._inside}{self.names.layers}."
+        return int(name.removeprefix(inside).partition(".")[0]) if name.startswith(inside) else None
 
     def path(self, layer: int, part: str) -> str:
         """The name in the whole model of a layer's `part` (an attribute of `Names`)."""
@@ -151,6 +157,27 @@ class Encoder:
         AttentionMaskInterface.register(name, sdpa_mask)
         self.base.set_attn_implementation(name)  # type: ignore[operator]
 
+    @contextmanager
+    def only_layers(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:
+        """Inside, a forward pass goes through the layers [first, last) alone.
+
+        Args:
+            states: the input of layer `first`, [sequences, tokens, hidden size], in the place of the embeddings.
+        """
+        parts: dict[str, nn.Module] = {self.names.layers: self.layers[first:last]}
+        if states is not None:
+            parts[self.names.embeddings] = _Given(states)
+            if self.names.projection and hasattr(self.base, self.names.projection):
+                parts[self.names.projection] = nn.Identity()
+        before = {name: self.base.get_submodule(name) for name in parts}
+        try:
+            for name, module in parts.items():
+                self.base.set_submodule(name, module)
+            yield
+        finally:
+            for name, module in before.items():
+                self.base.set_submodule(name, module)
+
     def output_projection(self, layer: int) -> nn.Module:
         """The Linear whose input is the concatenation of a layer's head outputs O_h."""
         return self.layers[layer].get_submodule(self.names.output)
@@ -164,6 +191,17 @@ class Encoder:
         for name, parameter in self.model.named_parameters():
             if not name.startswith(self._inside) or name.removeprefix(self._inside).startswith(f"{_OUTSIDE_THE_BACKBONE}."):
                 yield name, parameter
+
+
+class _Given(nn.Module):
+    """Stands for the embeddings where the states are known."""
+
+    def __init__(self, states: Tensor) -> None:
+        super().__init__()
+        self.states = states
+
+    def forward(self, *_: Any, **__: Any) -> Tensor:
+        return self.states
 
 
 def locate(backbone: BackboneConfig) -> tuple[str, str | None]:

@@ -114,7 +114,7 @@ def install(encoder: Encoder, *, bf16: bool) -> None:
     if bf16:
         inner = {encoder.path(layer, part) for layer in range(encoder.num_layers) for part in _INNER}
         for name, module in encoder.model.named_modules():
-            if isinstance(module, FastLinear) and encoder.is_in_layers(name):
+            if isinstance(module, FastLinear) and encoder.layer_of(name) is not None:
                 module.bf16 = torch.bfloat16 if name in inner and encoder.names.interface else torch.float32
     if encoder.names.interface:
         encoder.use_attention(ATTENTION, attend)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hifi_cli.config import RunConfig
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.fast import NOISE, wants_bf16
+from hifi_cli.runs.reuse import FrozenStates, lowest_trained_layer
 from hifi_cli.tasks import objectives
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.inputs import Example
@@ -43,6 +44,7 @@ class Engine:
         self.parts = self.config.accumulation
         self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
+        self.frozen: FrozenStates | None = None
         self.to_device()
 
     def to_device(self) -> None:
@@ -57,11 +59,24 @@ class Engine:
     def logits(self, examples: list[Example]) -> Tensor:
         """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
         batch = {name: values.to(self.accelerator.device) for name, values in collate(examples, self.pad).items()}
-        with self.precision():
+        known = self.frozen.given(examples) if self.frozen and self.model.training else nullcontext()
+        with self.precision(), known:
             output = self.model(**batch)
         span = self.task.kind == "span"
         result: Tensor = torch.stack((output.start_logits, output.end_logits), 1) if span else output.logits
         return result.float()
+
+    def reuse_frozen(self, examples: list[Example]) -> None:
+        """Compute the layers below the lowest trained one for these examples, which alone are trained on from now on.
+
+        Raises:
+            RunFailed: what they give does not fit in memory.
+        """
+        layer = lowest_trained_layer(self.encoder)
+        self.frozen = FrozenStates(self.encoder, layer) if layer else None
+        if self.frozen:
+            with self.precision():
+                self.frozen.compute(examples, self.pad, self.eval_batch_size, self.accelerator.device)
 
     def loss(self, examples: list[Example]) -> Tensor:
         """The task's loss, summed over the examples."""

@@ -154,10 +154,13 @@ def fit(
     kept: Delta = state["kept"] if state else {}
 
     def stretch(number: int) -> Stretch:
+        if config.reuse_frozen:
+            engine.reuse_frozen(train)
         return Stretch.start(engine, phases[number], ends[number] - [0, *ends][number])
 
     def survey(phase: Phase) -> None:
         engine.model = encoder.model  # every process surveys the whole; DDP wraps the model when the phase starts
+        engine.frozen = None
         encoder.model.train()
         phase.method.survey(encoder.model, backpropagate(engine, surveyed))
 

@@ -1,0 +1,70 @@
+"""Frozen lower layers computed once per example (`reuse_frozen`): without dropout there, and exact otherwise."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from hifi_cli.errors import RunFailed
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.tasks.batches import collate, evaluation_order
+from hifi_cli.tasks.inputs import Example
+
+
+def lowest_trained_layer(encoder: Encoder) -> int:
+    """The layer below which nothing trains: 0 where the embeddings do, the number of layers where the head alone does."""
+    head = {name for name, _ in encoder.head_parameters()}
+    trained = [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad and name not in head]
+    layers = [encoder.layer_of(name) for name in trained]
+    return min((0 if layer is None else layer for layer in layers), default=encoder.num_layers)
+
+
+class FrozenStates:
+    """What the layers below the lowest trained one give for each training example.
+
+    Attributes:
+        layer: the lowest trained layer, whose input is kept.
+    """
+
+    def __init__(self, encoder: Encoder, layer: int) -> None:
+        self.layer = layer
+        self._encoder = encoder
+        self._states: dict[int, list[Tensor]] = {}
+        self._known: Sequence[Example] = ()  # kept, so that no other example can get the number of one of them
+
+    @torch.no_grad()
+    def compute(self, examples: Sequence[Example], pad: dict[str, int], batch_size: int, device: torch.device) -> None:
+        """Run the frozen layers in evaluation mode over all examples, in an order that depends on nothing but them.
+
+        Raises:
+            RunFailed: the states of all examples do not fit in memory.
+        """
+        self._known = examples
+        was_training = self._encoder.model.training
+        self._encoder.model.eval()
+        try:
+            with self._encoder.only_layers(0, self.layer):
+                for batch in evaluation_order([len(example) for example in examples], batch_size):
+                    self._keep([examples[index] for index in batch], pad, device)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise RunFailed("the frozen layers' outputs of all examples do not fit in memory; set reuse_frozen=false") from None
+        finally:
+            self._encoder.model.train(was_training)
+
+    def _keep(self, examples: list[Example], pad: dict[str, int], device: torch.device) -> None:
+        lists = collate(examples, pad)
+        lists.pop("word_spans", None)
+        tokens = lists["input_ids"].shape[-1]
+        flat = {name: values.view(-1, tokens).to(device) for name, values in lists.items()}
+        states = iter(self._encoder.base(**flat).last_hidden_state)
+        for example in examples:
+            self._states[id(example)] = [next(states)[: len(one["input_ids"])].clone() for one in example.sequences]
+
+    @contextmanager
+    def given(self, examples: Sequence[Example]) -> Iterator[None]:
+        """Inside, a forward pass over these examples begins at the lowest trained layer."""
+        states = [one for example in examples for one in self._states[id(example)]]
+        with self._encoder.only_layers(self.layer, self._encoder.num_layers, pad_sequence(states, batch_first=True)):
+            yield

@@ -1,0 +1,107 @@
+"""Frozen layers that are computed once give what they give in every epoch."""
+
+import json
+
+import pytest
+import torch
+from conftest import FAMILIES as TINY_FAMILIES
+from test_methods import resumed_equals_whole
+from test_task_kinds import every_kind
+from transformers import AutoConfig, AutoModel
+
+from hifi_cli.errors import RunFailed
+from hifi_cli.models.encoder import FAMILIES, Encoder
+from hifi_cli.runs import reuse
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.workspace import Workspace
+
+__all__ = ["every_kind"]
+SHAPE = {"num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 50, "max_position_embeddings": 20, "pad_token_id": 0}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_forward_pass_can_be_cut_between_two_layers(family):
+    torch.manual_seed(0)
+    widths = {"dim": 16, "hidden_dim": 32} if family == "distilbert" else {"hidden_size": 16, "intermediate_size": 32}
+    further = {"electra": {"embedding_size": 8}, "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}}
+    model = AutoModel.from_config(AutoConfig.for_model(family, **SHAPE, **widths, **further.get(family, {}))).eval()
+    encoder = Encoder(model)
+    batch = {"input_ids": torch.randint(3, 50, (2, 7)), "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3])}
+    with torch.no_grad():
+        whole = model(**batch).last_hidden_state
+        with encoder.only_layers(0, 2):
+            lower = model(**batch).last_hidden_state
+        assert not torch.allclose(lower, whole)
+        lower[1, 4:] = 0  # what padding holds must not matter
+        with encoder.only_layers(2, 3, lower):
+            upper = model(**batch).last_hidden_state
+        for number, length in enumerate((7, 4)):
+            torch.testing.assert_close(upper[number, :length], whole[number, :length])
+        assert torch.equal(model(**batch).last_hidden_state, whole)
+
+
+def losses(config, workspace):
+    """The losses a run logs, and its result."""
+    results = runs.run(config, workspace)
+    lines = (RunDirectory.of(config, workspace.results_dir).path / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines if "loss" in line], results
+
+
+METHODS = {"linear-probing": 2, "top-k": 1, "hifi-midtop": 1, "lp-ft": 0, "hifi-layerwise": 0, "full-ft": 0}
+
+
+@pytest.mark.parametrize("family", TINY_FAMILIES)
+@pytest.mark.parametrize("method", METHODS)
+def test_without_dropout_nothing_else_changes(make, workspace, monkeypatch, method, family):
+    settings = ["dropout=0.0", "learning_rate=0.003", "log_every=1", "variant=plain"]
+    plain, _ = losses(make(method, *settings, family=family), workspace)
+    engines = []
+    prepare = runs.prepare
+    monkeypatch.setattr(runs, "prepare", lambda *words: engines.append(prepare(*words)) or engines[-1])
+    config = make(method, *settings[:-1], "reuse_frozen=true", family=family)
+    reused, _ = losses(config, workspace)
+    assert reused == pytest.approx(plain, rel=1e-3)
+    engine = engines[0].engine
+    assert (engine.frozen.layer if engine.frozen else 0) == METHODS[method] == reuse.lowest_trained_layer(engine.encoder)
+    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace)["largest_difference"] == 0
+
+
+@pytest.mark.parametrize("task", ["copa", "squad"])
+def test_several_sequences_and_spans(make, every_kind, tmp_path, task):
+    workspace = Workspace(tmp_path / "results", every_kind)
+    settings = ["dropout=0.0", "learning_rate=0.003", "log_every=1", "max_length=24", "stride=4", "variant=plain"]
+    plain, _ = losses(make("top-k", *settings, task=task), workspace)
+    reused, _ = losses(make("top-k", *settings[:-1], "reuse_frozen=true", task=task), workspace)
+    assert reused == pytest.approx(plain, rel=1e-3)
+
+
+def test_the_frozen_layers_run_once(make, workspace, monkeypatch):
+    config = make("top-k", "epochs=3", "reuse_frozen=true")
+    prepare, passes = runs.prepare, []
+
+    def counted(*words):
+        prepared = prepare(*words)
+        prepared.encoder.layers[0].register_forward_hook(lambda layer, given, _: passes.append((layer.training, len(given[0]))))
+        return prepared
+
+    monkeypatch.setattr(runs, "prepare", counted)
+    results = runs.run(config, workspace)
+    assert not any(training for training, _ in passes)
+    evaluations = config.epochs + 1  # after each epoch, and of the model that is kept
+    assert sum(rows for _, rows in passes) == results["n_examples"]["train"] + evaluations * results["n_examples"]["reported"]
+
+
+def test_what_does_not_fit_is_one_clear_error(make, workspace, monkeypatch):
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(reuse.FrozenStates, "_keep", full)
+    with pytest.raises(RunFailed, match="set reuse_frozen=false"):
+        runs.run(make("top-k", "reuse_frozen=true"), workspace)
+
+
+def test_a_resumed_run_reuses_the_very_same_states(make, workspace, tmp_path, data, monkeypatch):
+    config = make("top-k", "epochs=3", "learning_rate=0.003", "reuse_frozen=true")
+    resumed_equals_whole(config, workspace, Workspace(tmp_path / "cut", data), monkeypatch)
