@@ -104,20 +104,23 @@ def attend(
 _INNER = ("query", "key", "value", "ffn")  # their results go into another product, the others' to the residual
 
 
-def install(encoder: Encoder, *, bf16: bool) -> None:
-    """Make an encoder's dropout, attention and products fast, and if wanted those of its layers bfloat16."""
+def install(encoder: Encoder) -> None:
+    """Make an encoder's dropout, attention and products fast."""
     for name, module in list(encoder.model.named_modules()):
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
         elif type(module) is nn.Linear:
             encoder.model.set_submodule(name, FastLinear(module))
-    if bf16:
-        inner = {encoder.path(layer, part) for layer in range(encoder.num_layers) for part in _INNER}
-        for name, module in encoder.model.named_modules():
-            if isinstance(module, FastLinear) and encoder.layer_of(name) is not None:
-                module.bf16 = torch.bfloat16 if name in inner and encoder.names.interface else torch.float32
     if encoder.names.interface:
         encoder.use_attention(ATTENTION, attend)
+
+
+def use_bf16(encoder: Encoder) -> None:
+    """Let the fast products of an encoder's layers be bfloat16 while it trains."""
+    inner = {encoder.path(layer, part) for layer in range(encoder.num_layers) for part in _INNER}
+    for name, module in encoder.model.named_modules():
+        if isinstance(module, FastLinear) and encoder.layer_of(name) is not None:
+            module.bf16 = torch.bfloat16 if name in inner and encoder.names.interface else torch.float32
 
 
 def wants_bf16(precision: str) -> bool:

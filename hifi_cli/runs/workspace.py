@@ -47,7 +47,9 @@ class Workspace:
         key = f"{config.backbone.model_dump_json()} {head} {config.dropout}"
         if key not in self._pretrained:
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
-            self._pretrained[key] = encoders.load(config.backbone, head=head, dropout=config.dropout)
+            loaded = encoders.load(config.backbone, head=head, dropout=config.dropout)
+            fast.install(Encoder(loaded.model))
+            self._pretrained[key] = loaded
         return self._pretrained[key]
 
     def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
@@ -56,8 +58,8 @@ class Workspace:
         model = copy.deepcopy(pretrained.model)
         encoders.initialise(model, pretrained.fresh, config.seed)
         encoder = Encoder(model)
-        on_processor = not torch.cuda.is_available()
-        fast.install(encoder, bf16=on_processor and fast.wants_bf16(config.precision))
+        if fast.wants_bf16(config.precision) and not torch.cuda.is_available():  # a GPU has autocast
+            fast.use_bf16(encoder)
         return encoder, pretrained
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:

@@ -1,5 +1,7 @@
 """Information richness of attention heads (HiFi, equations 1 to 3)."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import Tensor
 
@@ -35,5 +37,15 @@ def singular_values(outputs: Tensor, real: Tensor) -> Tensor:
     """
     x = outputs.double() * real[:, None, :, None]
     gram = x.mT @ x if x.shape[-1] <= x.shape[-2] else x @ x.mT
-    sigma: Tensor = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(-1)
-    return sigma
+    return _eigenvalues(gram).clamp_min(0).sqrt().flip(-1)
+
+
+def _eigenvalues(matrices: Tensor) -> Tensor:
+    """Ascending; on a processor, where LAPACK takes one matrix after the other, shared out to all threads."""
+    threads = torch.get_num_threads()
+    if threads == 1 or matrices.device.type != "cpu":
+        found: Tensor = torch.linalg.eigvalsh(matrices)
+        return found
+    flat = matrices.flatten(0, -3)
+    with ThreadPoolExecutor(threads) as pool:
+        return torch.cat(list(pool.map(torch.linalg.eigvalsh, flat.chunk(threads)))).view(matrices.shape[:-1])
