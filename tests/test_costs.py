@@ -1,13 +1,14 @@
 """HiFi's table 1 measured, and table 4 counted."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from formulas import Shape, trained
 
 from hifi_cli import registry
-from hifi_cli.runs import costs
+from hifi_cli.runs import costs, training_costs
 
 
 def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypatch):
@@ -36,6 +37,28 @@ def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypa
     assert saved == pytest.approx(4 * trained("hifi-midtop", shape), rel=0.1)
     assert all(one["latency"] > 0 for one in found.values())
     assert "already" not in answer.err and hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
+
+
+def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch):
+    monkeypatch.setattr(training_costs, "ROUNDS", 1)
+    elsewhere = training_costs._in_a_process_of_its_own
+
+    def near(config, protocol):
+        return (elsewhere if config.method == "hifi-midtop" else partial(training_costs._measure, threads=1))(config, protocol)
+
+    monkeypatch.setattr(training_costs, "_in_a_process_of_its_own", near)
+    rows = ["hifi-layerwise", "hifi-midtop", "eh-ft-bitfit", "linear-probing"]
+    Path("mine.yaml").write_text(f"description: mine\nkind: training-costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n")
+    answer = hifi("table", "mine.yaml", "--format", "json")
+    assert answer.code == 0, answer.err
+    found = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/training-costs").rglob("*.json")}
+    assert found.keys() == {"full-ft", *rows}
+    for name, one in found.items():
+        assert one["step"] > 0 and one["step_s"] > 0
+        assert (one["scoring"] > 0) == name.startswith("hifi") and one["scoring"] < 1
+    stored = found["hifi-layerwise"]["stored_bytes"] / found["full-ft"]["stored_bytes"]
+    assert f"x {stored:.3g} (" in answer.out
+    assert hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
 
 
 def test_every_table_of_both_papers_is_there(hifi):

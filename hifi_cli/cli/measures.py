@@ -9,18 +9,21 @@ if TYPE_CHECKING:
 
 def of(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -> dict[str, Any]:
     """The measurements a table prints: those of each row's method, or of each column's task; none for other tables."""
+    where = {"protocol": spec.protocol, "backbone": spec.backbone}
+    names = [row.method for row in spec.rows if row.method]
     if spec.kind == "costs":
         from hifi_cli.runs import costs
 
-        names = [row.method for row in spec.rows if row.method]
-        return {
-            name: costs.measure(name, protocol=spec.protocol, backbone=spec.backbone, results_dir=results_dir)
-            for name in names
-        }
+        return {name: costs.measure(name, **where, results_dir=results_dir) for name in names}
+    if spec.kind == "training-costs":
+        from hifi_cli.runs import training_costs
+
+        every = dict.fromkeys([training_costs.FULL, *names])  # all rows stand beside Full-FT
+        return {name: training_costs.measure(name, **where, results_dir=results_dir) for name in every}
     if spec.kind == "statistics":
         from hifi_cli.tasks import statistics
 
-        names = list(dict.fromkeys(column.task for column in spec.columns))
-        found = statistics.collect(names, data_dir=data_dir, results_dir=results_dir)
-        return {name: {one.split: {"rows": one.rows, "official": one.official} for one in found[name]} for name in names}
+        tasks = list(dict.fromkeys(column.task for column in spec.columns))
+        found = statistics.collect(tasks, data_dir=data_dir, results_dir=results_dir)
+        return {name: {one.split: {"rows": one.rows, "official": one.official} for one in found[name]} for name in tasks}
     return {}

@@ -10,7 +10,7 @@ from typing import Any
 from hifi_cli import registry
 from hifi_cli.config import parse
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import costs, counts, scores, settings
+from hifi_cli.reports import costs, counts, scores, settings, training_costs
 from hifi_cli.reports.records import Results
 from hifi_cli.reports.spec import ScoresSpec, TableSpec
 from hifi_cli.reports.table import Table
@@ -47,6 +47,7 @@ KINDS: dict[str, Kind] = {
     "scores": Kind(ScoresSpec, scores.build),
     "settings": Kind(TableSpec, settings.build),
     "costs": Kind(TableSpec, costs.build),
+    "training-costs": Kind(TableSpec, training_costs.build),
     "statistics": Kind(TableSpec, counts.build),
 }
 

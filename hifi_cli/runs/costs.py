@@ -4,7 +4,7 @@ import copy
 import logging
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,22 @@ def measure(method: str, *, protocol: str, backbone: str, results_dir: Path) -> 
         and `plain_bytes` of all the plain model's parameters.
     """
     config = resolve(task="rte", method=method, backbone=backbone, protocol=protocol)
-    path = results_dir / "costs" / safe_name(config.backbone.name) / f"{safe_name(method)}-{digest(_decides(config))}.json"
+    path = path_of(config, results_dir, "costs", _decides(config))
+    return measured_once(path, method, lambda: _measure(config, path.with_suffix(".safetensors")))
+
+
+def path_of(config: RunConfig, results_dir: Path, folder: str, decides: dict[str, Any]) -> Path:
+    """Where the measurements of a method on a backbone are kept."""
+    return results_dir / folder / safe_name(config.backbone.name) / f"{safe_name(config.method)}-{digest(decides)}.json"
+
+
+def measured_once(path: Path, method: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The content of a file of measurements, which are made when it is not there."""
     if path.is_file():
         return read_json(path, what="costs")
-    logger.info(f"measuring {method} on {config.backbone.name}")
+    logger.info(f"measuring {method}")
     make_directory(path.parent)
-    found = _measure(config, path.with_suffix(".safetensors"))
-    content = {"schema": SCHEMA, "method": method, **found, "provenance": provenance.describe()}
+    content = {"schema": SCHEMA, "method": method, **measure(), "provenance": provenance.describe()}
     write_json(path, content)
     return content
 

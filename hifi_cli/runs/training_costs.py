@@ -1,0 +1,150 @@
+"""What training takes with each method, in time and memory: measured in our own loop on texts made up for it."""
+
+import math
+import multiprocessing
+import statistics
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hifi_cli.config import RunConfig
+from hifi_cli.layers import resolve
+from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import Phase
+from hifi_cli.models import delta as deltas
+from hifi_cli.runs import costs, provenance, selection
+from hifi_cli.runs.loop import Stretch, backpropagate
+from hifi_cli.runs.run import Prepared, prepare
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.scoring.selection import choose_heads
+from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.spec import Row
+
+BATCH, TOKENS, STEPS, ROUNDS = 32, 64, 2, 5
+TRAIN_ROWS = 3668  # of the run that scoring and selection are a share of: MRPC's
+FULL = "full-ft"
+
+
+def measure(method: str, *, protocol: str, backbone: str, results_dir: Path) -> dict[str, Any]:
+    """What training by a method takes: read, or measured once and stored.
+
+    A process of its own measures, so that no other method's memory is in the way.
+
+    Returns:
+        `step`: time of a step over that of Full-FT's, medians of alternating rounds, the stages of a two-stage method by
+        their shares; `step_s` seconds; `memory`: bytes at the peak beyond the loaded model; `stored_bytes` of the delta
+        file; `scoring`: share that scoring and choosing heads take of a whole run on `TRAIN_ROWS` rows (0: none needed).
+    """
+    config = resolve(task="rte", method=method, backbone=backbone, protocol=protocol, overrides=[f"batch_size={BATCH}"])
+    decides = config.model_dump(mode="json", exclude={"task", "seed", "protocol", "backbone"})
+    path = costs.path_of(config, results_dir, "training-costs", decides)
+    return costs.measured_once(path, method, lambda: _in_a_process_of_its_own(config, protocol))
+
+
+def _in_a_process_of_its_own(config: RunConfig, protocol: str) -> dict[str, Any]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_measure, config, protocol, torch.get_num_threads()).result()
+
+
+def _measure(config: RunConfig, protocol: str, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as directory:
+        workspace = Workspace(Path(directory))
+        memory, stored = _memory_and_storage(config, workspace, Path(directory) / "delta.safetensors")
+        step, seconds = _steps(config, _full(config, protocol), workspace)
+        scoring = _scoring_seconds(config, workspace) if methods.needs_heads(config) else 0.0
+    run = config.epochs * math.ceil(TRAIN_ROWS / BATCH) * seconds
+    return {
+        "step": step,
+        "step_s": seconds,
+        "memory": memory,
+        "stored_bytes": stored,
+        "scoring_s": scoring,
+        "scoring": scoring / (scoring + run),
+    }
+
+
+def _full(config: RunConfig, protocol: str) -> RunConfig:
+    """Full-FT on the same backbone."""
+    overrides = [f"batch_size={BATCH}"]
+    full = resolve(task=config.task, method=FULL, backbone="demo", protocol=protocol, overrides=overrides)
+    return full.model_copy(update={"backbone": config.backbone})
+
+
+def _memory_and_storage(config: RunConfig, workspace: Workspace, delta: Path) -> tuple[int, int]:
+    """Bytes at the peak of training beyond the loaded model, and of the delta file."""
+    prepared = _prepare(config, workspace)
+    batch = examples(BATCH, prepared)
+    prepared.engine.predict(batch)
+    provenance.reset_peak_memory()
+    loaded = provenance.peak_memory()
+    for number, phase in enumerate(prepared.method.phases()):
+        _seconds(_start(prepared, phase, number, batch), batch)
+    peak = provenance.peak_memory()
+    deltas.save(delta, prepared.method.delta(prepared.encoder.model), {})
+    return peak - loaded, delta.stat().st_size
+
+
+def _steps(config: RunConfig, full: RunConfig, workspace: Workspace) -> tuple[float, float]:
+    """The time of a step beside Full-FT's, and in seconds."""
+    mine, its = _prepare(config, workspace), _prepare(full, workspace)
+    batch = examples(BATCH, mine)
+    rival = _start(its, its.method.phases()[0], 0, batch)
+    ratio = seconds = 0.0
+    for number, phase in enumerate(mine.method.phases()):
+        ours = _start(mine, phase, number, batch)
+        times = [(_seconds(ours, batch), _seconds(rival, batch)) for _ in range(ROUNDS + 1)][1:]  # the first warms up
+        ratio += phase.share * statistics.median(one / other for one, other in times)
+        seconds += phase.share * statistics.median(one for one, _ in times)
+    return ratio, seconds
+
+
+def _prepare(config: RunConfig, workspace: Workspace) -> Prepared:
+    encoder, _ = workspace.encoder(config)
+    return prepare(config, workspace, costs.any_heads(config, encoder) if methods.needs_heads(config) else None)
+
+
+def _start(prepared: Prepared, phase: Phase, number: int, batch: list[Example]) -> Stretch:
+    if number:
+        phase.begin(prepared.encoder)
+    model = prepared.encoder.model.train()
+    phase.method.survey(model, backpropagate(prepared.engine, [batch]))
+    return Stretch.start(prepared.engine, phase, 1000)
+
+
+def _seconds(stretch: Stretch, batch: list[Example]) -> float:
+    """Seconds of a step."""
+    stretch.engine.encoder.model.train()
+    began = time.perf_counter()
+    for number in range(STEPS):
+        stretch.step(batch, number)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / STEPS
+
+
+def _scoring_seconds(config: RunConfig, workspace: Workspace) -> float:
+    encoder, pretrained = workspace.encoder(config)
+    texts = examples(config.scoring.samples, _prepare(config, workspace))
+    began = time.perf_counter()
+    found = selection.score_examples(encoder, texts, selection.padding(pretrained.tokenizer), config.scoring.xi)
+    how = config.heads.model_dump(exclude={"given"})
+    choose_heads(found[0].double().mean(0).numpy(), found[1].mean(0).numpy(), **how)
+    return time.perf_counter() - began
+
+
+def examples(number: int, prepared: Prepared) -> list[Example]:
+    """Texts of random tokens with random labels; what they say does not matter to what is measured."""
+    draws = torch.Generator().manual_seed(0)
+    config: Any = prepared.encoder.model.config
+    tokens = min(TOKENS, config.max_position_embeddings // 2)
+    ids = torch.randint(10, config.vocab_size, (number, tokens), generator=draws).tolist()
+    labels = torch.randint(len(prepared.task.labels), (number,), generator=draws).tolist()
+    return [
+        Example(Row(id=str(at), sequences=(), label=label), ({"input_ids": text},))
+        for at, (text, label) in enumerate(zip(ids, labels, strict=True))
+    ]
