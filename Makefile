@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-faults test-real schema lint clean
+.PHONY: demo test test-faults test-real bench schema lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,6 +33,11 @@ test-faults: $(READY)
 # Trains the real encoder on real data: HIFI_DATA_DIR=path/to/glue_data make test-real
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
+
+# Speed and memory beside transformers' Trainer and peft, about half an hour: HIFI_DATA_DIR=path/to/glue_data make bench
+bench: $(READY)
+	$(BIN)/python scripts/bench
+	$(BIN)/python scripts/bench --shape bert-base --rows 64
 
 # Writes the JSON Schemas that the YAMLs name, after a change of what a YAML may say.
 schema: $(READY)

@@ -1,0 +1,76 @@
+"""Speed and memory of `hifi` beside what a user would run otherwise; writes results/bench/NAME.json and prints the tables.
+
+python scripts/bench                     a MiniLM; real data where HIFI_DATA_DIR names them, generated texts otherwise
+python scripts/bench --shape bert-base   an encoder of that shape with random weights
+"""
+
+import argparse
+import datetime
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import epochs
+import limits
+import more
+import torch
+import transformers
+from report import tables
+from work import BATCH_SIZE, SHAPES, Work, encoder_of, tasks, workspace
+
+from hifi_cli.models.encoder import locate
+from hifi_cli.runs import provenance
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="random weights of this shape, in the place of MiniLM")
+    parser.add_argument("--tasks", default=",".join(tasks()), help="default: %(default)s")
+    parser.add_argument("--rows", type=int, default=512, help="training examples of an epoch (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all, %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"))
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    transformers.logging.set_verbosity_error()
+    logging.getLogger("hifi").setLevel(logging.WARNING)
+
+    with tempfile.TemporaryDirectory() as directory:
+        at = workspace(Path(directory))
+        works = [Work(at, task, "minilm", given.rows) for task in given.tasks.split(",")]
+        if given.shape:
+            tokenizer_of, _ = locate(works[0].config("full-ft").backbone)
+            backbone = encoder_of(given.shape, tokenizer_of)
+            works = [Work(at, work.task, backbone, given.rows) for work in works]
+        rates = limits.rates()
+        found: dict[str, Any] = {
+            "date": datetime.date.today().isoformat(),
+            "encoder": f"{given.shape} (random weights)" if given.shape else "minilm",
+            "rows": given.rows,
+            "batch_size": BATCH_SIZE,
+            "rounds": given.rounds,
+            "rates": {name: round(rate / 1e9, 1) for name, rate in rates.items()},
+            "processor": processor(),
+            "epochs": {work.task: epochs.measure(work, given.rounds, rates, print) for work in works},
+        }
+        if not given.shape:
+            found["more"] = more.measure(works, Path(directory), print)
+        found["provenance"] = {key: value for key, value in provenance.describe().items() if key != "command"}
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"{given.shape or 'minilm'}.json"
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(tables(found), f"\nwritten to {path}", sep="\n")
+
+
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+if __name__ == "__main__":
+    main()

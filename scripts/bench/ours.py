@@ -1,0 +1,34 @@
+"""The same work by `hifi`'s own loop."""
+
+import itertools
+import time
+from typing import Any
+
+from work import Work
+
+from hifi_cli.methods.base import Heads, needs_heads
+from hifi_cli.runs import costs
+from hifi_cli.runs.loop import fit
+from hifi_cli.runs.run import Prepared, prepare
+
+
+def build(work: Work, method: str, **keys: Any) -> Prepared:
+    """A method's model, ready to train."""
+    config = work.config(method, **keys)
+    encoder, _ = work.workspace.encoder(config)
+    heads: Heads | None = costs.any_heads(config, encoder) if needs_heads(config) else None
+    return prepare(config, work.workspace, heads)
+
+
+def epochs(work: Work, method: str, *, count: int = 1, **keys: Any) -> list[float]:
+    """Seconds of each of `count` epochs, without evaluation."""
+    prepared = build(work, method, epochs=count, **keys)
+    ends = [time.perf_counter()]
+
+    def after_an_epoch() -> tuple[float, float, dict[str, Any]]:
+        ends.append(time.perf_counter())
+        return 0.0, 0.0, {}
+
+    ends[0] = time.perf_counter()
+    fit(prepared.engine, prepared.method, work.examples, evaluate=after_an_epoch, log=lambda *_: None)
+    return [end - start for start, end in itertools.pairwise(ends)]
