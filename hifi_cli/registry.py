@@ -40,6 +40,16 @@ def is_file(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
+def give(kind: str, path: Path) -> None:
+    """Let a file of the user's own stand for its name in this process."""
+    _given[kind, path.stem] = path
+
+
+def given(kind: str, name: str) -> Path | None:
+    """The user's own file that stands for a name in this process."""
+    return _given.get((kind, name))
+
+
 def find(kind: str, name: str) -> Path:
     """The YAML file of that kind and name; `name` may also be the path of a user's own file.
 
@@ -50,10 +60,10 @@ def find(kind: str, name: str) -> Path:
     if is_file(name):
         if not Path(name).is_file():
             raise MissingError(f"no file {name}")
-        _given[kind, Path(name).stem] = Path(name)
+        give(kind, Path(name))
         return Path(name)
-    if (kind, name) in _given:
-        return _given[kind, name]
+    if own := given(kind, name):
+        return own
     if name not in names(kind):
         raise UsageError(f"unknown {kind.removesuffix('s')} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
     return configs_directory() / kind / f"{name}.yaml"

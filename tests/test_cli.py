@@ -11,6 +11,8 @@ import pytest
 import torch
 import yaml
 
+from hifi_cli import registry
+
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 
 
@@ -250,6 +252,29 @@ def test_ls_cp_and_dry_run(hifi, tmp_path):
     dry = hifi("train", "--task", "mine.yaml", "--method", "full-ft", "--dry-run")
     assert yaml.safe_load(dry.out)["epochs"] == 7
     assert not Path("results").exists()
+
+
+def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi, monkeypatch):
+    monkeypatch.setattr(registry, "_given", {})
+    for source, own in (("tasks/demo-entailment", "mine.yaml"), ("methods/bitfit", "my-bitfit.yaml")):
+        assert hifi("cp", source, own).code == 0
+    words = ["--protocol", "demo", "--task", "mine.yaml", "--method", "my-bitfit.yaml", "epochs=1"]
+    assert hifi("train", *words).code == 0
+    run = Path("results/runs/demo/demo/mine/my-bitfit/seed1")
+    assert "finished before" in hifi("train", *words).err
+
+    with Path("my-bitfit.yaml").open("a") as file:
+        file.write("# and a word more\n")
+    other = hifi("train", *words)
+    assert other.code == 4 and "another method file my-bitfit.yaml" in other.err
+    assert hifi("train", *words, "--force").code == 0
+
+    Path("mine.yaml").unlink()
+    Path("my-bitfit.yaml").unlink()
+    registry._given.clear()  # as in a later process
+    again = hifi("eval", run)
+    assert again.code == 0, again.err
+    assert registry.given("tasks", "mine") == run / "own/tasks/mine.yaml"
 
 
 def test_no_secret_reaches_a_file(tiny, monkeypatch):

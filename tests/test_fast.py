@@ -49,7 +49,8 @@ def test_dropout_scales_what_it_keeps_and_its_gradient_likewise():
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     torch.manual_seed(0)
-    query, key, value = torch.randn(3, 2, 4, 6, 8).double().requires_grad_()
+    given = torch.randn(3, 2, 4, 6, 8).double().requires_grad_()
+    query, key, value = given
     mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
     mask[1, :, :, 4:] = False
     mask = mask if masked else None
@@ -61,11 +62,25 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     torch.testing.assert_close(found, expected)
     tiny, _ = fast.attend(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
     torch.testing.assert_close(tiny, expected)
-    gradients = [torch.autograd.grad(one.sum(), query, retain_graph=True)[0] for one in (tiny, expected)]
+    direction = torch.randn(expected.shape, dtype=torch.float64)
+    gradients = [torch.autograd.grad((one * direction).sum(), given, retain_graph=True)[0] for one in (tiny, expected)]
     torch.testing.assert_close(*gradients)
     draws = torch.stack([fast.attend(module, query, key, value, mask, dropout=0.3, **how)[0].detach() for _ in range(3000)])
     torch.testing.assert_close(draws.mean(0), expected.detach(), rtol=0, atol=0.12)
     assert float(draws.std(0).mean()) > 0.05
+
+
+def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
+    """Against differences, the same entries dropped each time."""
+    query, key, value = torch.randn(3, 1, 2, 4, 3, dtype=torch.float64)
+    mask = torch.tensor([True, True, True, False]).expand(1, 1, 4, 4)
+
+    def attended(*given):
+        torch.manual_seed(1)
+        NOISE.reseed()
+        return fast.attend(nn.Module(), *given, mask, dropout=0.4, scaling=0.5)[0]
+
+    assert torch.autograd.gradcheck(attended, [one.requires_grad_() for one in (query, key, value)])
 
 
 def test_bfloat16_products_are_near_and_evaluation_is_exact():
@@ -143,6 +158,9 @@ def test_tuned_rows_follow_their_parameter_in_bfloat16():
     linear = nn.Linear(16, 12)
     tuned, slow = RowLinear(FastLinear(copy.deepcopy(linear), bf16=torch.float32), [2, 3, 7], biases=True).train(), RowLinear(linear, [2, 3, 7], biases=True)
     x = torch.randn(6, 16)
+    with torch.inference_mode():  # evaluated before it trains
+        tuned.eval()(x)
+    tuned.train()
     for _ in range(3):
         torch.testing.assert_close(tuned(x), slow(x), rtol=0.03, atol=0.03)
         assert torch.equal(tuned.weight, slow.weight)
@@ -150,6 +168,9 @@ def test_tuned_rows_follow_their_parameter_in_bfloat16():
             for module in (tuned, slow):
                 module.rows.add_(0.5)
                 module.row_bias.sub_(0.25)
+    with torch.inference_mode():
+        tuned.eval()(x)
+    tuned.train()
     for module in (tuned, slow):
         module(x).square().sum().backward()
     assert float((tuned.rows.grad - slow.rows.grad).norm() / slow.rows.grad.norm()) < 0.02

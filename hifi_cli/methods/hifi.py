@@ -57,7 +57,7 @@ class RowLinear(nn.Module):
             self.bias.index_copy_(0, self.index, self.row_bias)
         if self._cast is not None:
             self._cast.index_copy_(0, self.index, self.rows.to(self._cast.dtype))
-        elif self.bf16:
+        elif self.bf16 and self.training:  # what evaluation makes, training may not change
             self._cast = self.weight.to(torch.bfloat16)
 
     def merged(self) -> nn.Linear:

@@ -43,6 +43,11 @@ class Noise:
 NOISE = Noise()
 
 
+def _dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
+    """x * keep * scale."""
+    return keep.to(x.dtype).mul_(scale).mul_(x)
+
+
 class _Dropout(Function):
     """x * keep / (1 - p), with one byte per entry kept for the way back."""
 
@@ -50,12 +55,12 @@ class _Dropout(Function):
     def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(keep)
         ctx.scale = scale
-        return keep.to(x.dtype).mul_(scale).mul_(x)
+        return _dropped(x, keep, scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (keep,) = ctx.saved_tensors
-        return keep.to(gradients[0].dtype).mul_(ctx.scale).mul_(gradients[0]), None, None
+        return _dropped(gradients[0], keep, ctx.scale), None, None
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -73,6 +78,32 @@ class FastDropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p) if self.training else x
+
+
+class _Attention(Function):
+    """Attention with dropout on its weights; of the two kinds of weights one and a byte per entry are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
+        scores = query @ key.mT
+        if mask is not None:
+            scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1)
+        keep = NOISE.keep(weights.shape, p)
+        ctx.save_for_backward(query, key, value, weights, keep)
+        ctx.scale = 1 / (1 - p)
+        return _dropped(weights, keep, ctx.scale) @ value
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, keep = ctx.saved_tensors
+        gradient = gradients[0]
+        of_value = _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
+        if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
+            return None, None, of_value, None, None
+        of_weights = _dropped(gradient @ value.mT, keep, ctx.scale)
+        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+        return of_scores @ key, of_scores.mT @ query, of_value, None, None
 
 
 def attend(
@@ -94,11 +125,8 @@ def attend(
     p = how.get("dropout", 0.0)
     if p == 0 or query.device.type != "cpu":
         return sdpa_attention_forward(module, query, key, value, attention_mask, **how)
-    scores = (query * how["scaling"]) @ key.mT
-    if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    weights = dropout(scores.softmax(-1), p)
-    return (weights @ value).transpose(1, 2).contiguous(), None
+    attended: Tensor = _Attention.apply(query * how["scaling"], key, value, attention_mask, p)
+    return attended.transpose(1, 2).contiguous(), None
 
 
 _INNER = ("query", "key", "value", "ffn")  # their results go into another product, the others' to the residual

@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
+from hifi_cli import registry
 from hifi_cli.config import RunConfig, parse
 from hifi_cli.errors import ConflictError, MissingError
-from hifi_cli.files import read_json, write_text
+from hifi_cli.files import make_directory, read_json, write_text
 from hifi_cli.grids.status import failure_path
 from hifi_cli.registry import read_yaml
 
@@ -61,19 +62,34 @@ class RunDirectory:
     def checkpoint(self) -> Path:
         return self.path / "checkpoints" / "last.pt"
 
+    @property
+    def own(self) -> Path:
+        """Where copies of the user's own YAMLs are kept, as KIND/NAME.yaml: without them the run could not be read again."""
+        return self.path / "own"
+
     def config(self) -> RunConfig:
-        """The configuration the directory holds.
+        """The configuration the directory holds; the user's own YAMLs that it names stand for their names from now on.
 
         Raises:
             MissingError: it holds none.
         """
+        for path in self.own.glob("*/*.yaml"):
+            registry.give(path.parent.name, path)
+        return self._config()
+
+    def _config(self) -> RunConfig:
         path = self.path / "config.yaml"
         if not path.is_file():
             raise MissingError(f"no run in {self.path} (config.yaml is missing)")
         return parse(RunConfig, read_yaml(path), str(path))
 
     def write_config(self, config: RunConfig) -> None:
-        """Store the resolved configuration."""
+        """Store the resolved configuration, and copies of the user's own YAMLs that it names."""
+        for kind, name in _named(config):
+            own, copy = registry.given(kind, name), self.own / kind / f"{name}.yaml"
+            if own and own.resolve() != copy.resolve():
+                make_directory(copy.parent)
+                write_text(copy, own.read_text(encoding="utf-8"))
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         write_text(self.path / "config.yaml", f"# the resolved configuration of this run; hash {config.hash}\n{text}")
 
@@ -93,7 +109,15 @@ class RunDirectory:
         """
         if not (self.path / "config.yaml").is_file():
             return
-        held = self.config()
+        held = self._config()
+        for kind, name in _named(config):
+            files = registry.given(kind, name), self.own / kind / f"{name}.yaml"
+            then_and_now = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in files}
+            if len(then_and_now) > 1:
+                raise ConflictError(
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} file {name}.yaml;"
+                    " use --force to replace it or another --results-dir"
+                )
         if held.hash != config.hash:
             raise ConflictError(
                 f"{self.path} holds a run of another configuration ({_difference(held, config)});"
@@ -112,7 +136,8 @@ class RunDirectory:
         others = (*self.path.glob("predictions-*.jsonl"), self.metrics, self.manifest, self.failure, self.checkpoint)
         for path in (self.results, self.delta, self.predictions, *others):
             path.unlink(missing_ok=True)
-        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+        for folder in (self.path / "tensorboard", self.own):
+            shutil.rmtree(folder, ignore_errors=True)
         (self.path / "config.yaml").unlink(missing_ok=True)
 
     def write_predictions(self, rows: list[dict[str, Any]], split: str | None = None) -> Path:
@@ -126,6 +151,12 @@ class RunDirectory:
         if not self.predictions.is_file():
             raise MissingError(f"no predictions at {self.predictions}")
         return [json.loads(line) for line in self.predictions.read_text(encoding="utf-8").splitlines()]
+
+
+def _named(config: RunConfig) -> list[tuple[str, str]]:
+    """The YAMLs that a configuration names and does not hold, as kind and name."""
+    stage1 = [("methods", config.stage1.method)] if config.stage1 else []
+    return [("tasks", config.task), ("methods", config.method), *stage1]
 
 
 def _difference(held: RunConfig, wanted: RunConfig) -> str:

@@ -29,7 +29,9 @@ TRAIN_ROWS = 3668  # of the run that scoring and selection are a share of: MRPC'
 FULL = "full-ft"
 
 
-def measure(method: str, *, protocol: str, backbone: str, results_dir: Path) -> dict[str, Any]:
+def measure(
+    method: str, *, protocol: str, backbone: str, results_dir: Path, precision: str = "fp32"
+) -> dict[str, Any]:
     """What training by a method takes: read, or measured once and stored.
 
     A process of its own measures, so that no other method's memory is in the way.
@@ -39,7 +41,8 @@ def measure(method: str, *, protocol: str, backbone: str, results_dir: Path) -> 
         their shares; `step_s` seconds; `memory`: bytes at the peak beyond the loaded model; `stored_bytes` of the delta
         file; `scoring`: share that scoring and choosing heads take of a whole run on `TRAIN_ROWS` rows (0: none needed).
     """
-    config = resolve(task="rte", method=method, backbone=backbone, protocol=protocol, overrides=[f"batch_size={BATCH}"])
+    overrides = [f"batch_size={BATCH}", f"precision={precision}"]
+    config = resolve(task="rte", method=method, backbone=backbone, protocol=protocol, overrides=overrides)
     decides = config.model_dump(mode="json", exclude={"task", "seed", "protocol", "backbone"})
     path = costs.path_of(config, results_dir, "training-costs", decides)
     return costs.measured_once(path, method, lambda: _in_a_process_of_its_own(config, protocol))
@@ -70,7 +73,7 @@ def _measure(config: RunConfig, protocol: str, threads: int) -> dict[str, Any]:
 
 def _full(config: RunConfig, protocol: str) -> RunConfig:
     """Full-FT on the same backbone."""
-    overrides = [f"batch_size={BATCH}"]
+    overrides = [f"batch_size={BATCH}", f"precision={config.precision}"]
     full = resolve(task=config.task, method=FULL, backbone="demo", protocol=protocol, overrides=overrides)
     return full.model_copy(update={"backbone": config.backbone})
 

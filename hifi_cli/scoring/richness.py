@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+_WORTH_SHARING = 16  # rows of a matrix below which starting threads takes longer than they save
+
 
 def information_richness(outputs: Tensor, real: Tensor, xi: float = 0.9) -> Tensor:
     """I_h of every sample and head: how many singular values carry the share `xi` of their sum (equation 2).
@@ -43,7 +45,7 @@ def singular_values(outputs: Tensor, real: Tensor) -> Tensor:
 def _eigenvalues(matrices: Tensor) -> Tensor:
     """Ascending; on a processor, where LAPACK takes one matrix after the other, shared out to all threads."""
     threads = torch.get_num_threads()
-    if threads == 1 or matrices.device.type != "cpu":
+    if threads == 1 or matrices.device.type != "cpu" or matrices.shape[-1] < _WORTH_SHARING:
         found: Tensor = torch.linalg.eigvalsh(matrices)
         return found
     flat = matrices.flatten(0, -3)

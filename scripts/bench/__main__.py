@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=512, help="training examples of an epoch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all, %(default)s")
+    parser.add_argument("--parts", default="epochs,more", help="default: %(default)s; a part not named stays as it was")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -46,24 +47,26 @@ def main() -> None:
             tokenizer_of, _ = locate(works[0].config("full-ft").backbone)
             backbone = encoder_of(given.shape, tokenizer_of)
             works = [Work(at, work.task, backbone, given.rows) for work in works]
-        rates = limits.rates()
-        found: dict[str, Any] = {
-            "date": datetime.date.today().isoformat(),
-            "encoder": f"{given.shape} (random weights)" if given.shape else "minilm",
-            "rows": given.rows,
-            "batch_size": BATCH_SIZE,
-            "rounds": given.rounds,
-            "rates": {name: round(rate / 1e9, 1) for name, rate in rates.items()},
-            "processor": processor(),
-            "epochs": {work.task: epochs.measure(work, given.rounds, rates, print) for work in works},
-        }
-        if not given.shape:
+        path = given.out / f"{given.shape or 'minilm'}.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        found |= {"encoder": f"{given.shape} (random weights)" if given.shape else "minilm", "batch_size": BATCH_SIZE}
+        if "epochs" in given.parts:
+            rates = limits.rates()
+            found["epochs"] = {work.task: epochs.measure(work, given.rounds, rates, print) for work in works}
+            found["rates"] = {name: round(rate / 1e9, 1) for name, rate in rates.items()}
+            found["epochs_measured"] = {"rows": given.rows, "rounds": given.rounds, **circumstances()}
+        if "more" in given.parts and not given.shape:
             found["more"] = more.measure(works, Path(directory), print)
-        found["provenance"] = {key: value for key, value in provenance.describe().items() if key != "command"}
+            found["more_measured"] = circumstances()
     given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / f"{given.shape or 'minilm'}.json"
     path.write_text(json.dumps(found, indent=1) + "\n")
     print(tables(found), f"\nwritten to {path}", sep="\n")
+
+
+def circumstances() -> dict[str, Any]:
+    """When, on what and with which code something was measured."""
+    described = {key: value for key, value in provenance.describe().items() if key != "command"}
+    return {"date": datetime.date.today().isoformat(), "processor": processor(), **described}
 
 
 def processor() -> str:

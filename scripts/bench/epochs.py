@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import breakdown
 import limits
 import ours
 import rivals
@@ -21,6 +22,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {  # method, settings
 }
 WARM_UP = 64  # rows, before anything is timed
 REUSED = "hifi-midtop, lower half reused"
+REUSE = {"precision": "bf16", "reuse_frozen": "true"}
 PROBING = "linear-probing, 10 epochs"
 RIVALS: dict[str, Callable[[Work], float]] = {
     "a": rivals.padded,
@@ -48,8 +50,7 @@ def contestants(work: Work) -> Iterator[tuple[str, Callable[[], float]]]:
     """Everyone who takes part, with what gives the seconds."""
     for name, (method, settings) in OURS.items():
         yield name, lambda method=method, settings=settings: ours.epochs(work, method, **settings)[0]
-    reuse = {"precision": "bf16", "reuse_frozen": "true"}
-    yield REUSED, lambda: ours.epochs(work, "hifi-midtop", count=2, **reuse)[1]
+    yield REUSED, lambda: ours.epochs(work, "hifi-midtop", count=2, **REUSE)[1]
     yield PROBING, lambda: sum(ours.epochs(work, "linear-probing", count=10, reuse_frozen="true"))
     for name, rival in RIVALS.items():
         yield name, partial(rival, work)
@@ -76,7 +77,7 @@ def measure(work: Work, rounds: int, rates: dict[str, float], say: Callable[[str
 def _limits(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> dict[str, Any]:
     """For our own: the time that the products and the optimiser's traffic need at least, and how much of the epoch that is."""
     found = {}
-    for name, (method, settings) in {**OURS, REUSED: ("hifi-midtop", {"precision": "bf16"})}.items():
+    for name, (method, settings) in {**OURS, REUSED: ("hifi-midtop", REUSE)}.items():
         prepared = ours.build(work, method, **settings)
         trained = sum(value.numel() for value in prepared.method.trained(prepared.encoder.model).values())
         kind = name if name == REUSED else method
@@ -84,6 +85,11 @@ def _limits(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> d
         if needs:
             rate = rates[settings.get("precision", "fp32")]
             least = needs["operations"] / rate + needs["bytes"] / rates["bytes"]
-            shares = {"least_seconds": round(least, 3), "reached": round(least / seconds[name], 3)}
-            found[name] = {"gflop": round(needs["operations"] / 1e9), "optimiser_mb": round(needs["bytes"] / 1e6), **shares}
+            found[name] = {
+                "gflop": round(needs["operations"] / 1e9),
+                "optimiser_mb": round(needs["bytes"] / 1e6),
+                "least_seconds": round(least, 3),
+                "reached": round(least / seconds[name], 3),
+                "step": breakdown.shares(work, method, **settings),
+            }
     return found

@@ -21,7 +21,7 @@ from hifi_cli.runs import selection, training_costs
 from hifi_cli.tasks.batches import collate, evaluation_order
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
-ROUNDS = 5
+ROUNDS, PROCESSES = 5, 3
 
 
 def measure(works: list[Work], results: Path, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -29,7 +29,8 @@ def measure(works: list[Work], results: Path, say: Callable[[str], None]) -> lis
     work = min(works, key=lambda one: one.tokens)
     found = []
     for name, bar, unit, call in (
-        ("extra memory, HiFi (layer-wise) against Full-FT", 0.60, "ratio", lambda: memory(work, results)),
+        ("extra memory, HiFi (layer-wise) against Full-FT, fp32", 0.60, "ratio", lambda: memory(work, results, "fp32")),
+        ("the same, both in bf16", 0.60, "ratio", lambda: memory(work, results, "bf16")),
         *((f"hifi score, {SAMPLES} samples of {one.task}", 1.15, "ratio", partial(scoring, one)) for one in works),
         ("40 few-shot runs in one command against 40 processes", 0.15, "ratio", lambda: fewshot(work, results)),
         ("hifi --help", 0.3, "s", lambda: command("--help")),
@@ -41,11 +42,18 @@ def measure(works: list[Work], results: Path, say: Callable[[str], None]) -> lis
     return found
 
 
-def memory(work: Work, results: Path) -> float:
-    """Peak of training beyond the loaded model, each in a process of its own."""
-    where = {"protocol": "laptop", "backbone": work.backbone, "results_dir": results}
-    one, full = (training_costs.measure(method, **where)["memory"] for method in ("hifi-layerwise", "full-ft"))
-    return one / full
+def memory(work: Work, results: Path, precision: str) -> float:
+    """Peak of training beyond the loaded model, each time in a process of its own."""
+
+    def peak(method: str) -> float:
+        where = {"protocol": "laptop", "backbone": work.backbone, "precision": precision}
+        found = [
+            training_costs.measure(method, **where, results_dir=results / f"{precision}{number}")["memory"]
+            for number in range(PROCESSES)
+        ]
+        return statistics.median(found)
+
+    return peak("hifi-layerwise") / peak("full-ft")
 
 
 def scoring(work: Work) -> float:
