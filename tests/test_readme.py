@@ -1,11 +1,13 @@
 """Every command in README runs: those of the demo for real, those on other data and weights as far as --dry-run."""
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BLOCKS = re.findall(r"```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```\n(.*?)```", README, re.DOTALL)
 LINES = [line.split("#")[0].strip() for block in BLOCKS for line in block.splitlines() if line.strip()]
 
 
@@ -35,3 +37,13 @@ def test_commands_run(hifi):
         assert answer.code == 0, (words, answer.err)
     # what stands where nothing was trained yet, measures for minutes, or trains the whole demo, runs in tests of its own
     assert sorted(left) == ["compare", "figure", "grid", "report", "table", "table", "table", "table"]
+
+
+def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench")
+    import report
+
+    for name in ("minilm", "bert-base"):
+        found = json.loads((ROOT / "results" / "bench" / f"{name}.json").read_text())
+        assert report.epochs(found, bars=False) in README
+    assert report.more(json.loads((ROOT / "results" / "bench" / "minilm.json").read_text()), bars=False) in README

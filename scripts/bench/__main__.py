@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=512, help="training examples of an epoch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all, %(default)s")
-    parser.add_argument("--parts", default="epochs,more", help="default: %(default)s; a part not named stays as it was")
+    parser.add_argument("--parts", default="epochs,limits,more", help="default: %(default)s; a part not named stays as it was")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -50,16 +50,26 @@ def main() -> None:
         path = given.out / f"{given.shape or 'minilm'}.json"
         found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
         found |= {"encoder": f"{given.shape} (random weights)" if given.shape else "minilm", "batch_size": BATCH_SIZE}
+        given.out.mkdir(parents=True, exist_ok=True)
+
+        def keep() -> None:
+            path.write_text(json.dumps(found, indent=1) + "\n")
+
         if "epochs" in given.parts:
-            rates = limits.rates()
-            found["epochs"] = {work.task: epochs.measure(work, given.rounds, rates, print) for work in works}
-            found["rates"] = {name: round(rate / 1e9, 1) for name, rate in rates.items()}
+            found["epochs"] = {work.task: epochs.measure(work, given.rounds, print) for work in works}
             found["epochs_measured"] = {"rows": given.rows, "rounds": given.rounds, **circumstances()}
+            keep()
+        if "limits" in given.parts:
+            rates = limits.rates()
+            found["rates"] = {name: round(rate / 1e9, 1) for name, rate in rates.items()}
+            for work in works:
+                measured = found["epochs"][work.task]
+                measured["limits"] = epochs.nearness(work, measured["seconds"], rates)
+            keep()
         if "more" in given.parts and not given.shape:
             found["more"] = more.measure(works, Path(directory), print)
             found["more_measured"] = circumstances()
-    given.out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n")
+            keep()
     print(tables(found), f"\nwritten to {path}", sep="\n")
 
 

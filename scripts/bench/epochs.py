@@ -56,7 +56,7 @@ def contestants(work: Work) -> Iterator[tuple[str, Callable[[], float]]]:
         yield name, partial(rival, work)
 
 
-def measure(work: Work, rounds: int, rates: dict[str, float], say: Callable[[str], None]) -> dict[str, Any]:
+def measure(work: Work, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """Medians of the rounds, in each of which all take their turn; ratios round by round."""
     for _, run in contestants(replace(work, rows=WARM_UP)):
         run()
@@ -65,17 +65,21 @@ def measure(work: Work, rounds: int, rates: dict[str, float], say: Callable[[str
         for name, run in contestants(work):
             seconds.setdefault(name, []).append(run())
             say(f"{work.task} round {number + 1}: {name} {seconds[name][-1]:.2f} s")
-    seconds["10 b"] = [10 * one for one in seconds["b"]]
+    return {"tokens": work.tokens, **summary(work.task, seconds)}
+
+
+def summary(task: str, seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians, and the ratios that have a place in the table, from all rounds' seconds."""
+    seconds = {**seconds, "10 b": [10 * one for one in seconds["b"]]}
     ratios = []
     for name, rival, bars in BARS:
         found = statistics.median(mine / its for mine, its in zip(seconds[name], seconds[rival], strict=True))
-        ratios.append({"work": name, "against": rival, "ratio": round(found, 4), "bar": bars.get(work.task)})
-    medians = {name: round(statistics.median(all_of_it), 3) for name, all_of_it in seconds.items()}
-    return {"tokens": work.tokens, "seconds": medians, "ratios": ratios, "limits": _limits(work, medians, rates)}
+        ratios.append({"work": name, "against": rival, "ratio": round(found, 4), "bar": bars.get(task)})
+    return {"seconds": {name: round(statistics.median(them), 3) for name, them in seconds.items()}, "ratios": ratios}
 
 
-def _limits(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> dict[str, Any]:
-    """For our own: the time that the products and the optimiser's traffic need at least, and how much of the epoch that is."""
+def nearness(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> dict[str, Any]:
+    """For our own: the time that products and the optimiser's traffic need at least, its share of the epoch, and the rest."""
     found = {}
     for name, (method, settings) in {**OURS, REUSED: ("hifi-midtop", REUSE)}.items():
         prepared = ours.build(work, method, **settings)

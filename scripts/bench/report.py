@@ -2,23 +2,56 @@
 
 from typing import Any
 
+WORK = {
+    "full-ft": "Full-FT, fp32",
+    "full-ft, bf16": "Full-FT, bf16",
+    "hifi-layerwise, fp32": "HiFi (layer-wise), fp32",
+    "hifi-layerwise": "HiFi (layer-wise), bf16",
+    "hifi-midtop": "HiFi (mid-top), bf16",
+    "hifi-midtop, lower half reused": "HiFi (mid-top), bf16, `reuse_frozen`, second epoch",
+    "linear-probing, 10 epochs": "Linear probing, `reuse_frozen`, 10 epochs of each",
+    "eh-ft-bitfit": "EH-FT (BitFit), fp32",
+}
+AGAINST = {"10 b": "(b)", "full-ft": "Full-FT"}
+
 
 def tables(found: dict[str, Any]) -> str:
-    """Ratios of epochs and the rest, each with its bar."""
+    """Ratios of epochs, the rest, and the limits."""
+    parts = [epochs(found)]
+    if "more" in found:
+        parts.append(more(found))
+    if "rates" in found:
+        parts.append(limits(found))
+    return "\n\n".join(parts)
+
+
+def epochs(found: dict[str, Any], *, bars: bool = True) -> str:
+    """Each contestant's time beside a rival's, with the bar that was set where wanted."""
     tasks = list(found["epochs"])
     ratios = {task: {(one["work"], one["against"]): one for one in found["epochs"][task]["ratios"]} for task in tasks}
-    lines = [_row("an epoch of", "beside", *tasks), _row(*["---"] * (2 + len(tasks)))]
+    lines = [_row("an epoch of", "beside", *map(str.upper, tasks)), _row("---", "---", *["---:"] * len(tasks))]
     for work, against in ratios[tasks[0]]:
-        cells = [_cell(ratios[task][work, against]["ratio"], ratios[task][work, against]["bar"]) for task in tasks]
-        lines.append(_row(work, f"({against})" if len(against) == 1 else against, *cells))
-    if "more" in found:
-        lines += ["", _row("more", "measured"), _row("---", "---")]
-        lines += [_row(one["work"], _cell(one["value"], one["bar"], one["unit"])) for one in found["more"]]
-    lines += ["", _row("limit", *(f"{task}: least / epoch" for task in tasks)), _row(*["---"] * (1 + len(tasks)))]
+        each = [ratios[task][work, against] for task in tasks]
+        cells = [_cell(one["ratio"], one["bar"] if bars else None) for one in each]
+        lines.append(_row(WORK[work], AGAINST.get(against, f"({against})"), *cells))
+    return "\n".join(lines)
+
+
+def more(found: dict[str, Any], *, bars: bool = True) -> str:
+    """What is not an epoch."""
+    lines = [_row("more", "measured"), _row("---", "---:")]
+    rows = [_row(one["work"], _cell(one["value"], one["bar"] if bars else None, one["unit"])) for one in found["more"]]
+    return "\n".join([*lines, *rows])
+
+
+def limits(found: dict[str, Any]) -> str:
+    """How near an epoch is to the time that its operations and bytes need at the rates measured on this machine."""
+    tasks = list(found["epochs"])
+    lines = [_row("least / epoch", *map(str.upper, tasks)), _row("---", *["---:"] * len(tasks))]
     for work in found["epochs"][tasks[0]]["limits"]:
         each = [(found["epochs"][task]["limits"][work], found["epochs"][task]["seconds"][work]) for task in tasks]
-        cells = [f"{one['least_seconds']:.2f} s / {spent:.2f} s = {one['reached']:.2f}" for one, spent in each]
-        lines.append(_row(work, *cells))
+        cells = [f"{one['least_seconds']:.2f} / {spent:.2f} s = {one['reached']:.2f}" for one, spent in each]
+        lines.append(_row(WORK[work], *cells))
     return "\n".join(lines)
 
 
