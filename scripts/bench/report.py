@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from hifi_cli.reports.spec import label_of
+
 WORK = {
     "full-ft": "Full-FT, fp32",
     "full-ft, bf16": "Full-FT, bf16",
@@ -29,7 +31,7 @@ def epochs(found: dict[str, Any], *, bars: bool = True) -> str:
     """Each contestant's time beside a rival's, with the bar that was set where wanted."""
     tasks = list(found["epochs"])
     ratios = {task: {(one["work"], one["against"]): one for one in found["epochs"][task]["ratios"]} for task in tasks}
-    lines = [_row("an epoch of", "beside", *map(str.upper, tasks)), _row("---", "---", *["---:"] * len(tasks))]
+    lines = [_row("an epoch of", "beside", *_labels(tasks)), _row("---", "---", *["---:"] * len(tasks))]
     for work, against in ratios[tasks[0]]:
         each = [ratios[task][work, against] for task in tasks]
         cells = [_cell(one["ratio"], one["bar"] if bars else None) for one in each]
@@ -47,12 +49,16 @@ def more(found: dict[str, Any], *, bars: bool = True) -> str:
 def limits(found: dict[str, Any]) -> str:
     """How near an epoch is to the time that its operations and bytes need at the rates measured on this machine."""
     tasks = list(found["epochs"])
-    lines = [_row("least / epoch", *map(str.upper, tasks)), _row("---", *["---:"] * len(tasks))]
+    lines = [_row("least / epoch", *_labels(tasks)), _row("---", *["---:"] * len(tasks))]
     for work in found["epochs"][tasks[0]]["limits"]:
         each = [(found["epochs"][task]["limits"][work], found["epochs"][task]["seconds"][work]) for task in tasks]
         cells = [f"{one['least_seconds']:.2f} / {spent:.2f} s = {one['reached']:.2f}" for one, spent in each]
         lines.append(_row(WORK[work], *cells))
     return "\n".join(lines)
+
+
+def _labels(tasks: list[str]) -> list[str]:
+    return [label_of("tasks", task) for task in tasks]
 
 
 def _row(*cells: str) -> str:
