@@ -152,7 +152,8 @@ class RunConfig(TrainingConfig):
         precision: `fp32`, `bf16`, or `auto` (bf16 where the hardware multiplies such matrices). With bf16 only
             training's products are: weights that train and every evaluation stay fp32 on a processor; a GPU has autocast.
         reuse_frozen: layers below the lowest one that trains run once per example, not in every epoch; there is no dropout in
-            them then. Nothing changes for a method that trains the lowest layer.
+            them then. What they give stays in memory (4 bytes x hidden size for every token of the train split). Nothing
+            changes for a method that trains the lowest layer.
         dropout: replaces the backbone's dropout rates; null keeps them.
         selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
         holdout: share of the train split that is cut off.
