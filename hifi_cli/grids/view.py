@@ -10,6 +10,8 @@ from hifi_cli.grids.grid import Board
 
 logger = logging.getLogger("hifi")
 
+_BAR = 12
+
 
 def duration(seconds: float | None) -> str:
     """`1:02:03`, or nothing known."""
@@ -42,7 +44,9 @@ class View:
         counts = (len(board.found), len(board.failed))
         if self._bar is not None:
             names = ", ".join(job.name for job, _ in board.running.values())
-            self._bar.update(0, total=len(board.cells), completed=sum(counts), said=line(board), names=names[:100])
+            said = line(board)
+            room = max(0, self._bar.console.width - _BAR - len(said) - 2)  # what stands last gives way on a narrow terminal
+            self._bar.update(0, total=len(board.cells), completed=sum(counts), said=said, names=names[:room])
         elif counts != self._said and sum(counts) > board.before:
             logger.info(f"grid: {line(board)}")
         self._said = counts
@@ -57,7 +61,7 @@ def view() -> Iterator[View]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (BarColumn(24), TextColumn("{task.fields[said]}"), TextColumn("[dim]{task.fields[names]}"))
+    columns = (BarColumn(_BAR), TextColumn("{task.fields[said]}"), TextColumn("[dim]{task.fields[names]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         bar.add_task("grid", total=None, said="", names="")
         yield View(bar)
