@@ -1,4 +1,4 @@
-"""HiFi's table 1 measured, and table 4 counted."""
+"""HiFi's tables 1 (measured) and 4 (counted), and what training costs."""
 
 import json
 from functools import partial
@@ -43,8 +43,8 @@ def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch
     monkeypatch.setattr(training_costs, "ROUNDS", 1)
     elsewhere = training_costs._in_a_process_of_its_own
 
-    def near(config, protocol):
-        return (elsewhere if config.method == "hifi-midtop" else partial(training_costs._measure, threads=1))(config, protocol)
+    def near(config, rival):
+        return (elsewhere if config.method == "hifi-midtop" else partial(training_costs._measure, threads=1))(config, rival)
 
     monkeypatch.setattr(training_costs, "_in_a_process_of_its_own", near)
     rows = ["hifi-layerwise", "hifi-midtop", "eh-ft-bitfit", "linear-probing"]

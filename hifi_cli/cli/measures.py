@@ -16,10 +16,11 @@ def of(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -> dict[str,
 
         return {name: costs.measure(name, **where, results_dir=results_dir) for name in names}
     if spec.kind == "training-costs":
+        from hifi_cli.reports.costs import FULL_FT
         from hifi_cli.runs import training_costs
 
-        every = dict.fromkeys([training_costs.FULL, *names])  # all rows stand beside Full-FT
-        return {name: training_costs.measure(name, **where, results_dir=results_dir) for name in every}
+        every = dict.fromkeys([FULL_FT, *names])  # all rows stand beside Full-FT
+        return {name: training_costs.measure(name, beside=FULL_FT, **where, results_dir=results_dir) for name in every}
     if spec.kind == "statistics":
         from hifi_cli.tasks import statistics
 

@@ -1,6 +1,6 @@
 """The kinds of tables there are: what their YAML may say, and what builds them.
 
-A new kind is a module with `build(spec, request) -> Table` and an entry in `KINDS`; formats and report take any `Table`.
+A new kind is a function `(spec, request) -> Table` and an entry in `KINDS`; formats and report take any `Table`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from hifi_cli import registry
 from hifi_cli.config import parse
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import costs, counts, scores, settings, training_costs
+from hifi_cli.reports import costs, counts, scores, settings
 from hifi_cli.reports.records import Results
 from hifi_cli.reports.spec import ScoresSpec, TableSpec
 from hifi_cli.reports.table import Table
@@ -46,8 +46,8 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "scores": Kind(ScoresSpec, scores.build),
     "settings": Kind(TableSpec, settings.build),
-    "costs": Kind(TableSpec, costs.build),
-    "training-costs": Kind(TableSpec, training_costs.build),
+    "costs": Kind(TableSpec, costs.of_results),
+    "training-costs": Kind(TableSpec, costs.of_training),
     "statistics": Kind(TableSpec, counts.build),
 }
 

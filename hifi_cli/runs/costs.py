@@ -53,7 +53,7 @@ def measured_once(path: Path, method: str, measure: Callable[[], dict[str, Any]]
     """The content of a file of measurements, which are made when it is not there."""
     if path.is_file():
         return read_json(path, what="costs")
-    logger.info(f"measuring {method}")
+    logger.info(f"measuring {method} on {path.parent.name}")
     make_directory(path.parent)
     content = {"schema": SCHEMA, "method": method, **measure(), "provenance": provenance.describe()}
     write_json(path, content)

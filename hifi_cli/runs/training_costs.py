@@ -16,6 +16,7 @@ from hifi_cli.layers import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Phase
 from hifi_cli.models import delta as deltas
+from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import costs, provenance, selection
 from hifi_cli.runs.loop import Stretch, backpropagate
 from hifi_cli.runs.run import Prepared, prepare
@@ -26,39 +27,40 @@ from hifi_cli.tasks.spec import Row
 
 BATCH, TOKENS, STEPS, ROUNDS = 32, 64, 2, 5
 TRAIN_ROWS = 3668  # of the run that scoring and selection are a share of: MRPC's
-FULL = "full-ft"
 
 
 def measure(
-    method: str, *, protocol: str, backbone: str, results_dir: Path, precision: str = "fp32"
+    method: str, *, beside: str, protocol: str, backbone: str, results_dir: Path, precision: str = "fp32"
 ) -> dict[str, Any]:
     """What training by a method takes: read, or measured once and stored.
 
     A process of its own measures, so that no other method's memory is in the way.
 
     Returns:
-        `step`: time of a step over that of Full-FT's, medians of alternating rounds, the stages of a two-stage method by
-        their shares; `step_s` seconds; `memory`: bytes at the peak beyond the loaded model; `stored_bytes` of the delta
-        file; `scoring`: share that scoring and choosing heads take of a whole run on `TRAIN_ROWS` rows (0: none needed).
+        `step`: time of a step over that of the method `beside`, medians of alternating rounds, the stages of a two-stage
+        method by their shares; `step_s` seconds; `memory`: bytes at the peak beyond the loaded model; `stored_bytes` of
+        the delta file; `scoring`: share that scoring and choosing heads take of a whole run on `TRAIN_ROWS` rows (0: none).
     """
     overrides = [f"batch_size={BATCH}", f"precision={precision}"]
-    config = resolve(task="rte", method=method, backbone=backbone, protocol=protocol, overrides=overrides)
+    config, rival = (
+        resolve(task="rte", method=name, backbone=backbone, protocol=protocol, overrides=overrides) for name in (method, beside)
+    )
     decides = config.model_dump(mode="json", exclude={"task", "seed", "protocol", "backbone"})
-    path = costs.path_of(config, results_dir, "training-costs", decides)
-    return costs.measured_once(path, method, lambda: _in_a_process_of_its_own(config, protocol))
+    path = costs.path_of(config, results_dir, "training-costs", {**decides, "beside": beside})
+    return costs.measured_once(path, method, lambda: _in_a_process_of_its_own(config, rival))
 
 
-def _in_a_process_of_its_own(config: RunConfig, protocol: str) -> dict[str, Any]:
+def _in_a_process_of_its_own(config: RunConfig, rival: RunConfig) -> dict[str, Any]:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_measure, config, protocol, torch.get_num_threads()).result()
+        return pool.submit(_measure, config, rival, torch.get_num_threads()).result()
 
 
-def _measure(config: RunConfig, protocol: str, threads: int) -> dict[str, Any]:
+def _measure(config: RunConfig, rival: RunConfig, threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as directory:
         workspace = Workspace(Path(directory))
         memory, stored = _memory_and_storage(config, workspace, Path(directory) / "delta.safetensors")
-        step, seconds = _steps(config, _full(config, protocol), workspace)
+        step, seconds = _steps(config, rival, workspace)
         scoring = _scoring_seconds(config, workspace) if methods.needs_heads(config) else 0.0
     run = config.epochs * math.ceil(TRAIN_ROWS / BATCH) * seconds
     return {
@@ -71,17 +73,10 @@ def _measure(config: RunConfig, protocol: str, threads: int) -> dict[str, Any]:
     }
 
 
-def _full(config: RunConfig, protocol: str) -> RunConfig:
-    """Full-FT on the same backbone."""
-    overrides = [f"batch_size={BATCH}", f"precision={config.precision}"]
-    full = resolve(task=config.task, method=FULL, backbone="demo", protocol=protocol, overrides=overrides)
-    return full.model_copy(update={"backbone": config.backbone})
-
-
 def _memory_and_storage(config: RunConfig, workspace: Workspace, delta: Path) -> tuple[int, int]:
     """Bytes at the peak of training beyond the loaded model, and of the delta file."""
     prepared = _prepare(config, workspace)
-    batch = examples(BATCH, prepared)
+    batch = examples(BATCH, prepared.encoder)
     prepared.engine.predict(batch)
     provenance.reset_peak_memory()
     loaded = provenance.peak_memory()
@@ -92,15 +87,15 @@ def _memory_and_storage(config: RunConfig, workspace: Workspace, delta: Path) ->
     return peak - loaded, delta.stat().st_size
 
 
-def _steps(config: RunConfig, full: RunConfig, workspace: Workspace) -> tuple[float, float]:
-    """The time of a step beside Full-FT's, and in seconds."""
-    mine, its = _prepare(config, workspace), _prepare(full, workspace)
-    batch = examples(BATCH, mine)
-    rival = _start(its, its.method.phases()[0], 0, batch)
+def _steps(config: RunConfig, rival: RunConfig, workspace: Workspace) -> tuple[float, float]:
+    """The time of a step over that of the rival's, and in seconds."""
+    mine, its = _prepare(config, workspace), _prepare(rival, workspace)
+    batch = examples(BATCH, mine.encoder)
+    theirs = _start(its, its.method.phases()[0], 0, batch)
     ratio = seconds = 0.0
     for number, phase in enumerate(mine.method.phases()):
         ours = _start(mine, phase, number, batch)
-        times = [(_seconds(ours, batch), _seconds(rival, batch)) for _ in range(ROUNDS + 1)][1:]  # the first warms up
+        times = [(_seconds(ours, batch), _seconds(theirs, batch)) for _ in range(ROUNDS + 1)][1:]  # the first warms up
         ratio += phase.share * statistics.median(one / other for one, other in times)
         seconds += phase.share * statistics.median(one for one, _ in times)
     return ratio, seconds
@@ -132,7 +127,7 @@ def _seconds(stretch: Stretch, batch: list[Example]) -> float:
 
 def _scoring_seconds(config: RunConfig, workspace: Workspace) -> float:
     encoder, pretrained = workspace.encoder(config)
-    texts = examples(config.scoring.samples, _prepare(config, workspace))
+    texts = examples(config.scoring.samples, encoder)
     began = time.perf_counter()
     found = selection.score_examples(encoder, texts, selection.padding(pretrained.tokenizer), config.scoring.xi)
     how = config.heads.model_dump(exclude={"given"})
@@ -140,13 +135,13 @@ def _scoring_seconds(config: RunConfig, workspace: Workspace) -> float:
     return time.perf_counter() - began
 
 
-def examples(number: int, prepared: Prepared) -> list[Example]:
+def examples(number: int, encoder: Encoder) -> list[Example]:
     """Texts of random tokens with random labels; what they say does not matter to what is measured."""
     draws = torch.Generator().manual_seed(0)
-    config: Any = prepared.encoder.model.config
+    config: Any = encoder.model.config
     tokens = min(TOKENS, config.max_position_embeddings // 2)
     ids = torch.randint(10, config.vocab_size, (number, tokens), generator=draws).tolist()
-    labels = torch.randint(len(prepared.task.labels), (number,), generator=draws).tolist()
+    labels = torch.randint(2, (number,), generator=draws).tolist()
     return [
         Example(Row(id=str(at), sequences=(), label=label), ({"input_ids": text},))
         for at, (text, label) in enumerate(zip(ids, labels, strict=True))

@@ -45,7 +45,7 @@ def main() -> None:
         works = [Work(at, task, "minilm", given.rows) for task in given.tasks.split(",")]
         if given.shape:
             tokenizer_of, _ = locate(works[0].config("full-ft").backbone)
-            backbone = encoder_of(given.shape, tokenizer_of)
+            backbone = encoder_of(given.shape, tokenizer_of, f"{directory}/{given.shape}")
             works = [Work(at, work.task, backbone, given.rows) for work in works]
         path = given.out / f"{given.shape or 'minilm'}.json"
         found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}

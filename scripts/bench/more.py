@@ -46,7 +46,7 @@ def memory(work: Work, results: Path, precision: str) -> float:
     """Peak of training beyond the loaded model, each time in a process of its own."""
 
     def peak(method: str) -> float:
-        where = {"protocol": "laptop", "backbone": work.backbone, "precision": precision}
+        where = {"beside": "full-ft", "protocol": "laptop", "backbone": work.backbone, "precision": precision}
         found = [
             training_costs.measure(method, **where, results_dir=results / f"{precision}{number}")["memory"]
             for number in range(PROCESSES)

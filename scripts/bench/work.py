@@ -1,7 +1,6 @@
 """What every contestant is given: the same tokens of the same rows, the same encoder, the same batch size."""
 
 import os
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,11 +60,10 @@ def workspace(results: Path) -> Workspace:
     return Workspace(results, Path(data) if data else None)
 
 
-def encoder_of(shape: str, tokenizer_of: str) -> str:
-    """A directory with an encoder of a published shape, its weights random: what it computes does not matter to its speed."""
+def encoder_of(shape: str, tokenizer_of: str, directory: str) -> str:
+    """The directory, with an encoder of a published shape in it; its weights are random, which does not matter to its speed."""
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    directory = tempfile.mkdtemp(prefix="bench-")
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_of)
     tokenizer.save_pretrained(directory)
     BertModel(BertConfig(vocab_size=len(tokenizer), **SHAPES[shape])).save_pretrained(directory)
