@@ -30,6 +30,16 @@ def start(*words, cwd, **options):
     )  # fmt: skip
 
 
+def words(encoders, data, *more, method="hifi-layerwise"):
+    """The command of a run on a tiny encoder."""
+    return ["train", "--task", "rte", "--method", method, "--backbone", encoders["bert"], "--data-dir", data, *more]
+
+
+def place(root, method="hifi-layerwise"):
+    """Where it leaves its files."""
+    return Path(root) / "results/runs/hifi/tiny-bert/rte" / method / "seed1"
+
+
 def finish(process, timeout=120):
     said, _ = process.communicate(timeout=timeout)
     return process.returncode, said

@@ -1,10 +1,16 @@
 """Matrix products of a processor, faster: oneDNN's float32, and bfloat16 for training where a run asks for it."""
 
+import os
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+
+# 1,024 compiled products are kept otherwise, a third of a megabyte each, and batches by length have many shapes: those of
+# two or three batches are enough, and compiling costs less than can be measured.
+for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and PyTorch's over it
+    os.environ.setdefault(_capacity, "64")
 
 _ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 

@@ -1,0 +1,174 @@
+"""Full disks, damaged files and files that would do harm: named, and never used."""
+
+import json
+import os
+import pickle
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import write_data
+from outside import fingerprint, flip, place, truncate, whole
+
+from hifi_cli.errors import RunFailed, Terminated
+from hifi_cli.runs import checkpoint
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.workspace import Workspace
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of one megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("a file system can be mounted by root only")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk, *, leave):
+    """Take all room but so many bytes."""
+    free = os.statvfs(disk)
+    (disk / "ballast").write_bytes(b"x" * max(0, free.f_bavail * free.f_frsize - leave))
+
+
+def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path, monkeypatch):
+    config = make("hifi-layerwise")
+    reference = runs.run(config, Workspace(tmp_path / "whole", data))
+    directory = RunDirectory.of(config, small_disk)
+    save = checkpoint.Checkpoint.save
+
+    def twice(self, progress, *rest):
+        save(self, progress, *rest)
+        kept = directory.checkpoint.read_bytes()
+        fill(small_disk, leave=8192)
+        try:
+            save(self, progress, *rest)
+        finally:
+            assert directory.checkpoint.read_bytes() == kept  # the one before is intact
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", twice)
+    with pytest.raises(RunFailed, match=r"No space left on device.*make room"):
+        runs.run(config, Workspace(small_disk, data))
+    assert not directory.results.exists()
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+    write_json = runs.write_json
+
+    def full(path, value):
+        if path.name == "results.json":
+            fill(small_disk, leave=0)
+        write_json(path, value)
+
+    (small_disk / "ballast").unlink()
+    monkeypatch.setattr(runs, "write_json", full)
+    with pytest.raises(RunFailed, match=r"results\.json: No space left on device"):
+        runs.run(config, Workspace(small_disk, data))
+    assert not directory.results.exists()
+    assert not [path for path in directory.path.glob(".*") if path.name != ".lock"]
+    monkeypatch.setattr(runs, "write_json", write_json)
+    (small_disk / "ballast").unlink()
+    assert runs.run(config, Workspace(small_disk, data))["scores"] == reference["scores"]
+    assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "whole").path)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip])
+def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage, monkeypatch, caplog):
+    config = make("full-ft")
+    runs.run(config, Workspace(tmp_path / "whole", data))
+    workspace, save = Workspace(tmp_path / "damaged", data), checkpoint.Checkpoint.save
+
+    def then_stop(self, *rest):
+        save(self, *rest)
+        damage(self.path)
+        raise Terminated
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", then_stop)
+    with pytest.raises(Terminated):
+        runs.run(config, workspace)
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+    runs.run(config, workspace)
+    assert "last.pt is damaged" in caplog.text
+    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("whole", "damaged")]
+    assert fingerprint(directories[0]) == fingerprint(directories[1])
+
+
+def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkeypatch, caplog):
+    config, save = make("full-ft"), checkpoint.Checkpoint.save
+
+    def then_stop(self, *rest):
+        save(self, *rest)
+        raise Terminated
+
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", then_stop)
+    with pytest.raises(Terminated):
+        runs.run(config, Workspace(tmp_path / "results", write_data(tmp_path / "other", rows=40)))
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+    runs.run(config, Workspace(tmp_path / "results", data))
+    assert "of other data" in caplog.text
+    runs.run(config, Workspace(tmp_path / "whole", data))
+    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("whole", "results")]
+    assert fingerprint(directories[0]) == fingerprint(directories[1])
+
+
+@pytest.mark.parametrize("damage", [truncate, flip])
+@pytest.mark.parametrize("kind", ["scores", "heads"])
+def test_damaged_scores_and_heads_are_made_again(tiny, tmp_path, damage, kind):
+    assert tiny("train", "--method", "hifi-layerwise").code == 0
+    (path,) = (tmp_path / "results" / kind).rglob("*.json")
+    sound = whole(path)
+    damage(path)
+    answer = tiny("train", "--method", "hifi-layerwise", "--seed", "2")
+    assert answer.code == 0, answer.err
+    assert kind == "heads" or f"{path.relative_to(tmp_path)} is" in answer.err
+    again = whole(path)
+    assert {**again, "provenance": None, "checksum": None} == {**sound, "provenance": None, "checksum": None}
+
+
+@pytest.mark.parametrize("damage", [truncate, flip])
+def test_damaged_results_are_named_and_not_used(tiny, hifi, tmp_path, damage):
+    assert tiny("train", "--method", "full-ft").code == 0
+    damage(place(tmp_path, "full-ft") / "results.json")
+    for answer in (tiny("train", "--method", "full-ft"), hifi("table")):
+        assert answer.code == 2
+        assert "results.json" in answer.err
+    assert tiny("train", "--method", "full-ft", "--force").code == 0
+
+
+def test_one_wrong_digit_in_a_score_is_noticed(tiny, hifi, tmp_path):
+    assert tiny("train", "--method", "full-ft").code == 0
+    path = place(tmp_path, "full-ft") / "results.json"
+    content = whole(path)
+    content["scores"]["best"] = 0.99
+    path.write_text(json.dumps(content))
+    answer = hifi("table")
+    assert answer.code == 2
+    assert "does not match its checksum" in answer.err
+
+
+def test_names_cannot_leave_the_results_directory(make, tmp_path):
+    config = make("full-ft")
+    for name in ("../../out", "/etc/x", "..", ".", "a/../../b", "\x00", "~", "-rf", ".hidden"):
+        moved = config.model_copy(update={"task": name, "method": name, "protocol": name, "variant": name or None})
+        path = (tmp_path / moved.place).resolve()
+        assert path.is_relative_to(tmp_path / "runs")
+        assert len(path.relative_to(tmp_path).parts) == 7
+
+
+def test_only_plain_tensors_are_read(make, data, tmp_path, caplog):
+    """A checkpoint that would run code when unpickled is refused."""
+    config = make("full-ft")
+    directory = RunDirectory.of(config, tmp_path / "results")
+    directory.checkpoint.parent.mkdir(parents=True)
+
+    class Harm:
+        def __reduce__(self):
+            return (Path(tmp_path / "harmed").touch, ())
+
+    torch.save({"belongs_to": Harm()}, directory.checkpoint, pickle_module=pickle)
+    runs.run(config, Workspace(tmp_path / "results", data))
+    assert not (tmp_path / "harmed").exists()
+    assert "damaged" in caplog.text

@@ -1,0 +1,85 @@
+"""Batches that do not fit: one clear error, or smaller parts of the same batch."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import write_data
+from outside import arrays, environment, place, whole, words
+
+from hifi_cli.errors import RunFailed
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.engine import Engine
+from hifi_cli.runs.workspace import Workspace
+
+
+def out_of_memory_above(most, monkeypatch):
+    """A device on which so many examples fit at a time."""
+    logits, seen = Engine.logits, []
+
+    def limited(self, examples):
+        seen.append(len(examples))
+        if len(examples) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return logits(self, examples)
+
+    monkeypatch.setattr(Engine, "logits", limited)
+    return seen
+
+
+def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, tmp_path, monkeypatch):
+    config = make("full-ft", "dropout=0.0", "eval_batch_size=8")
+    reference = runs.run(config, Workspace(tmp_path / "whole", data))
+    seen = out_of_memory_above(3, monkeypatch)
+    with pytest.raises(RunFailed, match="a batch of 8 in 1 parts does not fit in memory; --auto-batch"):
+        runs.run(config, Workspace(tmp_path / "failed", data))
+    results = runs.run(config, Workspace(tmp_path / "halved", data), auto_batch=True)
+    assert results["accumulation"] == {"asked": 1, "used": 4}
+    assert seen.count(8) == 1 + 1 + 1  # the refused run, the first training batch, the first evaluation batch
+    assert results["scores"] == pytest.approx(reference["scores"], abs=0.05)
+    deltas = [arrays(RunDirectory.of(config, tmp_path / name).delta) for name in ("whole", "halved")]
+    for name, value in deltas[0].items():
+        assert deltas[1][name] == pytest.approx(value, abs=2e-4), name
+    out_of_memory_above(0, monkeypatch)
+    with pytest.raises(RunFailed, match="smaller max_length"):
+        runs.run(config, Workspace(tmp_path / "none", data), auto_batch=True)
+
+
+LIMITED = """
+import resource
+from hifi_cli.cli.app import main
+from hifi_cli.runs import loop
+
+start = loop.Stretch.start.__func__
+
+def limit(cls, *rest):
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
+    return start(cls, *rest)
+
+loop.Stretch.start = classmethod(limit)
+main()
+"""
+
+
+@pytest.mark.slow
+def test_too_little_memory_for_real(encoders, tmp_path):
+    """The processor's own allocator refuses: the address space is limited to little more than the model needs.
+
+    What is freed must leave the address space, or nothing but malloc could use it again (oneDNN maps its code), and few
+    compiled products may be kept: each size of a batch has its own.
+    """
+    sparing = {"MALLOC_MMAP_THRESHOLD_": "131072", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
+    big = ["batch_size=4096", "max_length=40", "epochs=1"]
+    command = [*map(str, words(encoders, write_data(tmp_path / "many", rows=4096), *big, method="full-ft"))]
+    how = {"cwd": tmp_path, "env": environment(**sparing), "capture_output": True, "text": True}
+
+    refused = subprocess.run([sys.executable, "-c", LIMITED, *command], **how, check=False)
+    assert refused.returncode == 1, refused.stderr
+    assert "does not fit in memory; --auto-batch" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    halved = subprocess.run([sys.executable, "-c", LIMITED, *command, "--auto-batch"], **how, check=False)
+    assert halved.returncode == 0, halved.stderr
+    assert whole(place(tmp_path, "full-ft") / "results.json")["accumulation"]["used"] > 1
