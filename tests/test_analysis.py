@@ -248,7 +248,7 @@ def test_stage_2_begins_at_the_pretrained_weights(ask):
 
 
 def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, workspace, encoders, tmp_path):
-    with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte --method linear-probing .* and 1 more"):
+    with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte .* --method linear-probing,full-ft"):
         figure.make(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
     asked = ask("features", None, ("linear-probing", "full-ft"), train=True)
     figure.make(*asked, tmp_path / "x.csv")
@@ -263,7 +263,7 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     assert rows["full-ft"]["mean"] > 0.01
 
 
-def test_a_sweep_reads_the_scores_of_its_own_directories(ask, workspace):
+def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace):
     kind, request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2))
     request = replace(request, given=("epochs=1", "batch_size=8", "scoring.samples=12"))
     wanted = figure.needs(kind, request)
@@ -274,7 +274,7 @@ def test_a_sweep_reads_the_scores_of_its_own_directories(ask, workspace):
     supply(wanted, replace(request, train=True))
     rows = {(row["x"], row["seed"]): row for row in kind.compute(request).rows}
     for k in (1, 2):
-        found = json.loads((workspace.results_dir / f"sweeps/heads.k--{k}/runs/hifi/tiny-bert/rte/hifi-layerwise/seed2/results.json").read_text())
+        found = json.loads((workspace.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json").read_text())
         assert rows[k, 2]["score"] == found["scores"]["best"]
         trained = LAYERS * k * 3 * (HIDDEN // HEADS) * (HIDDEN + 1)
         assert rows[k, 2]["trained_share"] == trained / found["params"]["total"]

@@ -7,6 +7,8 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+import yaml
+from conftest import QUICK
 
 from hifi_cli import registry
 from hifi_cli.analysis import figure as analysis
@@ -76,14 +78,31 @@ def test_figure_command_writes_numbers_and_a_picture(tiny, tmp_path):
 def test_missing_runs_are_named_with_their_commands(tiny):
     answer = tiny("figure", "ehft-6a", "--seeds", "1,2")
     assert answer.code == 3
-    assert answer.err.startswith("hifi: 10 of 10 runs are missing: hifi train --task rte --method eh-ft-bitfit --backbone ")
+    assert answer.err.startswith("hifi: 10 of 10 runs are missing: hifi train --task rte --backbone ")
     assert answer.err.count("\n") == 1
     printed = tiny("figure", "ehft-6a", "--seeds", "1,2", "--print")
     assert printed.code == 0
     lines = printed.out.splitlines()
     assert len(lines) == 5
-    assert lines[0].endswith("settings.share=0.1 --seeds 1,2")
-    assert "--results-dir results/sweeps/settings.share--0.1" in lines[0]
+    assert "--seeds 1,2" in lines[0]
+    assert lines[0].endswith("settings.share=0.1 variant=settings.share--0.1")
+
+
+def test_the_runs_of_a_figure_are_a_grid(tiny):
+    sweep = {"description": "mine", "kind": "sweep", "tasks": ["rte"], "backbone": "demo", "settings": {"key": "heads.k", "values": [1, 2]}}
+    Path("mine.yaml").write_text(yaml.safe_dump(sweep))
+    Path("runs.yaml").write_text("figure: mine.yaml\n")
+    assert tiny("figure", "mine.yaml", *QUICK).code == 3
+    answer = tiny("grid", "runs.yaml", "--jobs", "1", *QUICK)
+    assert answer.code == 0 and "2 of 2 done" in answer.err, answer.err
+    assert tiny("figure", "mine.yaml", *QUICK).code == 0
+    for word, message in (("methods: [full-ft]", "a figure says itself what it is drawn from"), ("", "not drawn from finished runs")):
+        Path("runs.yaml").write_text(f"figure: {'mine.yaml' if word else 'hifi-3'}\n{word}\n")
+        refused = tiny("grid", "runs.yaml")
+        assert refused.code == 2 and message in refused.err
+    Path("runs.yaml").write_text("figure: mine.yaml\n")
+    refused = tiny("grid", "runs.yaml", "--methods", "full-ft")
+    assert refused.code == 2 and "a figure says itself which methods" in refused.err
 
 
 @pytest.mark.parametrize(

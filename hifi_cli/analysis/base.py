@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from hifi_cli.config import RunConfig
+from hifi_cli.grids.spec import word
 from hifi_cli.layers import resolve
 from hifi_cli.reports.figures.spec import FigureSpec
 from hifi_cli.runs.workspace import Workspace
@@ -66,8 +65,4 @@ class Request:
 
 def _words(values: Mapping[str, Any]) -> list[str]:
     """Configuration keys as the command line takes them: `settings.share=0.1`."""
-    return [f"{key}={_yaml(value)}" for key, value in values.items()]
-
-
-def _yaml(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, width=10_000).strip().removesuffix("...").strip()
+    return [f"{key}={word(value)}" for key, value in values.items()]

@@ -1,7 +1,5 @@
 """How far fine-tuning moves the features that the task head reads (EH-FT, figure 1)."""
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -26,7 +24,7 @@ class Settings(Section):
 def needs(asked: Request) -> list[Need]:
     """A run for every task, method and seed, from where `hifi train` puts it."""
     return [
-        need(asked, task, method, seed, extra={}, results_dir=asked.workspace.results_dir)
+        need(asked, task, method, seed)
         for task in asked.spec.tasks
         for method in asked.spec.methods
         for seed in asked.spec.seeds
@@ -37,7 +35,7 @@ def compute(asked: Request) -> Points:
     """Mean and deviation over training examples of the features' L2 change, one row per run."""
     rows: list[Row] = []
     for one in needs(asked):
-        config, workspace = one.config, replace(asked.workspace, results_dir=one.results_dir)
+        config, workspace = one.config, asked.workspace
         pretrained = workspace.pretrained(config)
         pad = selection.padding(pretrained.tokenizer)
         examples = single_sequences(split_examples(config, workspace).train[: asked.settings.examples])

@@ -1,8 +1,7 @@
-"""Finished runs that a figure is drawn from: found, named by the command that makes them, or trained here."""
+"""Finished runs that a figure is drawn from: cells of a grid, which can make them; or trained here."""
 
-import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,24 @@ from hifi_cli.analysis.base import Request
 from hifi_cli.config import RunConfig
 from hifi_cli.errors import MissingError, RunFailed
 from hifi_cli.files import file_digest, read_json
+from hifi_cli.grids import jobs
+from hifi_cli.grids.cells import Cell, variant
+from hifi_cli.grids.jobs import Places
+from hifi_cli.grids.spec import word
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True)
 class Need:
-    """One finished run.
+    """One finished run, and where it is kept."""
 
-    Attributes:
-        results_dir: where it is kept.
-        words: the `key=value` arguments that make its configuration.
-        backbone: as it was named on the command line.
-    """
-
-    config: RunConfig
+    cell: Cell
     results_dir: Path
-    words: tuple[str, ...]
-    backbone: str
+
+    @property
+    def config(self) -> RunConfig:
+        return self.cell.config
 
     @property
     def directory(self) -> RunDirectory:
@@ -51,9 +50,17 @@ class Need:
         return [self.config.hash, file_digest(self.directory.results)]
 
 
-def need(asked: Request, task: str, method: str, seed: int, *, extra: dict[str, Any], results_dir: Path) -> Need:
-    """A run that a figure needs."""
-    return Need(asked.config(task, method, seed, extra), results_dir, tuple(asked.words(extra)), asked.spec.backbone)
+def need(asked: Request, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None) -> Need:
+    """A run that a figure needs.
+
+    Args:
+        varied: keys that tell it from the figure's other runs of the task and method; they name its directory.
+    """
+    settings = tuple((key, word(value)) for key, value in (varied or {}).items())
+    extra = {**varied, "variant": variant([f"{key}={value}" for key, value in settings])} if varied else {}
+    config, words = asked.config(task, method, seed, extra), tuple(asked.words(extra))
+    cell = Cell(task, method, asked.spec.backbone, asked.spec.protocol, settings, words, config)
+    return Need(cell, asked.workspace.results_dir)
 
 
 def supply(wanted: Sequence[Need], asked: Request) -> None:
@@ -69,25 +76,13 @@ def supply(wanted: Sequence[Need], asked: Request) -> None:
         more = f" and {len(first) - 1} more commands (--print shows all)" if len(first) > 1 else ""
         raise MissingError(f"{len(missing)} of {len(wanted)} runs are missing: {first[0]}{more}; --train trains them here")
     for one in missing:
-        runs.run(one.config, replace(asked.workspace, results_dir=one.results_dir))
+        runs.run(one.config, asked.workspace)
     for one in wanted:
         if one.results()["status"] != "done":
             raise RunFailed(f"the run in {one.directory.path} {one.results()['status']}: the figure cannot be drawn with it")
 
 
-def commands(wanted: Iterable[Need], data_dir: Path | None) -> list[str]:
-    """The `hifi train` lines that make some runs, one for all seeds of a cell."""
-    seeds: dict[tuple[str, ...], list[int]] = {}
-    for one in wanted:
-        config = one.config
-        options = {
-            "--task": config.task,
-            "--method": config.method,
-            "--backbone": one.backbone,
-            "--protocol": config.protocol,
-            "--results-dir": str(one.results_dir),
-            "--data-dir": str(data_dir) if data_dir else None,
-        }
-        words = [word for name, value in options.items() if value for word in (name, value)]
-        seeds.setdefault((*words, *one.words), []).append(config.seed)
-    return [shlex.join(["hifi", "train", *words, "--seeds", ",".join(map(str, found))]) for words, found in seeds.items()]
+def commands(wanted: Sequence[Need], data_dir: Path | None) -> list[str]:
+    """The `hifi train` lines that make some runs."""
+    found = jobs.training_jobs([one.cell for one in wanted], processes=1)
+    return [job.line(Places(wanted[0].results_dir, data_dir)) for job in found]

@@ -5,7 +5,6 @@ from typing import Any
 from hifi_cli.analysis.base import Points, Request, Row
 from hifi_cli.analysis.needs import Need, need
 from hifi_cli.config import Section
-from hifi_cli.files import safe_name
 
 
 class Settings(Section):
@@ -13,7 +12,7 @@ class Settings(Section):
 
     Attributes:
         key: a configuration key.
-        values: those it takes; runs of each are kept in a results directory of their own, `sweeps/KEY=VALUE`.
+        values: those it takes; each makes a variant of the run, as in a grid.
         keep_stage2: the value is stage 1's epochs as a share of stage 2's, whose number stays as it is without stage 1
             (EH-FT, figure 6 b); otherwise both stages share the run's epochs (figure 6 a).
     """
@@ -54,13 +53,8 @@ def _cells(asked: Request) -> list[tuple[str, str, float, Need]]:
     for task in asked.spec.tasks:
         for method in asked.spec.methods:
             for value in asked.settings.values:
-                extra = _keys(asked, task, method, value)
-                folder = safe_name(f"{asked.settings.key}={value:g}{'-added' if asked.settings.keep_stage2 else ''}")
-                where = asked.workspace.results_dir / "sweeps" / folder
-                cells += [
-                    (task, method, value, need(asked, task, method, seed, extra=extra, results_dir=where))
-                    for seed in asked.spec.seeds
-                ]
+                varied = _keys(asked, task, method, value)
+                cells += [(task, method, value, need(asked, task, method, seed, varied)) for seed in asked.spec.seeds]
     return cells
 
 

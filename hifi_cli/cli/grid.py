@@ -9,9 +9,11 @@ import typer
 from hifi_cli.cli import options
 
 if TYPE_CHECKING:
+    from hifi_cli.grids.cells import Cell
     from hifi_cli.grids.grid import Board, Engine, Scheduler
     from hifi_cli.grids.jobs import Places
     from hifi_cli.grids.spec import Grid
+    from hifi_cli.reports.figures.spec import FigureSpec
 
 
 def grid(
@@ -37,7 +39,7 @@ def grid(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Run a table's runs or a search; a run that fails is recorded, the others go on, and the exit code is 1."""
+    """Run a table's or a figure's runs, or a search; a run that fails is recorded, the others go on, and the exit code is 1."""
     from hifi_cli.errors import UsageError
     from hifi_cli.files import safe_name
     from hifi_cli.grids import cells as cells_of
@@ -56,9 +58,10 @@ def grid(
         "seeds": options.parse_seeds(seeds) if seeds else None,
     }
     wanted = specs.fill(specs.narrowed(specs.load(name), changes), safe_name(Path(name).stem))
-    found = cells_of.cells(wanted, overrides or [])
-    found = cells_of.shard(found, shard) if shard else found
     places = Places(results_dir, data_dir, auto_batch)
+    words = tuple(overrides or ())
+    found = _cells_of_figure(wanted.figure, places, words) if wanted.figure else cells_of.cells(wanted, words)
+    found = cells_of.shard(found, shard) if shard else found
     folder = results_dir / "grids" / wanted.name
     scheduler = Scheduler(found, places, folder / "logs", retries=retries)
     if print_only:
@@ -72,6 +75,17 @@ def grid(
     _tell(wanted, scheduler)
     if board.failed or (board.diverged and not wanted.is_search):
         raise typer.Exit(1)
+
+
+def _cells_of_figure(figure: "FigureSpec", places: "Places", words: tuple[str, ...]) -> "list[Cell]":
+    from hifi_cli.analysis import figure as analysis
+    from hifi_cli.errors import UsageError
+    from hifi_cli.runs.workspace import Workspace
+
+    kind, asked = analysis.request(figure, Workspace(places.results_dir, places.data_dir), given=words)
+    if not (found := [one.cell for one in analysis.needs(kind, asked)]):
+        raise UsageError(f"this figure is not drawn from finished runs: hifi figure computes it ({figure.description})")
+    return found
 
 
 def _engine(name: str, site: str, jobs: int | None, places: "Places", folder: Path) -> "Engine":

@@ -1,6 +1,6 @@
 """The cells of a grid: one run each, with its place in the results directory and its part of a command line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -84,14 +84,18 @@ def _seeds(
     grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], words: tuple[str, ...]
 ) -> list[Cell]:
     own = [f"{key}={value}" for key, value in settings]
-    named = ",".join([*grid.config, *own])
-    variant = [f"variant={safe_name(named)}"] if named else []
-    overrides = (*grid.config, *own, *words, *variant)
+    named = [*grid.config, *own]
+    overrides = (*grid.config, *own, *words, *([f"variant={variant(named)}"] if named else []))
     first = resolve(task=task, method=method, backbone=grid.backbone, protocol=grid.protocol, overrides=overrides)
     return [
         Cell(task, method, grid.backbone, grid.protocol, settings, overrides, first.model_copy(update={"seed": seed}))
         for seed in grid.seeds
     ]
+
+
+def variant(words: Sequence[str]) -> str:
+    """What a run is called by the `key=value` words that tell it from others of its task and method."""
+    return safe_name(",".join(words))
 
 
 def shard(found: list[Cell], text: str) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""What a grid's YAML says: a table's runs, or tasks x methods x seeds, and keys that vary."""
+"""What a grid's YAML says: the runs of a table or a figure, or tasks x methods x seeds, and keys that vary."""
 
 import json
 from collections.abc import Mapping
@@ -11,6 +11,8 @@ from hifi_cli import registry
 from hifi_cli.config import RunConfig, Section, parse, refuse_unknown_keys
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import kinds
+from hifi_cli.reports.figures import spec as figures
+from hifi_cli.reports.figures.spec import FigureSpec
 from hifi_cli.reports.spec import ScoresSpec
 
 Values = dict[str, list[Any]]
@@ -21,6 +23,7 @@ class GridSpec(Section):
 
     Attributes:
         table: a table's name or YAML: its protocol, backbone, methods, tasks and seeds.
+        figure: a figure's name or YAML: the finished runs it is drawn from. It says which methods and settings these have.
         methods: names; or names and the keys that vary for that method alone, with their values.
         config: keys set for every run; they belong to the grid's YAML alone, so its runs are variants (see `vary`).
         vary: keys and the values each takes, in every combination: each combination is a variant in a directory of its
@@ -29,6 +32,7 @@ class GridSpec(Section):
 
     description: str = ""
     table: str | None = None
+    figure: str | None = None
     protocol: str | None = None
     backbone: str | None = None
     tasks: list[str] = []
@@ -44,11 +48,13 @@ class Grid:
 
     Attributes:
         name: what its logs and its choice are called after.
+        figure: whose runs these are, if any figure's.
         methods: each method with all keys that vary for it.
         config: `key=value` words set for every run.
     """
 
     name: str
+    figure: FigureSpec | None
     protocol: str
     backbone: str
     tasks: list[str]
@@ -77,6 +83,8 @@ def load(name: str) -> GridSpec:
             if not choices:
                 raise UsageError(f"{origin}: '{key}' varies over no value")
     refuse_unknown_keys(RunConfig, spec.config, origin)
+    if spec.figure and (spec.table or spec.methods or spec.config or spec.vary):
+        raise UsageError(f"{origin}: a figure says itself what it is drawn from; table, methods, config and vary have no place")
     return spec
 
 
@@ -89,11 +97,13 @@ def narrowed(spec: GridSpec, changes: Mapping[str, Any]) -> GridSpec:
 
 
 def fill(spec: GridSpec, name: str) -> Grid:
-    """The grid with what its table says.
+    """The grid with what its table or its figure says.
 
     Raises:
         UsageError: no protocol, backbone, task or method is named anywhere.
     """
+    if spec.figure:
+        return _of_figure(spec, spec.figure, name)
     table = kinds.load(spec.table) if spec.table else None
     runs = isinstance(table, ScoresSpec)  # a table of settings needs no run
     tasks = spec.tasks or list(dict.fromkeys(column.task for column in table.columns) if table and runs else [])
@@ -108,6 +118,7 @@ def fill(spec: GridSpec, name: str) -> Grid:
     vary = methods if isinstance(methods, dict) else {method: {} for method in methods}
     return Grid(
         name=name,
+        figure=None,
         protocol=str(wanted["protocol"]),
         backbone=str(wanted["backbone"]),
         tasks=tasks,
@@ -115,6 +126,14 @@ def fill(spec: GridSpec, name: str) -> Grid:
         seeds=spec.seeds or (table.seeds if isinstance(table, ScoresSpec) else []) or [1],
         config=[f"{key}={word(value)}" for key, value in _flat(spec.config).items()],
     )
+
+
+def _of_figure(spec: GridSpec, figure: str, name: str) -> Grid:
+    if spec.methods:
+        raise UsageError(f"grid {name}: a figure says itself which methods it compares")
+    found = figures.load(figure, protocol=spec.protocol, backbone=spec.backbone, tasks=spec.tasks, seeds=spec.seeds)
+    methods: dict[str, Values] = {method: {} for method in found.methods}
+    return Grid(name, found, found.protocol, found.backbone, found.tasks, methods, found.seeds, [])
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
