@@ -88,6 +88,17 @@ def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
     assert "\x1b[1m88.50\x1b[0m ±0.71" in _on_a_terminal([table])
 
 
+@pytest.mark.parametrize("name", ["ehft-1", "hifi-2", "hifi-6"])
+def test_every_column_of_a_papers_table_is_there_in_every_width(name):
+    table = kinds.build(kinds.load(name), kinds.Request(Results(Path("results")), published=True))
+    for width in (70, 80, 100, 140, 300):
+        drawn = [line for line in text.render([table], width=width).splitlines() if line[:1] in "┏┃┡│└"]
+        assert max(map(len, drawn)) <= width
+        assert all(line[-1] in "┓┃┩│┘" for line in drawn)  # nothing is cropped at the right
+        headings = " ".join(line for line in drawn if line.startswith("┃"))
+        assert all(word in headings for heading in table.headings for word in heading.label.split())
+
+
 def _on_a_terminal(tables):
     class Terminal(io.StringIO):
         def isatty(self):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from hifi_cli.reports.table import Table, deviation, line_label, number
 
 STYLES = {1: "bold", 2: "underline"}
+_FRAME = 3  # a column's border and the space on both sides
 _WIDE = 10_000  # where nothing is wrapped: a file or a pipe
 
 
@@ -39,9 +40,12 @@ def _draw(table: Table, width: int | None) -> str:
     cells = [_cells(table, row) for row in range(len(table.lines))]
     for block in _blocks(table, labels, cells, console.width):
         grid = Grid(title=table.title if block.start == 0 else None, title_justify="left", title_style="")
-        grid.add_column(table.corner, no_wrap=True, min_width=max(map(len, [table.corner, *labels])))
-        for column in block:
-            grid.add_column(table.headings[column].label, justify="right", min_width=_width(table, cells, column))
+        grid.add_column(table.corner, no_wrap=True, width=max(map(len, [table.corner, *labels])))
+        widest = [max(_width(table, cells, column), len(table.headings[column].label)) for column in block]
+        fits = _own(table, labels) + sum(width + _FRAME for width in widest) <= console.width
+        for column, wide in zip(block, widest, strict=True):  # widths of rich's own choice may exceed the terminal
+            width_of = wide if fits else _width(table, cells, column)
+            grid.add_column(table.headings[column].label, justify="right", width=width_of)
         for line, label, row in zip(table.lines, labels, cells, strict=True):
             parts = [(row[column], STYLES.get(line.cells[column].place or 0, "")) for column in block]
             texts = [Text.assemble((start, style), rest, no_wrap=True) for (start, rest), style in parts]
@@ -64,15 +68,20 @@ def _cells(table: Table, row: int) -> list[tuple[str, str]]:
 
 def _blocks(table: Table, labels: list[str], cells: list[list[tuple[str, str]]], width: int) -> Iterator[range]:
     """The columns in groups that fit beside the labels: a number cut off would be a wrong number."""
-    own = max(map(len, [table.corner, *labels])) + 4
+    own = _own(table, labels)
     first, used = 0, own
     for column in range(len(table.headings)):
-        needed = _width(table, cells, column) + 3
+        needed = _width(table, cells, column) + _FRAME
         if used + needed > width and column > first:
             yield range(first, column)
             first, used = column, own
         used += needed
     yield range(first, len(table.headings))
+
+
+def _own(table: Table, labels: list[str]) -> int:
+    """Room for the rows' labels, framed on both sides."""
+    return max(map(len, [table.corner, *labels])) + _FRAME + 1
 
 
 def _width(table: Table, cells: list[list[tuple[str, str]]], column: int) -> int:
