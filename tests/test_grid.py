@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import time
@@ -307,10 +308,11 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path):
     assert code == 0, said
     assert {path: fingerprint(path) for path in runs_of(tmp_path)} == before
     listed = hifi("ls", "runs", "--status", "failed,done", cwd=tmp_path)[1]
-    assert [line.split()[0] for line in listed.splitlines()] == ["done", "failed"]
+    done, failed = (line.split() for line in listed.splitlines())
+    assert (done[0], failed[0]) == ("done", "failed")
+    assert float(done[1]) > 0 and re.fullmatch(r"0:\d\d:\d\d", done[2])  # its score and its time
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_stopped_grid_goes_on(encoders, data, tmp_path):
     long = ["batch_size=8", "epochs=60"]

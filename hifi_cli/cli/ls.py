@@ -97,6 +97,7 @@ def _print_schema(kinds: list[str]) -> None:
 def _runs(results_dir: Path, wanted: list[str]) -> None:
     from hifi_cli.errors import UsageError
     from hifi_cli.grids.status import State, statuses
+    from hifi_cli.grids.view import duration
 
     known = [state.value for state in State if state is not State.ABSENT]
     for name in wanted:
@@ -104,6 +105,7 @@ def _runs(results_dir: Path, wanted: list[str]) -> None:
             raise UsageError(f"--status {name}{registry.nearest(name, known)}: one or several of {','.join(known)} are wanted")
     for directory, found in statuses(results_dir):
         if not wanted or found.state in wanted:
-            scores = (found.results or {}).get("scores")
-            score = f"{100 * scores[found.results['report']]:.2f}" if scores and found.results else ""
-            print(f"{found.state:10}  {score:>6}  {directory}" + (f"  {found.detail}" if found.detail else ""))
+            results = found.results or {}
+            score = f"{100 * results['scores'][results['report']]:.2f}" if results.get("scores") else ""
+            took = duration(results["time_s"]) if "time_s" in results else ""
+            print(f"{found.state:10}  {score:>6}  {took:>8}  {directory}" + (f"  {found.detail}" if found.detail else ""))
