@@ -25,9 +25,14 @@ def start(*words, cwd, **options):
     """A `hifi` process; its group is its own, so that a signal can reach all of it."""
     command = [sys.executable, "-m", "hifi_cli", *map(str, words)]
     return subprocess.Popen(
-        command, cwd=cwd, env=environment(), start_new_session=True, text=True,
+        command, cwd=cwd, env=environment(), start_new_session=True, text=True, preexec_fn=_hear_interrupts,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
     )  # fmt: skip
+
+
+def _hear_interrupts():
+    """What a shell starts in the background ignores SIGINT, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def words(encoders, data, *more, method="hifi-layerwise"):
