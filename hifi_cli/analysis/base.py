@@ -41,6 +41,12 @@ class Request:
     given: tuple[str, ...] = ()
     train: bool = False
 
+    @property
+    def over_seeds(self) -> str:
+        """What a point with bars stands for."""
+        seeds = len(self.spec.seeds)
+        return "one seed" if seeds == 1 else f"mean of {seeds} seeds, bars: their standard deviation"
+
     def words(self, extra: Mapping[str, Any] | None = None) -> list[str]:
         """All configuration keys as `key=value`: the figure's, `extra`, those of the command line."""
         return [*_words(self.spec.config), *_words(extra or {}), *self.given]

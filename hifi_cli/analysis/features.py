@@ -55,8 +55,7 @@ def compute(asked: Request) -> Points:
                 "metric": results["primary_metric"],
             }
         )
-    seeds = len(asked.spec.seeds)
-    return Points(rows, [f"the model of the reported epoch; mean of {seeds} seeds, bars: their standard deviation"])
+    return Points(rows, [f"the model of the reported epoch; {asked.over_seeds}"])
 
 
 @torch.inference_mode()

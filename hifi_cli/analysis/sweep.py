@@ -45,7 +45,7 @@ def compute(asked: Request) -> Points:
                 "trained_share": results["params"]["trainable_backbone"] / results["params"]["total"],
             }
         )
-    return Points(rows, [f"mean of {len(asked.spec.seeds)} seeds, bars: standard deviation"])
+    return Points(rows, [asked.over_seeds])
 
 
 def _cells(asked: Request) -> list[tuple[str, str, float, Need]]:

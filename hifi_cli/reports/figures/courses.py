@@ -22,7 +22,8 @@ def sweep(frame: Frame, meta: Meta) -> Figure:
         inside = frame[frame["task"] == task]
         for number, (_, runs) in enumerate(inside.groupby("method", sort=False)):
             found = 100 * runs.groupby("x")["score"].agg(["mean", "std"]).fillna(0)
-            place.errorbar(found.index, found["mean"], yerr=found["std"], capsize=2, **style.line(number))
+            spread = found["std"] if found["std"].any() else None
+            place.errorbar(found.index, found["mean"], yerr=spread, capsize=2, **style.line(number))
         style.name_task(place, meta, task)
         place.set_ylabel(str(inside["metric"].iloc[0]))
         key = str(inside["key"].iloc[0])

@@ -17,7 +17,8 @@ def features(frame: Frame, meta: Meta) -> Figure:
             for label, runs in frame[frame["task"] == task].groupby("label", sort=False)
         ]
         labels, means, deviations = zip(*found, strict=True)
-        place.barh(labels, means, xerr=deviations, color="#6f9fc8", edgecolor="black", linewidth=0.6, capsize=2)
+        spread = deviations if any(deviations) else None
+        place.barh(labels, means, xerr=spread, color="#6f9fc8", edgecolor="black", linewidth=0.6, capsize=2)
         for row, (mean, deviation) in enumerate(zip(means, deviations, strict=True)):
             place.text(mean + deviation, row, f" {mean:.2f}", va="center", fontsize=7)
         place.invert_yaxis()
