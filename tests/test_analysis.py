@@ -204,6 +204,12 @@ def test_landscapes_of_both_methods_and_regimes(ask, plane):
         assert centre["trained"] == pytest.approx(centre["all"], rel=1e-5)  # the merged model is the same model
 
 
+def test_a_few_shot_panel_without_enough_rows_is_refused_before_anything_trains(ask, monkeypatch):
+    monkeypatch.setattr(landscape, "train", lambda *_: pytest.fail("trained"))
+    with pytest.raises(UsageError, match=r"training rows of '.*'; 500 shots want 1000"):
+        compute(ask("landscape", {"shots": [None, 500]}, ("full-ft", "hifi-layerwise")))
+
+
 def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, workspace):
     rows = compute(ask("training", None, ("full-ft",), (1,), "report=last"))
     config = make("full-ft", "report=last", "log_every=1")

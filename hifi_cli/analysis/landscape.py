@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hifi_cli.analysis.base import Points, Request, Row
 from hifi_cli.analysis.observe import Watcher, train
-from hifi_cli.config import Section
+from hifi_cli.config import RunConfig, Section
 from hifi_cli.reports.spec import label_of
 from hifi_cli.runs import selection
 from hifi_cli.runs.engine import Engine
@@ -79,22 +79,34 @@ def compute(asked: Request) -> Points:
     what the two directions explain of the trajectory's variance.
     """
     rows: list[Row] = []
+    for run in list(_runs(asked)):  # all of them first: rows that are too few for a regime are refused before anything trains
+        trajectory = _Trajectory(asked.settings.snapshots)
+        prepared = train(run.config, asked.workspace, trajectory)
+        cut = _principal(asked.settings, prepared, trajectory, run.examples) if asked.settings.plane == "pca" else (
+            _random(asked.settings, prepared, run.examples)
+        )
+        rows += [{**run.place, **row} for row in cut]
+    return Points(rows, [f"loss of up to {asked.settings.examples} training examples, dropout off; one seed"])
+
+
+@dataclass(frozen=True)
+class _Run:
+    place: Row
+    config: RunConfig
+    examples: list[Example]  # on which the loss is measured
+
+
+def _runs(asked: Request) -> Iterator[_Run]:
     for task in asked.spec.tasks:
         for shots in asked.settings.shots:
             for method in asked.spec.methods:
                 few = {"shots": shots, "epochs": asked.settings.few_shot_epochs}
                 config = asked.config(task, method, extra=few if shots else {})
-                trajectory = _Trajectory(asked.settings.snapshots)
-                prepared = train(config, asked.workspace, trajectory)
                 seen = split_examples(config, asked.workspace).train
                 examples = selection.sample(seen, asked.settings.examples, asked.settings.seed)
                 regime = f"{shots}-shot" if shots else "full-shot"
                 place = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
-                cut = _principal(asked.settings, prepared, trajectory, examples) if asked.settings.plane == "pca" else (
-                    _random(asked.settings, prepared, examples)
-                )
-                rows += [{**place, **row} for row in cut]
-    return Points(rows, [f"loss of up to {asked.settings.examples} training examples, dropout off; one seed"])
+                yield _Run(place, config, examples)
 
 
 def _principal(settings: Settings, prepared: Prepared, trajectory: _Trajectory, examples: list[Example]) -> Iterator[Row]:
