@@ -1,4 +1,4 @@
-"""A grid on two of Parsl's blocks on this machine, one of whose worker pools is killed; needs the extra `grid`."""
+"""A grid on two of Parsl's blocks on this machine, one of whose worker pools is killed."""
 
 import os
 import signal
@@ -32,7 +32,6 @@ def pools(root):
 @pytest.fixture
 def begun(encoders, data, tmp_path):
     """A grid under Parsl of which two runs have begun, and what its runs are without Parsl."""
-    pytest.importorskip("parsl")
     content = {"methods": ["hifi-layerwise", "full-ft"], "seeds": [1, 2], "tasks": ["rte"]}
     reference = tmp_path / "reference"
     reference.mkdir()

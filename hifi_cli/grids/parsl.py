@@ -48,8 +48,8 @@ class ParslEngine:
         data_dir = places.data_dir.resolve() if places.data_dir else None
         self.places = replace(places, results_dir=places.results_dir.resolve(), data_dir=data_dir)
         try:
-            provider, executor = _provider(spec, site), self._executor(spec)
-            executor = parsl.HighThroughputExecutor(provider=provider, **executor)
+            provider = _provider(spec, site)
+            executor = parsl.HighThroughputExecutor(provider=provider, **self._executor(spec))
         except TypeError as error:
             raise UsageError(f"site {site}: {error}") from None
         blocks, nodes = getattr(provider, "max_blocks", 1), getattr(provider, "nodes_per_block", 1)
