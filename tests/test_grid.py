@@ -19,8 +19,8 @@ from hifi_cli import registry
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import sealed
 from hifi_cli.grids import cells as cells_of
-from hifi_cli.grids import jobs, local, search, spec
-from hifi_cli.grids.grid import Outcome, Scheduler
+from hifi_cli.grids import jobs, local, search, spec, view
+from hifi_cli.grids.grid import Board, Outcome, Scheduler
 from hifi_cli.grids.jobs import Job, Places
 from hifi_cli.grids.status import State, Status, status
 from hifi_cli.reports import kinds
@@ -40,6 +40,16 @@ def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
     methods, tasks = [row.method for row in table.rows if row.method], {column.task for column in table.columns}
     assert found == {(m, t, s, table.protocol, table.backbone) for m, t, s in product(methods, tasks, table.seeds)}
     assert not any(cell.config.variant for cell in cells(name=name))  # they are the runs that the table reads
+
+
+def test_a_process_that_closes_counts_as_done_only(tmp_path):
+    """Its cells are all there, so that what is done, running, failed and left are all the cells there are."""
+    first, second, third, fourth, *_, last = found = cells()
+    board = Board(found)
+    at_work = [Job("train", (first, second)), Job("train", (third, fourth)), Job("score", (last,))]
+    board.running = {Future(): (job, tmp_path) for job in at_work}
+    board.found = dict.fromkeys((first, second, third), Status(State.DONE))
+    assert view.line(board).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
 
 
 @pytest.mark.parametrize("name", registry.names("grids"))

@@ -23,12 +23,12 @@ def duration(seconds: float | None) -> str:
 
 def line(board: Board) -> str:
     """Where a grid stands, in one line."""
-    running = sum(1 for job, _ in board.running.values() for cell in job.cells[:1] if job.command == "train")
-    scoring = sum(1 for job, _ in board.running.values() if job.command == "score")
+    jobs = [job for job, _ in board.running.values()]
+    running = sum(job.command == "train" and not board.found.keys() >= set(job.cells) for job in jobs)  # one cell at a time
+    scoring = sum(job.command == "score" for job in jobs)
     at_work = f"{running} running" + (f", {scoring} scoring" if scoring else "")
-    left = board.left - running
     return (
-        f"{len(board.found)}/{len(board.cells)} done, {at_work}, {len(board.failed)} failed, {max(0, left)} left,"
+        f"{len(board.found)}/{len(board.cells)} done, {at_work}, {len(board.failed)} failed, {board.left - running} left,"
         f" about {duration(board.expected_seconds)} to go"
     )
 
