@@ -151,6 +151,8 @@ class RunConfig(TrainingConfig):
         stride: tokens by which windows over a context longer than `max_length` overlap.
         precision: `fp32`, `bf16`, or `auto` (bf16 where the hardware multiplies such matrices). With bf16 only
             training's products are: weights that train and every evaluation stay fp32 on a processor; a GPU has autocast.
+        train_sampling_strategy: `random` batches, as both papers have them; `group_by_length`: batches of examples of like
+            length, which need less padding (transformers' name for both).
         reuse_frozen: layers below the lowest one that trains run once per example, not in every epoch; there is no dropout in
             them then. What they give stays in memory (4 bytes x hidden size for every token of the train split). Nothing
             changes for a method that trains the lowest layer.
@@ -179,6 +181,7 @@ class RunConfig(TrainingConfig):
     swap_texts: bool = False
     stride: int = Field(128, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     reuse_frozen: bool = False
     dropout: Share | None = None
     selection: Literal["validation", "holdout"] = "validation"

@@ -230,7 +230,7 @@ def test_gradient_norms_of_head_and_backbone(ask, make, workspace):
     config = make("full-ft", "dropout=0.0")
     prepared = runs.prepare(config, workspace, None)
     train = runs.split_examples(config, workspace).train
-    first = training_order([len(one) for one in train], config.batch_size, seed=config.seed, epoch=0)[0]
+    first = training_order([len(one) for one in train], config.batch_size, strategy="random", seed=config.seed, epoch=0)[0]
     prepared.encoder.model.train()
     (prepared.engine.loss([train[index] for index in first]) / len(first)).backward()
     parts = {True: 0.0, False: 0.0}

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,22 +146,33 @@ def test_constant_predictions_have_a_value_and_are_marked(name):
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=300)
 
 
-@given(LENGTHS, st.integers(1, 40), st.integers(0, 5), st.integers(0, 3))
+STRATEGIES = ("random", "group_by_length")
+
+
+@given(LENGTHS, st.integers(1, 40), st.integers(0, 5), st.integers(0, 3), st.sampled_from(STRATEGIES))
 @settings(deadline=None)
-def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch):
-    batches = training_order(lengths, size, seed=seed, epoch=epoch)
+def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy):
+    batches = training_order(lengths, size, strategy=strategy, seed=seed, epoch=epoch)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert len(batches) == math.ceil(len(lengths) / size)
-    assert batches == training_order(lengths, size, seed=seed, epoch=epoch)
+    assert batches == training_order(lengths, size, strategy=strategy, seed=seed, epoch=epoch)
     assert sorted(index for batch in evaluation_order(lengths, size) for index in batch) == list(range(len(lengths)))
 
 
-def test_batches_hold_like_lengths_and_epochs_differ():
+def test_random_batches_are_consecutive_parts_of_a_permutation_whatever_the_lengths():
+    expected = torch.randperm(2000, generator=torch.Generator().manual_seed(3 * 1_000_003 + 2)).tolist()
+    batches = training_order([10 + index % 50 for index in range(2000)], 16, strategy="random", seed=3, epoch=2)
+    assert [index for batch in batches for index in batch] == expected
+    assert batches == training_order([7] * 2000, 16, strategy="random", seed=3, epoch=2)
+
+
+@pytest.mark.parametrize(("strategy", "most_padding"), [("random", 1.8), ("group_by_length", 1.06)])
+def test_only_grouped_batches_hold_like_lengths_and_epochs_differ(strategy, most_padding):
     lengths = [10 + index % 50 for index in range(2000)]
-    batches = training_order(lengths, 16, seed=1, epoch=0)
+    batches = training_order(lengths, 16, strategy=strategy, seed=1, epoch=0)
     padded = sum(max(lengths[i] for i in batch) * len(batch) for batch in batches)
-    assert padded < 1.06 * sum(lengths)
-    assert batches != training_order(lengths, 16, seed=1, epoch=1)
+    assert most_padding - 0.2 < padded / sum(lengths) < most_padding
+    assert batches != training_order(lengths, 16, strategy=strategy, seed=1, epoch=1)
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=40), st.integers(1, 9))

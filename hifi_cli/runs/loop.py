@@ -193,7 +193,13 @@ def fit(
     with Stopping(accelerator, save) as stopping:
         while progress.epoch < config.epochs:
             encoder.model.train()
-            order = training_order(lengths, config.batch_size, seed=config.seed, epoch=progress.epoch)
+            order = training_order(
+                lengths,
+                config.batch_size,
+                strategy=config.train_sampling_strategy,
+                seed=config.seed,
+                epoch=progress.epoch,
+            )
             for batch in order[progress.step - progress.epoch * steps_per_epoch :]:
                 if progress.step == ends[progress.phase]:
                     save()

@@ -347,7 +347,10 @@ def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
 
 def _batches(examples: list[Example], config: RunConfig) -> list[list[Example]]:
     """Each example once, in batches of the configured size."""
-    order = training_order([len(example) for example in examples], config.batch_size, seed=config.seed, epoch=0)
+    lengths = [len(example) for example in examples]
+    order = training_order(
+        lengths, config.batch_size, strategy=config.train_sampling_strategy, seed=config.seed, epoch=0
+    )
     return [[examples[index] for index in batch] for batch in order]
 
 

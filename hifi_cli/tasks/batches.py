@@ -1,4 +1,4 @@
-"""Batches by length: drawn from (seed, epoch) alone, padded to their longest example and never further."""
+"""Batches: drawn from (seed, epoch) alone, padded to their longest example and never further."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,26 +10,31 @@ from hifi_cli.tasks.inputs import Example
 _WINDOW = 32  # batches sorted together: enough that they hold like lengths, few enough that epochs differ
 
 
-def training_order(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[list[int]]:
-    """Every example once, in shuffled batches of like length.
+def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, seed: int, epoch: int) -> list[list[int]]:
+    """Every example once, in random batches.
 
-    The examples are shuffled, cut into windows, sorted by length within a window, cut into batches, and the batches
-    shuffled. It depends on nothing but its arguments, so a resumed run draws the same batches.
+    The order depends on nothing but the arguments, so a resumed run draws the same batches.
+
+    Args:
+        lengths: tokens of each example.
+        strategy: `random`: the shuffled examples in consecutive batches. `group_by_length`: windows of shuffled examples are
+            sorted by length before they are cut into batches, and the batches are shuffled; less padding, but an example
+            only meets others of like length.
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
+    if strategy == "random":
+        return list(_batches(shuffled, batch_size))
     size = batch_size * _WINDOW
-    batches = []
-    for start in range(0, len(shuffled), size):
-        window = sorted(shuffled[start : start + size], key=lambda index: lengths[index])
-        batches += [window[at : at + batch_size] for at in range(0, len(window), batch_size)]
+    windows = [sorted(window, key=lambda index: lengths[index]) for window in _batches(shuffled, size)]
+    batches = [batch for window in windows for batch in _batches(window, batch_size)]
     return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
 
 def evaluation_order(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Every example once, longest first, so that a batch too large for memory fails at once."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-    return [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+    return list(_batches(order, batch_size))
 
 
 def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tensor]:
@@ -62,6 +67,10 @@ def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tenso
 
 def split_batch(batch: list[int], parts: int) -> Iterator[list[int]]:
     """A batch in at most `parts` consecutive parts of nearly equal size."""
-    size = -(-len(batch) // parts)
-    for at in range(0, len(batch), size):
-        yield batch[at : at + size]
+    return _batches(batch, -(-len(batch) // parts))
+
+
+def _batches(indices: list[int], size: int) -> Iterator[list[int]]:
+    """Consecutive parts of `size` indices; the last may be smaller."""
+    for start in range(0, len(indices), size):
+        yield indices[start : start + size]

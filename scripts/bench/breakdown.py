@@ -24,7 +24,8 @@ def shares(work: Work, method: str, **keys: str) -> dict[str, float]:
         prepared.engine.reuse_frozen(work.examples)
     stretch = Stretch.start(prepared.engine, prepared.method.phases()[0], 1000)
     prepared.encoder.model.train()
-    order = training_order([len(example) for example in work.examples], BATCH_SIZE, seed=1, epoch=0)
+    lengths = [len(example) for example in work.examples]
+    order = training_order(lengths, BATCH_SIZE, strategy="random", seed=1, epoch=0)
     batches = [[work.examples[index] for index in batch] for batch in order[:STEPS]]
     for batch in batches:
         stretch.step(batch, 1)
