@@ -1,0 +1,215 @@
+"""Compare `hifi` with transformers' Trainer, and random batches with batches grouped by length, over paired seeds.
+
+python scripts/trainer_parity.py --data-dir glue_data            train what is missing, then print the table
+python scripts/trainer_parity.py --data-dir glue_data --shard 1/2  the first half of the runs; a second process takes 2/2
+python scripts/trainer_parity.py --print                         print the table of the stored scores
+
+Every arm of a seed starts from the same weights (task head included) and has the same hyperparameters. Arms with random
+batches also see the same batches in the same order, so only the dropout noise differs between them. The Trainer is stock:
+AdamW, linear decay, gradients clipped at 1.0. Scores are those of the last epoch, appended to results/parity/scores.jsonl.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from filelock import FileLock
+from scipy import stats
+from sklearn.metrics import f1_score, matthews_corrcoef
+from torch.utils.data import Sampler
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
+
+from hifi_cli.config import RunConfig
+from hifi_cli.layers import resolve
+from hifi_cli.models.encoder import locate
+from hifi_cli.runs.run import run
+from hifi_cli.runs.workspace import Workspace
+from hifi_cli.tasks.batches import training_order
+
+BATCH_SIZE = 32
+EPOCHS = {"cola": 3, "mrpc": 2}
+LEARNING_RATES = {"full-ft": 5e-5, "lora": 1e-3}
+METRICS = {"cola": matthews_corrcoef, "mrpc": f1_score}
+ARMS = {  # name: program, method, train_sampling_strategy
+    "hifi, full-ft": ("hifi", "full-ft", "random"),
+    "hifi, full-ft, grouped": ("hifi", "full-ft", "group_by_length"),
+    "Trainer, full-ft": ("trainer", "full-ft", "random"),
+    "hifi, lora": ("hifi", "lora", "random"),
+    "Trainer, lora": ("trainer", "lora", "random"),
+}
+COMPARISONS = [  # name, first arm, second arm
+    ("hifi - Trainer, Full-FT", "hifi, full-ft", "Trainer, full-ft"),
+    ("hifi - Trainer, LoRA", "hifi, lora", "Trainer, lora"),
+    ("grouped by length - random, Full-FT", "hifi, full-ft, grouped", "hifi, full-ft"),
+]
+LARGEST_DIFFERENCE = 1.5  # points; an interval inside this range counts as parity
+
+
+class HifiOrder(Sampler[int]):
+    """The order in which `hifi` visits the training examples, epoch after epoch."""
+
+    def __init__(self, examples: int, seed: int) -> None:
+        self.examples, self.seed, self.epoch = examples, seed, 0
+
+    def __len__(self) -> int:
+        return self.examples
+
+    def __iter__(self) -> Iterator[int]:
+        batches = training_order([1] * self.examples, BATCH_SIZE, strategy="random", seed=self.seed, epoch=self.epoch)
+        self.epoch += 1
+        return iter([index for batch in batches for index in batch])
+
+
+class OrderedTrainer(Trainer):
+    """The Trainer with a given order of the training examples."""
+
+    order: HifiOrder
+
+    def _get_train_sampler(self, *_: Any, **__: Any) -> HifiOrder:
+        return self.order
+
+
+def config_of(task: str, method: str, strategy: str, seed: int) -> RunConfig:
+    """The configuration that all arms share."""
+    keys = {
+        "epochs": EPOCHS[task],
+        "batch_size": BATCH_SIZE,
+        "learning_rate": LEARNING_RATES[method],
+        "warmup": 0.0,
+        "weight_decay": 0.0,
+        "report": "last",
+        "train_sampling_strategy": strategy,
+        "variant": f"parity-{strategy}",
+    }
+    overrides = [f"{key}={value}" for key, value in keys.items()]
+    return resolve(task=task, method=method, backbone="minilm", protocol="laptop", seed=seed, overrides=overrides)
+
+
+def train_with_hifi(config: RunConfig, workspace: Workspace) -> float:
+    """The last epoch's score, in points."""
+    return 100 * float(run(config, workspace, force=True)["scores"]["last"])
+
+
+def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
+    """The last epoch's score, in points."""
+    source, _ = locate(config.backbone)
+    encoder, pretrained = workspace.encoder(config)
+    labels = len(workspace.task(config.task).labels)
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels)
+    model.load_state_dict(encoder.model.state_dict())
+    if config.method == "lora":
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(config.seed)
+        targets, heads = ["query", "key"], ["pooler", "classifier"]  # peft alone would leave the pooler frozen
+        lora = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=targets, modules_to_save=heads)
+        model = get_peft_model(model, lora)
+    train, validation = (
+        [{**example.sequences[0], "labels": int(example.row.label or 0)} for example in workspace.examples(config, split, 128)]
+        for split in ("train", "validation")
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        arguments = TrainingArguments(
+            output_dir=directory,
+            num_train_epochs=EPOCHS[config.task],
+            per_device_train_batch_size=BATCH_SIZE,
+            per_device_eval_batch_size=64,
+            learning_rate=config.learning_rate,
+            seed=config.seed,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
+        collator = DataCollatorWithPadding(pretrained.tokenizer)
+        trainer = OrderedTrainer(model=model, args=arguments, train_dataset=train, data_collator=collator)
+        trainer.order = HifiOrder(len(train), config.seed)
+        trainer.train()
+        output = trainer.predict(validation)
+    return 100 * float(METRICS[config.task](output.label_ids, output.predictions.argmax(-1)))
+
+
+def read(path: Path) -> dict[tuple[str, str, int], float]:
+    """The stored scores by task, arm and seed."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return {(line["task"], line["arm"], line["seed"]): line["score"] for line in lines}
+
+
+def train_missing(path: Path, tasks: list[str], arms: list[str], seeds: int, data_dir: Path, shard: tuple[int, int]) -> None:
+    """Train every arm that has no score yet, seed after seed."""
+    runs = [(task, arm, seed) for seed in range(1, seeds + 1) for task in tasks for arm in arms]
+    with tempfile.TemporaryDirectory() as results:
+        workspace = Workspace(Path(results), data_dir)
+        for task, arm, seed in runs[shard[0] - 1 :: shard[1]]:
+            if (task, arm, seed) in read(path):
+                continue
+            program, method, strategy = ARMS[arm]
+            config = config_of(task, method, strategy, seed)
+            started = time.monotonic()
+            score = (train_with_hifi if program == "hifi" else train_with_trainer)(config, workspace)
+            line = {"task": task, "arm": arm, "seed": seed, "score": score, "wall_s": round(time.monotonic() - started, 1)}
+            with FileLock(f"{path}.lock"), path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(json.dumps(line), flush=True)
+
+
+def table(scores: dict[tuple[str, str, int], float]) -> str:
+    """Paired differences with 95 % t-intervals, in Markdown."""
+    lines = [
+        "| difference, points | task | pairs | first | second | mean | 95 % interval | contains 0 | within ±1.5 |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
+    ]
+    for name, first, second in COMPARISONS:
+        for task in METRICS:
+            seeds = [seed for _, _, seed in sorted(scores) if (task, first, seed) in scores and (task, second, seed) in scores]
+            seeds = sorted(set(seeds))
+            if len(seeds) < 2:
+                continue
+            values = np.array([[scores[task, arm, seed] for arm in (first, second)] for seed in seeds])
+            low, high, mean = interval(values[:, 0] - values[:, 1])
+            arms = [f"{column.mean():.1f} ± {column.std(ddof=1):.1f}" for column in values.T]
+            checks = [low <= 0 <= high, max(-low, high) <= LARGEST_DIFFERENCE]
+            cells = [name, task, str(len(seeds)), *arms, f"{mean:+.2f}", f"{low:+.2f} to {high:+.2f}"]
+            lines.append(f"| {' | '.join([*cells, *('yes' if check else 'no' for check in checks)])} |")
+    return "\n".join(lines)
+
+
+def interval(differences: np.ndarray) -> tuple[float, float, float]:
+    """The 95 % t-interval of the mean difference, and the mean."""
+    mean, error = float(differences.mean()), float(stats.sem(differences))
+    half = float(stats.t.ppf(0.975, len(differences) - 1)) * error
+    return mean - half, mean + half, mean
+
+
+def main() -> None:
+    """Train and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, default=os.environ.get("HIFI_DATA_DIR"), help="the official GLUE download")
+    parser.add_argument("--tasks", default="cola,mrpc", help=f"of {', '.join(METRICS)} (default: %(default)s)")
+    parser.add_argument("--arms", default=";".join(ARMS), help="separated by semicolons (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=10, help="seeds 1 to this (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--shard", default="1/1", help="i/n: every n-th run, from the i-th (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("results/parity/scores.jsonl"), help="default: %(default)s")
+    parser.add_argument("--print", action="store_true", help="train nothing")
+    given = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(given.threads)
+    if not given.print:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        number, shards = map(int, given.shard.split("/"))
+        tasks, arms = given.tasks.split(","), given.arms.split(";")
+        train_missing(given.out, tasks, arms, given.seeds, given.data_dir, (number, shards))
+    print(table(read(given.out)))
+
+
+if __name__ == "__main__":
+    main()
