@@ -45,5 +45,5 @@ def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
 
     for name in ("minilm", "bert-base"):
         found = json.loads((ROOT / "results" / "bench" / f"{name}.json").read_text())
-        assert report.epochs(found, bars=False) in README
+        assert report.epochs(found) in README
     assert report.more(json.loads((ROOT / "results" / "bench" / "minilm.json").read_text()), bars=False) in README

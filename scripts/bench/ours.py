@@ -21,14 +21,15 @@ def build(work: Work, method: str, **keys: Any) -> Prepared:
 
 
 def epochs(work: Work, method: str, *, count: int = 1, **keys: Any) -> list[float]:
-    """Seconds of each of `count` epochs, without evaluation."""
+    """Seconds of each of `count` epochs, with the evaluation after it."""
     prepared = build(work, method, epochs=count, **keys)
     ends = [time.perf_counter()]
 
-    def after_an_epoch() -> tuple[float, float, dict[str, Any]]:
+    def evaluate() -> tuple[float, float, dict[str, Any]]:
+        prepared.engine.predict(work.validation)
         ends.append(time.perf_counter())
         return 0.0, 0.0, {}
 
     ends[0] = time.perf_counter()
-    fit(prepared.engine, prepared.method, work.examples, evaluate=after_an_epoch, log=lambda *_: None)
+    fit(prepared.engine, prepared.method, work.examples, evaluate=evaluate, log=lambda *_: None)
     return [end - start for start, end in itertools.pairwise(ends)]

@@ -7,8 +7,10 @@ from hifi_cli.reports.spec import label_of
 WORK = {
     "full-ft": "Full-FT, fp32",
     "full-ft, bf16": "Full-FT, bf16",
+    "full-ft, grouped": "Full-FT, fp32, grouped by length",
     "hifi-layerwise, fp32": "HiFi (layer-wise), fp32",
     "hifi-layerwise": "HiFi (layer-wise), bf16",
+    "hifi-layerwise, grouped": "HiFi (layer-wise), bf16, grouped by length",
     "hifi-midtop": "HiFi (mid-top), bf16",
     "hifi-midtop, lower half reused": "HiFi (mid-top), bf16, `reuse_frozen`, second epoch",
     "linear-probing, 10 epochs": "Linear probing, `reuse_frozen`, 10 epochs of each",
@@ -27,14 +29,14 @@ def tables(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def epochs(found: dict[str, Any], *, bars: bool = True) -> str:
-    """Each contestant's time beside a rival's, with the bar that was set where wanted."""
+def epochs(found: dict[str, Any]) -> str:
+    """Each program's time divided by a rival's."""
     tasks = list(found["epochs"])
     ratios = {task: {(one["work"], one["against"]): one for one in found["epochs"][task]["ratios"]} for task in tasks}
     lines = [_row("an epoch of", "beside", *_labels(tasks)), _row("---", "---", *["---:"] * len(tasks))]
     for work, against in ratios[tasks[0]]:
         each = [ratios[task][work, against] for task in tasks]
-        cells = [_cell(one["ratio"], one["bar"] if bars else None) for one in each]
+        cells = [_cell(one["ratio"], None) for one in each]
         lines.append(_row(WORK[work], AGAINST.get(against, f"({against})"), *cells))
     return "\n".join(lines)
 

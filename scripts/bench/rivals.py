@@ -13,18 +13,18 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from work import BATCH_SIZE, LEARNING_RATE, MAX_LENGTH, Work
+from work import BATCH_SIZE, EVAL_BATCH_SIZE, LEARNING_RATE, MAX_LENGTH, Work
 
 from hifi_cli.models.encoder import locate
 
 
 class _Clock(TrainerCallback):
-    """The time between an epoch's first and last step, without what happens before and after training."""
+    """The time from an epoch's first step to the end of its evaluation, without what happens before and after training."""
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         self.began = time.perf_counter()
 
-    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+    def on_evaluate(self, *_: Any, **__: Any) -> None:
         self.seconds = time.perf_counter() - self.began
 
 
@@ -35,9 +35,17 @@ def model_of(work: Work) -> nn.Module:
     return AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels)
 
 
-def epoch(work: Work, model: nn.Module, *, padded: bool = False) -> float:
-    """Seconds of one epoch in the Trainer, every sequence padded to the maximum or to its batch's longest."""
-    rows = [{**example.sequences[0], "labels": example.row.label} for example in work.examples]
+def epoch(work: Work, model: nn.Module, *, padded: bool = False, strategy: str = "random") -> float:
+    """Seconds of one epoch and its evaluation in the Trainer.
+
+    Args:
+        padded: every sequence to the maximum, instead of to its batch's longest.
+        strategy: the Trainer's `train_sampling_strategy`.
+    """
+    train, validation = (
+        [{**example.sequences[0], "labels": example.row.label} for example in examples]
+        for examples in (work.examples, work.validation)
+    )
     tokenizer = work.workspace.pretrained(work.config("full-ft")).tokenizer
     padding = {"padding": "max_length", "max_length": MAX_LENGTH} if padded else {}
     clock = _Clock()
@@ -46,6 +54,9 @@ def epoch(work: Work, model: nn.Module, *, padded: bool = False) -> float:
             output_dir=directory,
             num_train_epochs=1,
             per_device_train_batch_size=BATCH_SIZE,
+            per_device_eval_batch_size=EVAL_BATCH_SIZE,
+            train_sampling_strategy=strategy,
+            eval_strategy="epoch",
             learning_rate=LEARNING_RATE,
             save_strategy="no",
             report_to="none",
@@ -53,7 +64,15 @@ def epoch(work: Work, model: nn.Module, *, padded: bool = False) -> float:
             dataloader_pin_memory=False,
         )
         collator = DataCollatorWithPadding(tokenizer, **padding)
-        Trainer(model=model, args=settings, train_dataset=rows, data_collator=collator, callbacks=[clock]).train()
+        trainer = Trainer(
+            model=model,
+            args=settings,
+            train_dataset=train,
+            eval_dataset=validation,
+            data_collator=collator,
+            callbacks=[clock],
+        )
+        trainer.train()
     return clock.seconds
 
 
@@ -65,6 +84,11 @@ def padded(work: Work) -> float:
 def dynamic(work: Work) -> float:
     """(b) Full fine-tuning, batches padded to their longest sequence."""
     return epoch(work, model_of(work))
+
+
+def grouped(work: Work) -> float:
+    """(e) As (b), batches grouped by length by the Trainer's own sampler."""
+    return epoch(work, model_of(work), strategy="group_by_length")
 
 
 def lora(work: Work) -> float:

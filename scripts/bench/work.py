@@ -11,7 +11,7 @@ from hifi_cli.layers import resolve
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.inputs import Example
 
-BATCH_SIZE = 32
+BATCH_SIZE, EVAL_BATCH_SIZE = 32, 64
 MAX_LENGTH = 128
 LEARNING_RATE = 5e-5
 REAL_TASKS, GENERATED_TASKS = ("mrpc", "cola", "rte"), ("demo-entailment", "demo-acceptability")
@@ -42,6 +42,13 @@ class Work:
     def examples(self) -> list[Example]:
         """The first `rows` training examples, tokenised."""
         return self.workspace.examples(self.config("full-ft"), "train", MAX_LENGTH)[: self.rows]
+
+    @cached_property
+    def validation(self) -> list[Example]:
+        """As many validation examples for each training example as the task has."""
+        config = self.config("full-ft")
+        train, validation = (self.workspace.examples(config, split, MAX_LENGTH) for split in ("train", "validation"))
+        return validation[: max(1, round(self.rows * len(validation) / len(train)))]
 
     @property
     def tokens(self) -> int:
