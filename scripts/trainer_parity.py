@@ -23,7 +23,7 @@ import torch
 import transformers
 from filelock import FileLock
 from scipy import stats
-from sklearn.metrics import f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, matthews_corrcoef
 from torch.utils.data import Sampler
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
@@ -34,10 +34,9 @@ from hifi_cli.runs.run import run
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.batches import training_order
 
-BATCH_SIZE = 32
-EPOCHS = {"cola": 3, "mrpc": 2}
+TASKS = {"cola": {"epochs": 2, "batch_size": 32}, "cb": {"epochs": 10, "batch_size": 16}}
 LEARNING_RATES = {"full-ft": 5e-5, "lora": 1e-3}
-METRICS = {"cola": matthews_corrcoef, "mrpc": f1_score}
+METRICS = {"cola": matthews_corrcoef, "cb": accuracy_score}
 ARMS = {  # name: program, method, train_sampling_strategy
     "hifi, full-ft": ("hifi", "full-ft", "random"),
     "hifi, full-ft, grouped": ("hifi", "full-ft", "group_by_length"),
@@ -56,14 +55,14 @@ LARGEST_DIFFERENCE = 1.5  # points; an interval inside this range counts as pari
 class HifiOrder(Sampler[int]):
     """The order in which `hifi` visits the training examples, epoch after epoch."""
 
-    def __init__(self, examples: int, seed: int) -> None:
-        self.examples, self.seed, self.epoch = examples, seed, 0
+    def __init__(self, examples: int, batch_size: int, seed: int) -> None:
+        self.examples, self.batch_size, self.seed, self.epoch = examples, batch_size, seed, 0
 
     def __len__(self) -> int:
         return self.examples
 
     def __iter__(self) -> Iterator[int]:
-        batches = training_order([1] * self.examples, BATCH_SIZE, strategy="random", seed=self.seed, epoch=self.epoch)
+        batches = training_order([1] * self.examples, self.batch_size, strategy="random", seed=self.seed, epoch=self.epoch)
         self.epoch += 1
         return iter([index for batch in batches for index in batch])
 
@@ -80,8 +79,7 @@ class OrderedTrainer(Trainer):
 def config_of(task: str, method: str, strategy: str, seed: int) -> RunConfig:
     """The configuration that all arms share."""
     keys = {
-        "epochs": EPOCHS[task],
-        "batch_size": BATCH_SIZE,
+        **TASKS[task],
         "learning_rate": LEARNING_RATES[method],
         "warmup": 0.0,
         "weight_decay": 0.0,
@@ -119,8 +117,8 @@ def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
     with tempfile.TemporaryDirectory() as directory:
         arguments = TrainingArguments(
             output_dir=directory,
-            num_train_epochs=EPOCHS[config.task],
-            per_device_train_batch_size=BATCH_SIZE,
+            num_train_epochs=config.epochs,
+            per_device_train_batch_size=config.batch_size,
             per_device_eval_batch_size=64,
             learning_rate=config.learning_rate,
             seed=config.seed,
@@ -131,7 +129,7 @@ def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
         )
         collator = DataCollatorWithPadding(pretrained.tokenizer)
         trainer = OrderedTrainer(model=model, args=arguments, train_dataset=train, data_collator=collator)
-        trainer.order = HifiOrder(len(train), config.seed)
+        trainer.order = HifiOrder(len(train), config.batch_size, config.seed)
         trainer.train()
         output = trainer.predict(validation)
     return 100 * float(METRICS[config.task](output.label_ids, output.predictions.argmax(-1)))
@@ -168,7 +166,7 @@ def table(scores: dict[tuple[str, str, int], float]) -> str:
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |",
     ]
     for name, first, second in COMPARISONS:
-        for task in METRICS:
+        for task in TASKS:
             seeds = [seed for _, _, seed in sorted(scores) if (task, first, seed) in scores and (task, second, seed) in scores]
             seeds = sorted(set(seeds))
             if len(seeds) < 2:
@@ -193,7 +191,7 @@ def main() -> None:
     """Train and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("HIFI_DATA_DIR"), help="the official GLUE download")
-    parser.add_argument("--tasks", default="cola,mrpc", help=f"of {', '.join(METRICS)} (default: %(default)s)")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="default: %(default)s")
     parser.add_argument("--arms", default=";".join(ARMS), help="separated by semicolons (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=10, help="seeds 1 to this (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="default: %(default)s")
