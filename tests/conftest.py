@@ -109,9 +109,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(encoders: dict[str, Path]) -> Callable[..., RunConfig]:
     """Configurations of tiny runs."""
 
-    def build(method: str = "full-ft", *overrides: str, family: str = "bert", task: str = "rte", seed: int = 1) -> RunConfig:
-        backbone, changed = str(encoders[family]), [*QUICK, *TINY.get(method, []), *overrides]
-        return resolve(task=task, method=method, backbone=backbone, protocol="hifi", seed=seed, overrides=changed)
+    def build(
+        method: str = "full-ft", *overrides: str, family: str = "bert", task: str = "rte", seed: int = 1, backbone: Path | None = None
+    ) -> RunConfig:
+        directory, changed = str(backbone or encoders[family]), [*QUICK, *TINY.get(method, []), *overrides]
+        return resolve(task=task, method=method, backbone=directory, protocol="hifi", seed=seed, overrides=changed)
 
     return build
 

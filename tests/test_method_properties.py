@@ -8,41 +8,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import HEADS, HIDDEN, LAYERS
+from preparing import batch_of, logits, prepare
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods import base, child_tuning_d, mixout
+from hifi_cli.methods import base, mixout
 from hifi_cli.methods.base import Context
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.runs.evaluate import reload
-from hifi_cli.tasks.batches import collate
-
-
-def prepare(make, workspace, method, *overrides, **how):
-    config = make(method, *overrides, **how)
-    return runs.prepare(config, workspace, runs.chosen_heads(config, workspace)), config
-
-
-def batch_of(config, workspace, count=6):
-    return collate(runs.split_examples(config, workspace).train[:count], {"input_ids": 0, "token_type_ids": 0})
-
-
-def logits(model, batch):
-    model.eval()
-    with torch.no_grad():
-        return model(**batch).logits
-
-
-def trained_state(make, workspace, method, *overrides):
-    """The merged model of a finished run, beside the pretrained one with the same fresh head."""
-    config = make(method, *overrides)
-    before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
-    results = runs.run(config, workspace)
-    prepared, _ = reload(RunDirectory.of(config, workspace.results_dir).path, workspace)
-    prepared.method.merge(prepared.encoder)
-    return before, prepared, results
-
 
 # --- LoRA
 
@@ -82,74 +55,6 @@ def test_lora_starts_at_the_pretrained_model_and_trains_the_pooler(make, workspa
 def test_lora_refuses_what_is_no_projection(make, workspace):
     with pytest.raises(UsageError, match="unknown 'querry'; did you mean 'query'"):
         prepare(make, workspace, "lora", "settings.targets=[querry]")
-
-
-# --- Child-Tuning
-
-
-def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, workspace):
-    prepared, config = prepare(make, workspace, "child-tuning-d", "settings.p=0.2", "dropout=0.0", "max_grad_norm=null")
-    model, examples = prepared.encoder.model, runs.split_examples(config, workspace).train
-    batches = [examples[at : at + 8] for at in range(0, len(examples), 8)]
-    fisher = {}
-    for batch in batches:  # independently: the mean of the squared gradient of each batch's mean cross-entropy
-        model.zero_grad()
-        labels = torch.tensor([example.row.label for example in batch])
-        out = model(**collate(batch, {"input_ids": 0, "token_type_ids": 0})).logits
-        torch.nn.functional.cross_entropy(out, labels).backward()
-        for name in prepared.encoder.layer_parameters:
-            fisher[name] = fisher.get(name, 0) + model.get_parameter(name).grad.numpy() ** 2 / len(batches)
-    model.zero_grad()
-
-    def gradients():
-        for batch in batches:
-            model.zero_grad()
-            prepared.engine.accumulate_gradient(batch)
-            yield
-
-    prepared.method.survey(model, gradients())
-    values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
-    kept = prepared.method.delta(model)
-    masks = {name: np.unpackbits(kept[f"{name}/mask"].numpy(), count=fisher[name].size).astype(bool) for name in fisher}
-    count = sum(mask.sum() for mask in masks.values())
-    assert count == round(0.2 * len(values))
-    lowest_kept = min(fisher[name].ravel()[mask].min() for name, mask in masks.items() if mask.any())
-    assert lowest_kept >= 0.999 * values[count - 1]
-
-
-def test_highest_is_exact_where_values_tie():
-    masks = child_tuning_d.highest({"a": torch.ones(3, 4), "b": torch.zeros(5)}, 0.5)
-    assert sum(int(mask.sum()) for mask in masks.values()) == round(0.5 * 17)
-    assert masks["a"].shape == (3, 4)
-    assert not masks["b"].any()
-
-
-def test_masked_entries_never_move_weight_decay_or_not(make, workspace):
-    before, prepared, _ = trained_state(make, workspace, "child-tuning-d", "weight_decay=0.5", "learning_rate=0.01")
-    after, kept = prepared.encoder.model.state_dict(), prepared.method.delta(prepared.encoder.model)
-    moved = frozen = 0
-    for name in prepared.encoder.layer_parameters:
-        mask = torch.from_numpy(np.unpackbits(kept[f"{name}/mask"].numpy(), count=before[name].numel()).astype(bool))
-        same = (before[name] == after[name]).flatten()
-        assert same[~mask].all()
-        moved, frozen = moved + int((~same[mask]).sum()), frozen + int((~mask).sum())
-    assert moved > 0.9 * 0.3 * (moved + frozen)
-
-
-def test_child_tuning_f_keeps_the_gradient_in_expectation(make, workspace):
-    prepared, _ = prepare(make, workspace, "child-tuning-f", "settings.p=0.3")
-    model, method = prepared.encoder.model, prepared.method
-    parameter = next(p for p in model.parameters() if p.dim() > 1)
-    total = torch.zeros_like(parameter)
-    for step in range(400):
-        parameter.grad = torch.ones_like(parameter)
-        method.before_step(model, step)
-        method.after_backward(model)
-        assert parameter.grad.unique().tolist() == [0.0, pytest.approx(1 / 0.3)]
-        total += parameter.grad
-    deviation = (0.7 / 0.3 / 400) ** 0.5  # of one entry's mean
-    assert abs(float(total.mean()) / 400 - 1) < 5 * deviation / parameter.numel() ** 0.5
-    assert float((total / 400 - 1).abs().max()) < 6 * deviation
 
 
 # --- Mixout
@@ -201,48 +106,6 @@ def test_mixout_everywhere_switches_dropout_off_in_the_layers(make, workspace):
     assert not any(module.p for module in layers if isinstance(module, torch.nn.Dropout))
     prepared, _ = prepare(make, workspace, "mixout")
     assert sum(isinstance(module, mixout.MixLinear) for module in prepared.encoder.layers.modules()) == 4 * LAYERS
-
-
-# --- Diff-Pruning
-
-
-@pytest.mark.parametrize("share", [0.005, 0.05])
-def test_diff_pruning_ends_with_exactly_its_share_changed(make, workspace, share):
-    before, prepared, results = trained_state(
-        make, workspace, "diff-pruning", f"settings.share={share}", "learning_rate=1e-3", "weight_decay=0.5", "epochs=3"
-    )
-    after = prepared.encoder.model.state_dict()
-    head = set(base.head_names(prepared.encoder))
-    inside = [name for name in before if name not in head]
-    changed = sum(int((before[name] != after[name]).sum()) for name in inside)
-    assert changed == round(share * sum(before[name].numel() for name in inside)) == results["params"]["trainable_backbone"]
-
-
-def test_diff_pruning_keeps_the_largest_differences(make, workspace):
-    prepared, _ = prepare(make, workspace, "diff-pruning", "settings.share=0.1")
-    method, model = prepared.method, prepared.encoder.model
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for gated in method._gated.values():
-            gated.difference.normal_()
-    expected = {name: gated.weight(None).detach().clone() for name, gated in method._gated.items()}
-    start = {name: gated.pretrained.clone() for name, gated in method._gated.items()}
-    method.phases()[1].begin(prepared.encoder)
-    sizes = np.concatenate([(expected[name] - start[name]).abs().numpy().ravel() for name in start])
-    bound = np.sort(sizes)[::-1][round(0.1 * len(sizes)) - 1]
-    for name, first in start.items():
-        large = (expected[name] - first).abs() >= bound
-        assert torch.equal(model.get_parameter(name), torch.where(large, first + (expected[name] - first), first))
-
-
-def test_a_hard_concrete_gate_opens_and_closes():
-    from hifi_cli.methods.diff_pruning import _hard_concrete
-
-    assert float(_hard_concrete(torch.tensor(5.0), None)) == 1
-    assert float(_hard_concrete(torch.tensor(-5.0), None)) == 0
-    draws = _hard_concrete(torch.zeros(20_000), base.generator(0))
-    assert float((draws == 0).float().mean()) == pytest.approx(1 / 2, abs=0.02)  # where the stretched sigmoid is below 0
-    assert float((draws == 1).float().mean()) == pytest.approx(1 / 6, abs=0.02)
 
 
 # --- Compacter and Adapter

@@ -2,17 +2,13 @@
 
 import pytest
 import torch
+from preparing import prepare
 
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
 from hifi_cli.runs import loop
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.directory import RunDirectory
-
-
-def prepare(make, workspace, method, *overrides, **how):
-    config = make(method, *overrides, **how)
-    return runs.prepare(config, workspace, runs.chosen_heads(config, workspace)), config
 
 
 @pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])

@@ -51,9 +51,10 @@ class Phase:
 class Method:
     """A fine-tuning method: one subclass per file in this folder.
 
-    The loop calls `prepare` once, goes through `phases`, gives the optimiser `param_groups`, and calls the hooks in
-    every step. `delta` and `load_delta` are inverse to each other; `merge` turns the model back into plain Hugging Face
-    modules.
+    The loop calls `prepare` once and goes through `phases`; each has an AdamW over `param_groups`. A step is, in this order:
+    `before_step`, forward and backward passes (with `extra_loss`), `after_backward`, clipping of each of `clip_groups`,
+    `before_optimizer_step`, the optimiser's and the schedule's step, `after_step`. `delta` and `load_delta` are inverse to
+    each other; `merge` turns the model back into plain Hugging Face modules.
     """
 
     class Settings(Section):
@@ -87,13 +88,23 @@ class Method:
         return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """The optimiser's groups: weight decay on matrices (and parts of matrices), none on biases and LayerNorms."""
+        """The optimiser's groups; here: weight decay on matrices (and parts of matrices), none on biases and LayerNorms.
+
+        Returns:
+            AdamW's own keys (`params`, `weight_decay`, `lr`, ...; the run's value stands in for an absent one), and
+            `lr_schedule`: `run` (the default: the group's rate follows the run's schedule) or `constant`. The first group's
+            rate is the one that is logged.
+        """
         dimensions = {name: parameter.dim() for name, parameter in model.named_parameters()}
         groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
         for name, value in self.trained(model).items():
             groups[dimensions.get(name, value.dim()) > 1].append(value)
         decay = {True: weight_decay, False: 0.0}
         return [{"params": found, "weight_decay": decay[matrix]} for matrix, found in groups.items() if found]
+
+    def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
+        """Parameters whose gradients are clipped together, each group to the run's `max_grad_norm`; here: all that train."""
+        return [list(self.trained(model).values())]
 
     def before_step(self, model: nn.Module, step: int) -> None:
         """Called before a step's forward passes; `step` counts all finished steps of the run."""
@@ -104,6 +115,9 @@ class Method:
 
     def after_backward(self, model: nn.Module) -> None:
         """Called with the whole batch's gradient, before it is clipped."""
+
+    def before_optimizer_step(self, model: nn.Module) -> None:
+        """Called with the clipped gradient, before the optimiser's step."""
 
     def after_step(self, model: nn.Module) -> None:
         """Called after the optimiser's step."""
@@ -204,6 +218,13 @@ def train_only(encoder: Encoder, names: Iterable[str]) -> None:
 def head_names(encoder: Encoder) -> list[str]:
     """The names of the task head's parameters."""
     return [name for name, _ in encoder.head_parameters()]
+
+
+def outside_backbone(encoder: Encoder, fresh: Iterable[str]) -> list[str]:
+    """The names of the parameters on top of the backbone, and of those in it without pretrained values (a fresh pooler)."""
+    backbone, without_value = f"{encoder.model.base_model_prefix}.", set(fresh)
+    names = [name for name, _ in encoder.model.named_parameters()]
+    return [name for name in names if not name.startswith(backbone) or name in without_value]
 
 
 def generator(seed: int) -> Generator:

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config import Section
-from hifi_cli.methods.base import Method, Phase, fit_into, generator, head_names
+from hifi_cli.methods.base import Method, Phase, fit_into, generator, outside_backbone
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.sparse import SparseWeights
 
@@ -55,7 +55,13 @@ def _hard_concrete(gate: Tensor, draws: Generator | None) -> Tensor:
 
 
 class DiffPruning(Method):
-    """First a difference under an L0 penalty; then exactly the `share` of its largest entries, trained on."""
+    """First a difference under an L0 penalty; then exactly the `share` of its largest entries, trained on.
+
+    The whole backbone is searched, a pretrained pooler too; what has no pretrained values (the classifier, a fresh pooler)
+    trains as in full fine-tuning. As in the authors' code the gates are an optimiser of their own: their rate never changes,
+    and their gradients, of about 1e-9, are clipped apart from the others. Clipped together with them they would vanish below
+    AdamW's epsilon, and no gate would close. In the second phase the gradient is masked first, then clipped.
+    """
 
     class Settings(Section):
         """The search and its end.
@@ -64,7 +70,7 @@ class DiffPruning(Method):
             share: of the backbone's weights that may differ in the end.
             first: share of the steps that the search takes; the text leaves it open.
             gate_start: log alpha at the start.
-            gate_learning_rate: of log alpha.
+            gate_learning_rate: of log alpha, in every step.
             penalty: of each expected non-zero difference.
         """
 
@@ -76,11 +82,11 @@ class DiffPruning(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
-        self._head = head_names(encoder)
+        self._exempt = outside_backbone(encoder, self.context.fresh)
         self._chosen: SparseWeights | None = None
         self._sampled: dict[str, Tensor] = {}
         self._gated = {
-            name: self._gate(parameter) for name, parameter in encoder.model.named_parameters() if name not in self._head
+            name: self._gate(parameter) for name, parameter in encoder.model.named_parameters() if name not in self._exempt
         }
 
     def phases(self) -> list[Phase]:
@@ -94,25 +100,32 @@ class DiffPruning(Method):
             logger.info(f"diff-pruning keeps {_NUMBERS_PER_WEIGHT} numbers per weight while it searches: about {size:.1f} GiB")
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        head = {name: model.get_parameter(name) for name in self._head}
+        exempt = {name: model.get_parameter(name) for name in self._exempt}
         if self._chosen:
-            return head | self._chosen.values
+            return exempt | self._chosen.values
         search = {}
         for name, gated in self._gated.items():
             search[f"{name}/difference"] = gated.difference
             search[f"{name}/gate"] = gated.gate
             search[f"{name}/tensor_gate"] = gated.tensor_gate
-        return head | search
+        return exempt | search
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         if self._chosen:
             return super().param_groups(model, weight_decay)
-        gates = [gate for gated in self._gated.values() for gate in (gated.gate, gated.tensor_gate)]
+        exempt, differences, gates = self._searched(model)
+        rate = self.settings.gate_learning_rate
         return [  # a decay would pull the difference, not the weight: the penalty is what keeps it small
-            {"params": [model.get_parameter(name) for name in self._head], "weight_decay": weight_decay},
-            {"params": [gated.difference for gated in self._gated.values()], "weight_decay": 0.0},
-            {"params": gates, "weight_decay": 0.0, "lr": self.settings.gate_learning_rate},
+            {"params": exempt, "weight_decay": weight_decay},
+            {"params": differences, "weight_decay": 0.0},
+            {"params": gates, "weight_decay": 0.0, "lr": rate, "lr_schedule": "constant"},
         ]
+
+    def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
+        if self._chosen:
+            return super().clip_groups(model)
+        exempt, differences, gates = self._searched(model)
+        return [[*exempt, *differences], gates]
 
     def before_step(self, model: nn.Module, step: int) -> None:
         if not self._chosen:
@@ -162,7 +175,7 @@ class DiffPruning(Method):
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         if not self._chosen:
             return super().delta(model)
-        return {name: model.get_parameter(name).detach() for name in self._head} | self._chosen.delta()
+        return {name: model.get_parameter(name).detach() for name in self._exempt} | self._chosen.delta()
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         self._chosen = SparseWeights.from_delta(model, delta)
@@ -174,6 +187,12 @@ class DiffPruning(Method):
         else:
             fit_into(self.training_state(model), state)
             self.after_step(model)
+
+    def _searched(self, model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
+        """What trains while the search lasts: exempt parameters, differences and gates."""
+        exempt = [model.get_parameter(name) for name in self._exempt]
+        differences = [gated.difference for gated in self._gated.values()]
+        return exempt, differences, [gate for gated in self._gated.values() for gate in (gated.gate, gated.tensor_gate)]
 
     def _gate(self, parameter: nn.Parameter) -> Gated:
         start = self.settings.gate_start

@@ -76,30 +76,35 @@ def seed_everything(seed: int) -> None:
 
 @dataclass
 class Stretch:
-    """A phase under way: what it moves, with an optimiser and a schedule of its own."""
+    """A phase under way, with an optimiser and a schedule of its own.
+
+    Attributes:
+        clip_groups: parameters whose gradients are clipped by one norm.
+    """
 
     engine: Engine
     phase: Phase
     training: TrainingConfig
     adam: Any
     schedule: Any
-    moved: list[nn.Parameter]
+    clip_groups: list[list[nn.Parameter]]
 
     @classmethod
     def start(cls, engine: Engine, phase: Phase, steps: int) -> "Stretch":
         """AdamW and its schedule, fresh, over what the phase's method trains."""
-        training = phase.training or engine.config
+        training, model = phase.training or engine.config, engine.encoder.model
         adam = torch.optim.AdamW(
-            phase.method.param_groups(engine.encoder.model, training.weight_decay),
+            phase.method.param_groups(model, training.weight_decay),
             lr=training.learning_rate,
             betas=training.adam_betas,
             eps=training.adam_epsilon,
             fused=True,
         )
-        schedule = torch.optim.lr_scheduler.LambdaLR(adam, learning_rate_factor(training, steps))
-        engine.model, prepared = engine.accelerator.prepare(engine.encoder.model, adam)
-        moved = [parameter for group in adam.param_groups for parameter in group["params"]]
-        return cls(engine, phase, training, prepared, schedule, moved)
+        factors = {"run": learning_rate_factor(training, steps), "constant": lambda _: 1.0}
+        each = [factors[group.get("lr_schedule", "run")] for group in adam.param_groups]
+        schedule = torch.optim.lr_scheduler.LambdaLR(adam, each)
+        engine.model, prepared = engine.accelerator.prepare(model, adam)
+        return cls(engine, phase, training, prepared, schedule, phase.method.clip_groups(model))
 
     def step(self, batch: list[Example], number: int) -> Tensor:
         """One optimiser step; returns the batch's loss."""
@@ -110,7 +115,9 @@ class Stretch:
         )
         method.after_backward(model)
         if self.training.max_grad_norm:
-            self.engine.accelerator.clip_grad_norm_(self.moved, self.training.max_grad_norm)
+            for group in self.clip_groups:
+                self.engine.accelerator.clip_grad_norm_(group, self.training.max_grad_norm)
+        method.before_optimizer_step(model)
         self.adam.step()
         self.schedule.step()
         self.adam.zero_grad(set_to_none=True)

@@ -1,0 +1,33 @@
+"""A method on its model, prepared or trained, for tests that look inside."""
+
+import torch
+
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.evaluate import reload
+from hifi_cli.tasks.batches import collate
+
+
+def prepare(make, workspace, method, *overrides, **how):
+    config = make(method, *overrides, **how)
+    return runs.prepare(config, workspace, runs.chosen_heads(config, workspace)), config
+
+
+def batch_of(config, workspace, count=6):
+    return collate(runs.split_examples(config, workspace).train[:count], {"input_ids": 0, "token_type_ids": 0})
+
+
+def logits(model, batch):
+    model.eval()
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def trained_state(make, workspace, method, *overrides):
+    """The merged model of a finished run, beside the pretrained one with the same fresh head."""
+    config = make(method, *overrides)
+    before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
+    results = runs.run(config, workspace)
+    prepared, _ = reload(RunDirectory.of(config, workspace.results_dir).path, workspace)
+    prepared.method.merge(prepared.encoder)
+    return before, prepared, results

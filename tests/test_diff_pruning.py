@@ -1,0 +1,201 @@
+"""Diff-Pruning against its authors' rules, written out by hand."""
+
+import copy
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from preparing import prepare, trained_state
+
+from hifi_cli.methods import base
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.evaluate import evaluate, reload
+from hifi_cli.runs.loop import Stretch
+from hifi_cli.tasks.batches import collate
+
+SHARED = ["dropout=0.0", "warmup=0", "settings.first=0.999"]
+
+
+def start(prepared, config, workspace, steps):
+    """The search phase as the trainer starts it, and one batch for each of its steps."""
+    examples = runs.split_examples(config, workspace).train
+    size = config.batch_size
+    batches = [[examples[(step * size + at) % len(examples)] for at in range(size)] for step in range(steps)]
+    prepared.encoder.model.train()
+    return Stretch.start(prepared.engine, prepared.method.phases()[0], steps), batches
+
+
+def clip_by_hand(parameters, most):
+    norm = math.sqrt(sum(float(parameter.grad.double().pow(2).sum()) for parameter in parameters))
+    for parameter in parameters:
+        parameter.grad.mul_(min(1.0, most / (norm + 1e-6)))
+
+
+def search_by_hand(model, exempt, batches, config):
+    """Two AdamW optimisers, gradients of the gates by their formulas, and each optimiser's gradient clipped by itself."""
+    penalty, most, steps = 1.25e-7, config.max_grad_norm, len(batches)
+    weights = dict(model.named_parameters())
+    names = [name for name in weights if name not in exempt]
+    pretrained = {name: weights[name].detach().clone() for name in names}
+    difference = {name: torch.zeros_like(weights[name], requires_grad=True) for name in names}
+    gate = {name: torch.full_like(weights[name], 5.0, requires_grad=True) for name in names}
+    tensor_gate = {name: torch.full((1,), 5.0, requires_grad=True) for name in names}
+    gates = [value for name in names for value in (gate[name], tensor_gate[name])]
+    heads = [weights[name] for name in exempt]
+    rate = config.learning_rate
+    weight_optimiser = torch.optim.AdamW(
+        [{"params": heads, "weight_decay": config.weight_decay}, {"params": list(difference.values()), "weight_decay": 0}], lr=rate
+    )
+    gate_optimiser = torch.optim.AdamW(gates, lr=0.1, weight_decay=0)
+
+    def concrete(alpha, noise):
+        uniform = torch.rand(alpha.shape, generator=noise).clamp(1e-6, 1 - 1e-6)
+        s = torch.sigmoid(uniform.log() - (1 - uniform).log() + alpha.detach())
+        stretched = 3 * s - 1.5
+        return stretched.clamp(0, 1), 3 * s * (1 - s) * ((stretched > 0) & (stretched < 1))
+
+    for step, batch in enumerate(batches):
+        noise = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        drawn = {}
+        with torch.no_grad():
+            for name in names:
+                drawn[name] = concrete(gate[name], noise), concrete(tensor_gate[name], noise)
+                weights[name].copy_(pretrained[name] + drawn[name][0][0] * drawn[name][1][0] * difference[name])
+        labels = torch.tensor([example.row.label for example in batch])
+        out = model(**collate(batch, {"input_ids": 0, "token_type_ids": 0})).logits
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(out, labels).backward()
+        with torch.no_grad():
+            for name in names:
+                (z, slope), (z_tensor, slope_tensor) = drawn[name]
+                gradient, delta = weights[name].grad, difference[name]
+                on, on_tensor = torch.sigmoid(gate[name]), torch.sigmoid(tensor_gate[name])  # log(1.5 / 1.5) is 0
+                difference[name].grad = gradient * z * z_tensor
+                gate[name].grad = gradient * delta * z_tensor * slope + penalty * on * (1 - on) * on_tensor
+                own = penalty * on.sum() * on_tensor * (1 - on_tensor)
+                tensor_gate[name].grad = (gradient * delta * z).sum() * slope_tensor + own
+        clip_by_hand([*heads, *difference.values()], most)
+        clip_by_hand(gates, most)
+        for group in weight_optimiser.param_groups:
+            group["lr"] = rate * (1 - step / steps)  # linear; the gates' rate stays
+        weight_optimiser.step()
+        gate_optimiser.step()
+    return difference, gate, tensor_gate, heads
+
+
+def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, workspace):
+    changed = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.05", "weight_decay=0.1"]
+    prepared, config = prepare(make, workspace, "diff-pruning", *changed)
+    plain = copy.deepcopy(workspace.encoder(config)[0].model).train()
+    stretch, batches = start(prepared, config, workspace, 8)
+    for step, batch in enumerate(batches):
+        stretch.step(batch, step)
+    exempt = ["classifier.weight", "classifier.bias"]
+    difference, gate, tensor_gate, heads = search_by_hand(plain, exempt, batches, config)
+    ours = prepared.method._gated
+    assert set(ours) == set(difference)
+    moved = 0.0
+    for name, gated in ours.items():
+        torch.testing.assert_close(gated.gate.detach(), gate[name].detach(), rtol=0, atol=1e-4)
+        torch.testing.assert_close(gated.tensor_gate.detach(), tensor_gate[name].detach(), rtol=0, atol=1e-4)
+        apart = (gated.difference - difference[name]).abs() > 1e-4
+        assert float(apart.float().mean()) < 0.01, name  # an entry without gradient has the sign of a rounding error
+        moved = max(moved, float((gated.gate.detach() - 5).abs().max()))
+    assert moved > 0.02
+    for name, value in zip(exempt, heads, strict=True):
+        torch.testing.assert_close(prepared.encoder.model.get_parameter(name), value, rtol=0, atol=1e-4)
+
+
+def test_gates_close_under_the_penalty_whatever_the_other_gradients_are(make, workspace):
+    """Their gradient is far below AdamW's epsilon once it is clipped with the others', or their rate decays: none closes then."""
+    strong = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.05", "settings.penalty=3e-6", "batch_size=2"]
+    prepared, config = prepare(make, workspace, "diff-pruning", *strong)
+    stretch, batches = start(prepared, config, workspace, 60)
+    for step, batch in enumerate(batches):
+        stretch.step(batch, step)
+    gates = torch.cat([gated.gate.detach().flatten() for gated in prepared.method._gated.values()])
+    assert float((3 * torch.sigmoid(gates) - 1.5 <= 0).float().mean()) > 0.01
+
+
+def test_the_rate_of_the_gates_has_no_schedule(make, workspace):
+    prepared, config = prepare(make, workspace, "diff-pruning", *SHARED, "learning_rate=1e-3")
+    stretch, batches = start(prepared, config, workspace, 4)
+    rates = []
+    for step, batch in enumerate(batches):
+        rates.append(stretch.schedule.get_last_lr())
+        stretch.step(batch, step)
+    for step, (exempt, differences, gates) in enumerate(rates):
+        assert exempt == differences == pytest.approx(1e-3 * (1 - step / 4))
+        assert gates == 0.1
+
+
+def test_a_pretrained_pooler_is_searched(make, workspace):
+    before, prepared, results = trained_state(make, workspace, "diff-pruning", "learning_rate=1e-3", "epochs=3")
+    after = prepared.encoder.model.state_dict()
+    changed = {name: int((before[name] != after[name]).sum()) for name in before if not name.startswith("classifier")}
+    assert sum(changed.values()) == round(0.05 * sum(before[name].numel() for name in changed))
+    assert 0 < changed["bert.pooler.dense.weight"] < before["bert.pooler.dense.weight"].numel() / 2
+    classifier = sum(value.numel() for name, value in after.items() if name.startswith("classifier"))
+    assert results["params"]["trainable"] == sum(changed.values()) + classifier
+
+
+def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(make, workspace, tmp_path):
+    from transformers import BertModel
+
+    config = make("diff-pruning", "learning_rate=1e-3", "epochs=3")
+    directory = tmp_path / "without-pooler"
+    shutil.copytree(config.backbone.path, directory)
+    BertModel.from_pretrained(directory, add_pooling_layer=False).save_pretrained(directory)
+    config = make("diff-pruning", "learning_rate=1e-3", "epochs=3", backbone=directory)
+    before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
+    runs.run(config, workspace)
+    path = RunDirectory.of(config, workspace.results_dir).path
+    prepared, _ = reload(path, workspace)
+    changed = {name: before[name] != value for name, value in prepared.encoder.model.state_dict().items()}
+    pooler = changed.pop("bert.pooler.dense.weight"), changed.pop("bert.pooler.dense.bias")
+    assert float(torch.cat([part.flatten() for part in pooler]).float().mean()) > 0.9
+    inside = [mask for name, mask in changed.items() if not name.startswith("classifier")]
+    assert sum(int(mask.sum()) for mask in inside) == round(0.05 * sum(mask.numel() for mask in inside))
+    assert evaluate(path, workspace)["largest_difference"] == 0
+
+
+@pytest.mark.parametrize("share", [0.005, 0.05])
+def test_diff_pruning_ends_with_exactly_its_share_changed(make, workspace, share):
+    before, prepared, results = trained_state(
+        make, workspace, "diff-pruning", f"settings.share={share}", "learning_rate=1e-3", "weight_decay=0.5", "epochs=3"
+    )
+    after = prepared.encoder.model.state_dict()
+    changed = {name: int((before[name] != after[name]).sum()) for name in before if not name.startswith("classifier")}
+    assert sum(changed.values()) == round(share * sum(before[name].numel() for name in changed))
+    outside = sum(count for name, count in changed.items() if "pooler" not in name)
+    assert results["params"]["trainable_backbone"] == outside
+
+
+def test_diff_pruning_keeps_the_largest_differences(make, workspace):
+    prepared, _ = prepare(make, workspace, "diff-pruning", "settings.share=0.1")
+    method, model = prepared.method, prepared.encoder.model
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for gated in method._gated.values():
+            gated.difference.normal_()
+    expected = {name: gated.weight(None).detach().clone() for name, gated in method._gated.items()}
+    start = {name: gated.pretrained.clone() for name, gated in method._gated.items()}
+    method.phases()[1].begin(prepared.encoder)
+    sizes = np.concatenate([(expected[name] - start[name]).abs().numpy().ravel() for name in start])
+    bound = np.sort(sizes)[::-1][round(0.1 * len(sizes)) - 1]
+    for name, first in start.items():
+        large = (expected[name] - first).abs() >= bound
+        assert torch.equal(model.get_parameter(name), torch.where(large, first + (expected[name] - first), first))
+
+
+def test_a_hard_concrete_gate_opens_and_closes():
+    from hifi_cli.methods.diff_pruning import _hard_concrete
+
+    assert float(_hard_concrete(torch.tensor(5.0), None)) == 1
+    assert float(_hard_concrete(torch.tensor(-5.0), None)) == 0
+    draws = _hard_concrete(torch.zeros(20_000), base.generator(0))
+    assert float((draws == 0).float().mean()) == pytest.approx(1 / 2, abs=0.02)  # where the stretched sigmoid is below 0
+    assert float((draws == 1).float().mean()) == pytest.approx(1 / 6, abs=0.02)
