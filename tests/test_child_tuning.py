@@ -1,5 +1,7 @@
 """Child-Tuning F and D against their authors' rules, written out by hand."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,37 +9,82 @@ from preparing import prepare, trained_state
 
 from hifi_cli.methods import child_tuning_d
 from hifi_cli.runs import run as runs
+from hifi_cli.runs.loop import Stretch, backpropagate
 from hifi_cli.tasks.batches import collate
 
 
-def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, workspace):
-    prepared, config = prepare(make, workspace, "child-tuning-d", "settings.p=0.2", "dropout=0.0", "max_grad_norm=null")
-    model, examples = prepared.encoder.model, runs.split_examples(config, workspace).train
-    batches = [examples[at : at + 8] for at in range(0, len(examples), 8)]
-    fisher = {}
-    for batch in batches:  # independently: the mean of the squared gradient of each batch's mean cross-entropy
+def loss_of(model, batch):
+    labels = torch.tensor([example.row.label for example in batch])
+    logits = model(**collate(batch, {"input_ids": 0, "token_type_ids": 0})).logits
+    return torch.nn.functional.cross_entropy(logits, labels)
+
+
+def in_batches(config, workspace):
+    examples = runs.split_examples(config, workspace).train
+    return [examples[at : at + config.batch_size] for at in range(0, len(examples), config.batch_size)]
+
+
+def masks_of(prepared):
+    kept, model = prepared.method.delta(prepared.encoder.model), prepared.encoder.model
+    shapes = {name: model.get_parameter(name).shape for name in prepared.encoder.layer_parameters}
+    bits = {name: np.unpackbits(kept[f"{name}/mask"].numpy(), count=shape.numel()) for name, shape in shapes.items()}
+    return {name: torch.from_numpy(bits[name].astype(bool)).reshape(shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(("most", "setting"), [(1.0, []), (0.002, ["0.002"]), (np.inf, ["null"])])
+def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, workspace, most, setting):
+    """Each tensor's gradient is clipped by its own norm; what the run's `max_grad_norm` is does not matter."""
+    changed = ["settings.p=0.2", "dropout=0.0", "max_grad_norm=0.001"]
+    changed += [f"settings.fisher_max_grad_norm={value}" for value in setting]
+    prepared, config = prepare(make, workspace, "child-tuning-d", *changed)
+    model, batches = prepared.encoder.model, in_batches(config, workspace)
+    fisher = dict.fromkeys(prepared.encoder.layer_parameters, 0.0)
+    for batch in batches:
         model.zero_grad()
-        labels = torch.tensor([example.row.label for example in batch])
-        out = model(**collate(batch, {"input_ids": 0, "token_type_ids": 0})).logits
-        torch.nn.functional.cross_entropy(out, labels).backward()
-        for name in prepared.encoder.layer_parameters:
-            fisher[name] = fisher.get(name, 0) + model.get_parameter(name).grad.numpy() ** 2 / len(batches)
-    model.zero_grad()
-
-    def gradients():
-        for batch in batches:
-            model.zero_grad()
-            prepared.engine.accumulate_gradient(batch)
-            yield
-
-    prepared.method.survey(model, gradients())
+        loss_of(model, batch).backward()
+        for name in fisher:
+            gradient = model.get_parameter(name).grad.double().numpy()
+            clipped = gradient * min(1.0, most / (np.sqrt((gradient**2).sum()) + 1e-6))
+            fisher[name] = fisher[name] + clipped**2 / len(batches)
+    prepared.method.survey(model, backpropagate(prepared.engine, batches))
+    masks = masks_of(prepared)
     values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
-    kept = prepared.method.delta(model)
-    masks = {name: np.unpackbits(kept[f"{name}/mask"].numpy(), count=fisher[name].size).astype(bool) for name in fisher}
-    count = sum(mask.sum() for mask in masks.values())
+    count = sum(int(mask.sum()) for mask in masks.values())
     assert count == round(0.2 * len(values))
-    lowest_kept = min(fisher[name].ravel()[mask].min() for name, mask in masks.items() if mask.any())
+    lowest_kept = min(fisher[name][mask.numpy()].min() for name, mask in masks.items() if mask.any())
     assert lowest_kept >= 0.999 * values[count - 1]
+
+
+@pytest.mark.parametrize("method", ["child-tuning-f", "child-tuning-d"])
+def test_the_full_gradient_is_clipped_and_then_masked(make, workspace, method):
+    """A large epsilon makes AdamW's steps proportional to the gradient, which by itself they are not."""
+    changed = ["dropout=0.0", "warmup=0", "schedule=constant", "adam_epsilon=0.1", "max_grad_norm=0.005", "weight_decay=0"]
+    prepared, config = prepare(make, workspace, method, "settings.p=0.05", "learning_rate=0.01", *changed)
+    batches = in_batches(config, workspace)[:3]
+    model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
+    prepared.method.survey(model, backpropagate(prepared.engine, batches))
+    stretch = Stretch.start(prepared.engine, prepared.method.phases()[0], len(batches))
+    parameters = dict(plain.named_parameters())
+    start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    fixed = masks_of(prepared) if method == "child-tuning-d" else {}
+    adam = torch.optim.AdamW(plain.parameters(), lr=0.01, eps=0.1, weight_decay=0)
+    for step, batch in enumerate(batches):
+        stretch.step(batch, step)
+        plain.zero_grad()
+        loss_of(plain, batch).backward()
+        norm = sum(float(parameter.grad.double().pow(2).sum()) for parameter in parameters.values()) ** 0.5
+        assert norm > 0.005
+        noise = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        for name, parameter in parameters.items():
+            parameter.grad *= 0.005 / (norm + 1e-6)
+            if method == "child-tuning-f":
+                parameter.grad *= (torch.rand(parameter.shape, generator=noise) < 0.05) / 0.05
+            elif name in fixed:
+                parameter.grad *= fixed[name]
+        adam.step()
+    for name, parameter in model.named_parameters():
+        moved = (parameters[name] - start[name]).abs().max()
+        torch.testing.assert_close(parameter, parameters[name], rtol=0, atol=1e-8 + 1e-3 * float(moved.detach()))
 
 
 def test_highest_is_exact_where_values_tie():
@@ -49,11 +96,10 @@ def test_highest_is_exact_where_values_tie():
 
 def test_masked_entries_never_move_weight_decay_or_not(make, workspace):
     before, prepared, _ = trained_state(make, workspace, "child-tuning-d", "weight_decay=0.5", "learning_rate=0.01")
-    after, kept = prepared.encoder.model.state_dict(), prepared.method.delta(prepared.encoder.model)
+    after, masks = prepared.encoder.model.state_dict(), masks_of(prepared)
     moved = frozen = 0
-    for name in prepared.encoder.layer_parameters:
-        mask = torch.from_numpy(np.unpackbits(kept[f"{name}/mask"].numpy(), count=before[name].numel()).astype(bool))
-        same = (before[name] == after[name]).flatten()
+    for name, mask in masks.items():
+        same = before[name] == after[name]
         assert same[~mask].all()
         moved, frozen = moved + int((~same[mask]).sum()), frozen + int((~mask).sum())
     assert moved > 0.9 * 0.3 * (moved + frozen)
@@ -67,7 +113,7 @@ def test_child_tuning_f_keeps_the_gradient_in_expectation(make, workspace):
     for step in range(400):
         parameter.grad = torch.ones_like(parameter)
         method.before_step(model, step)
-        method.after_backward(model)
+        method.before_optimizer_step(model)
         assert parameter.grad.unique().tolist() == [0.0, pytest.approx(1 / 0.3)]
         total += parameter.grad
     deviation = (0.7 / 0.3 / 400) ** 0.5  # of one entry's mean

@@ -87,7 +87,7 @@ def search_by_hand(model, exempt, batches, config):
 
 
 def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, workspace):
-    changed = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.05", "weight_decay=0.1"]
+    changed = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "weight_decay=0.1"]
     prepared, config = prepare(make, workspace, "diff-pruning", *changed)
     plain = copy.deepcopy(workspace.encoder(config)[0].model).train()
     stretch, batches = start(prepared, config, workspace, 8)
@@ -111,7 +111,7 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
 
 def test_gates_close_under_the_penalty_whatever_the_other_gradients_are(make, workspace):
     """Their gradient is far below AdamW's epsilon once it is clipped with the others', or their rate decays: none closes then."""
-    strong = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.05", "settings.penalty=3e-6", "batch_size=2"]
+    strong = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "settings.penalty=3e-6", "batch_size=2"]
     prepared, config = prepare(make, workspace, "diff-pruning", *strong)
     stretch, batches = start(prepared, config, workspace, 60)
     for step, batch in enumerate(batches):

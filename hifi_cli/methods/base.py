@@ -80,7 +80,7 @@ class Method:
         """Called once before the first step of the method's phase.
 
         Args:
-            gradients: each step through it leaves one training batch's gradient in the parameters, dropout on.
+            gradients: each step through it leaves one training batch's gradient in the parameters, dropout on, not clipped.
         """
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:

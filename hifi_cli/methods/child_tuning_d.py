@@ -15,14 +15,21 @@ from hifi_cli.models.sparse import SparseWeights
 class ChildTuningD(Method):
     """Train the share p of the layers' weights with the highest Fisher information; embeddings and head train whole.
 
-    Fisher information is the mean, over the training batches, of the squared gradient. EH-FT's text says the lowest
-    are kept; the authors' code and EH-FT's own keep the highest. What is not kept never moves, not by weight decay either.
+    Fisher information is the mean, over the training batches, of the squared gradient, each tensor's clipped by its own norm
+    first, as the authors' code does. EH-FT's text says the lowest are kept; the authors' code and EH-FT's own keep the
+    highest. In training the full gradient is clipped, then masked. What is not kept never moves, not by weight decay either.
     """
 
     class Settings(Section):
-        """`p`: share of the layers' weights that trains, over all layers together."""
+        """Which weights train.
+
+        Attributes:
+            p: share of the layers' weights, over all layers together.
+            fisher_max_grad_norm: clips each tensor's gradient before it is squared; null: no clipping.
+        """
 
         p: float = Field(0.3, gt=0, le=1)
+        fisher_max_grad_norm: float | None = Field(1.0, gt=0)
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
@@ -32,9 +39,12 @@ class ChildTuningD(Method):
     def survey(self, model: nn.Module, gradients: Iterator[None]) -> None:
         parameters = {name: model.get_parameter(name) for name in self._masked}
         fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+        most = self.settings.fisher_max_grad_norm
         for _ in gradients:
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
+                    if most:
+                        nn.utils.clip_grad_norm_(parameter, most)
                     fisher[name] += parameter.grad**2
         self._child = SparseWeights(model, highest(fisher, self.settings.p))
 
@@ -42,7 +52,10 @@ class ChildTuningD(Method):
         everything = super().trained(model)
         return everything | (self._child.values if self._child else {})
 
-    def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
+    def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
+        return [list(model.parameters())]
+
+    def before_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
         assert self._child
         self._child.gather_gradients()
 

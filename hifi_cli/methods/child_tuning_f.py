@@ -12,7 +12,8 @@ from hifi_cli.models.encoder import Encoder
 class ChildTuningF(Method):
     """Keep each gradient entry with probability p, divided by p, afresh in every step, before Adam's moments.
 
-    The expected gradient is the full one. No entry is frozen for good: moments and weight decay move all of them.
+    The full gradient is clipped, then masked; the expected gradient is the clipped one. No entry is frozen for good: moments
+    and weight decay move all of them.
     """
 
     class Settings(Section):
@@ -27,7 +28,7 @@ class ChildTuningF(Method):
         # drawn from seed and step, so that a resumed run and every process draw the same
         self._draws = generator(self.context.seed * 1_000_003 + step)
 
-    def after_backward(self, model: nn.Module) -> None:
+    def before_optimizer_step(self, model: nn.Module) -> None:
         for parameter in model.parameters():
             if parameter.grad is not None:
                 draws = torch.rand(parameter.shape, generator=self._draws).to(parameter.device)

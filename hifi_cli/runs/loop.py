@@ -245,11 +245,9 @@ def fit(
 
 
 def backpropagate(engine: Engine, batches: Sequence[list[Example]]) -> Iterator[None]:
-    """Leave the clipped gradient of one batch after the other in the parameters."""
+    """Leave the gradient of one batch after the other in the parameters."""
     for batch in batches:
         engine.encoder.model.zero_grad()
         engine.accumulate_gradient(batch)
-        if engine.config.max_grad_norm:
-            engine.accelerator.clip_grad_norm_(engine.encoder.model.parameters(), engine.config.max_grad_norm)
         yield
     engine.encoder.model.zero_grad()
