@@ -126,6 +126,18 @@ def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shar
     torch.testing.assert_close(layers[0](x), x @ layers[0].weight() + layers[0].bias)
 
 
+def test_compacters_rank_1_factors_start_from_glorot_with_gain_sqrt_2():
+    from hifi_cli.methods.compacter import KroneckerLinear
+
+    layer = KroneckerLinear(torch.nn.Parameter(torch.zeros(4, 4, 4)), 8192, 16384, torch.Generator().manual_seed(0))
+    for factor in (layer.s, layer.t):
+        oracle = torch.nn.init.xavier_uniform_(torch.empty(factor.shape[1:]), gain=2**0.5)
+        assert float(factor.detach().std()) == pytest.approx(float(oracle.std()), rel=0.1)
+        fan = factor.shape[1] + factor.shape[2]
+        assert float(factor.detach().std()) == pytest.approx((2 * 2 / fan) ** 0.5, rel=0.05)
+        assert float(factor.detach().abs().max()) <= (2 * 6 / fan) ** 0.5
+
+
 @pytest.mark.parametrize("method", ["adapter", "compacter"])
 def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residual(make, workspace, method):
     prepared, config = prepare(make, workspace, method)

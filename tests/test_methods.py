@@ -156,7 +156,7 @@ LEARNING = {  # what a random encoder of two layers needs to learn the tiny task
     "prefix-tuning": ["learning_rate=0.03", "epochs=50"],
     "prefix-tuning-mlp": ["learning_rate=0.01", "epochs=60", "settings.mlp=32"],
     "adapter": ["learning_rate=0.01"],
-    "compacter": ["learning_rate=0.03"],
+    "compacter": ["learning_rate=0.015"],
 }
 
 

@@ -11,6 +11,7 @@ from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
 from hifi_cli.models.encoder import Encoder
 
 _SHARED_STD = 1e-4
+_GAIN = 2**0.5  # of the rank-1 factors, in the authors' code
 
 
 class KroneckerLinear(nn.Module):
@@ -40,7 +41,10 @@ class KroneckerLinear(nn.Module):
 
 
 class Compacter(Method):
-    """Adapters as Houlsby's, their weights low-rank and hypercomplex; the LayerNorms and the task head train too."""
+    """Adapters as Houlsby's, their weights low-rank and hypercomplex; the LayerNorms and the task head train too.
+
+    The shared factors start from N(0, 1e-4), the rank-1 factors from Glorot's uniform distribution with the authors' gain.
+    """
 
     class Settings(Section):
         """`n`: Kronecker products in a sum; `reduction`: hidden size over the bottleneck's."""
@@ -69,6 +73,6 @@ class Compacter(Method):
 
 
 def _glorot(shape: tuple[int, int, int], draws: Generator) -> Tensor:
-    """Each of the n matrices uniform within Glorot's bound."""
-    bound = (6 / (shape[1] + shape[2])) ** 0.5
+    """Each of the n matrices uniform within Glorot's bound, times the gain."""
+    bound = _GAIN * (6 / (shape[1] + shape[2])) ** 0.5
     return torch.empty(shape).uniform_(-bound, bound, generator=draws)
