@@ -114,6 +114,25 @@ def test_delta_holds_only_what_changed(make, workspace, method):
     assert params["stored_bytes"] <= 4 * params["stored"] + params["total"] / 8 + 100  # a bit an entry where they are sparse
 
 
+@pytest.mark.parametrize(
+    ("method", "rate"), [("diff-pruning", "learning_rate"), ("eh-ft-bitfit", "stage1.learning_rate"), ("child-tuning-d", "learning_rate")]
+)
+def test_a_diverged_run_has_the_counts_of_its_last_phase(make, workspace, method, rate):
+    config = make(method, f"{rate}=1e30", "max_grad_norm=null", "warmup=0", "log_every=1", "settings.share=0.5" if "eh" in method else "epochs=2")
+    plain, _ = workspace.encoder(config)
+    results = runs.run(config, workspace)
+    sizes = {name: parameter.numel() for name, parameter in plain.model.named_parameters()}
+    classifier = sum(size for name, size in sizes.items() if name.startswith("classifier"))
+    layers = sum(sizes[name] for name in plain.layer_parameters)
+    expected = {
+        "diff-pruning": round(0.05 * (sum(sizes.values()) - classifier)) + classifier,
+        "eh-ft-bitfit": sum(sizes.values()),
+        "child-tuning-d": sum(sizes.values()) - layers + round(0.3 * layers),
+    }
+    assert results["status"] == "diverged"
+    assert (results["params"]["trainable"], results["params"]["stored"]) == (expected[method], expected[method])
+
+
 class Stop(Exception):
     """Stands for whatever ends a process."""
 

@@ -202,10 +202,15 @@ def finish(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
     Raises:
         UsageError: the delta does not fit.
     """
-    for phase in method.phases()[1:]:
-        phase.begin(encoder)
+    skip_to_last_phase(method, encoder)
     with no_grad():
         method.load_delta(encoder.model, delta)
+
+
+def skip_to_last_phase(method: Method, encoder: Encoder, phase: int = 0) -> None:
+    """Bring a model from the state of a phase, counted from 0, into that of the last: what trains then is the method's."""
+    for following in method.phases()[phase + 1 :]:
+        following.begin(encoder)
 
 
 def train_only(encoder: Encoder, names: Iterable[str]) -> None:

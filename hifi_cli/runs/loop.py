@@ -24,7 +24,15 @@ Log = Callable[[dict[str, Any], bool], None]  # a line, and whether it is one fr
 
 
 class Diverged(Exception):
-    """The training loss is no longer a finite number."""
+    """The training loss is no longer a finite number.
+
+    Attributes:
+        phase: number of the method's phase in which that happened.
+    """
+
+    def __init__(self, loss: float, progress: Progress) -> None:
+        super().__init__(f"the training loss is {loss} at step {progress.step}")
+        self.phase = progress.phase
 
 
 def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int], float]:
@@ -61,10 +69,10 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
     return ends
 
 
-def refuse_divergence(loss: float, step: int) -> None:
+def refuse_divergence(loss: float, progress: Progress) -> None:
     """Raise Diverged when a loss is not finite."""
     if not math.isfinite(loss):
-        raise Diverged(f"the training loss is {loss} at step {step}")
+        raise Diverged(loss, progress)
 
 
 def seed_everything(seed: int) -> None:
@@ -221,7 +229,7 @@ def fit(
                     progress.count_step()
                     if progress.step % config.log_every == 0 or progress.step == steps:
                         mean = running.item() / progress.since
-                        refuse_divergence(mean, progress.step)
+                        refuse_divergence(mean, progress)
                         rate = current.schedule.get_last_lr()[0]
                         note({"step": progress.step, "loss": mean, "learning_rate": rate})
                         running, progress.since = torch.zeros_like(running), 0
@@ -229,7 +237,7 @@ def fit(
                     return progress, current.phase.method.delta(encoder.model)
                 if checkpoint and checkpoint.is_due():
                     save()
-            refuse_divergence(running.item(), progress.step)
+            refuse_divergence(running.item(), progress)
             chosen_by, reported, line = evaluate()
             with stopping.held():
                 is_last_phase = progress.phase == len(phases) - 1

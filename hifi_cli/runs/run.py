@@ -197,6 +197,7 @@ def _train(
         progress, results["params"] = _fit(prepared, splits, directory, checkpoint, report_to)
     except Diverged as error:
         results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
+        methods.skip_to_last_phase(prepared.method, prepared.encoder, error.phase)
         results["params"] = count_parameters(prepared)
     else:
         logits = memory.predict(prepared.engine, splits.reported)
