@@ -11,11 +11,9 @@ from conftest import HEADS, HIDDEN, LAYERS
 from preparing import batch_of, logits, prepare
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods import base, mixout
+from hifi_cli.methods import base
 from hifi_cli.methods.base import Context
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 
 # --- LoRA
 
@@ -57,55 +55,6 @@ def test_lora_refuses_what_is_no_projection(make, workspace):
         prepare(make, workspace, "lora", "settings.targets=[querry]")
 
 
-# --- Mixout
-
-
-def test_mixout_without_mixing_is_full_ft(make, workspace):
-    plain = runs.run(make("full-ft", "learning_rate=1e-3"), workspace)
-    mixed = runs.run(make("mixout", "learning_rate=1e-3", "settings.p=0"), workspace)
-    assert mixed["scores"] == plain["scores"]
-    one, other = (
-        RunDirectory.of(make(name, "learning_rate=1e-3"), workspace.results_dir).delta for name in ("full-ft", "mixout")
-    )
-    from safetensors.torch import load_file
-
-    first, second = load_file(one), load_file(other)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.parametrize("released", [False, True])
-def test_mixout_has_the_weight_as_expectation_and_its_gradient(released):
-    torch.manual_seed(0)
-    linear = torch.nn.Linear(6, 5)
-    mix = mixout.MixLinear(linear, 0.7, released_backward=released)
-    with torch.no_grad():
-        mix.weight += torch.randn_like(mix.weight)  # away from the pretrained weight
-    identity, draws = torch.eye(6), []
-    for _ in range(4000):
-        draws.append((mix(identity) - mix.bias).T.detach())
-    drawn = torch.stack(draws)
-    torch.testing.assert_close(drawn.mean(0), mix.weight.detach(), rtol=0, atol=0.15)
-    values = drawn[:, :, 0].unique(dim=0)
-    assert len(values) == 2  # a column is mixed as one
-    kept = (mix.weight.detach() - 0.7 * mix.pretrained) / 0.3
-    assert any(torch.allclose(value, kept[:, 0], atol=1e-5) for value in values)
-    assert any(torch.allclose(value, mix.pretrained[:, 0], atol=1e-5) for value in values)
-    torch.manual_seed(1)
-    mix(torch.ones(1, 6)).sum().backward()
-    torch.manual_seed(1)
-    mask = torch.empty(6).bernoulli_(0.3)
-    torch.testing.assert_close(mix.weight.grad, mask.expand(5, 6) * (1.0 if released else 1 / 0.3))
-    mix.eval()
-    assert torch.equal(mix(identity), torch.nn.functional.linear(identity, mix.weight, mix.bias))
-
-
-def test_mixout_everywhere_switches_dropout_off_in_the_layers(make, workspace):
-    prepared, _ = prepare(make, workspace, "mixout", "settings.place=all")
-    layers = list(prepared.encoder.layers.modules())
-    assert sum(isinstance(module, mixout.MixLinear) for module in layers) == 6 * LAYERS
-    assert not any(module.p for module in layers if isinstance(module, torch.nn.Dropout))
-    prepared, _ = prepare(make, workspace, "mixout")
-    assert sum(isinstance(module, mixout.MixLinear) for module in prepared.encoder.layers.modules()) == 4 * LAYERS
 
 
 # --- Compacter and Adapter

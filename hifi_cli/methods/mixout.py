@@ -1,6 +1,5 @@
 """Mixout (Lee et al., ICLR 2020): in training, columns of the weights are swapped for the pretrained ones at random."""
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -12,10 +11,7 @@ from hifi_cli.config import Section
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 
-PLACES = {  # parts of a layer
-    "after-dropout": ("query", "key", "value", "ffn"),  # they read a residual stream that dropout went into
-    "all": ("query", "key", "value", "output", "ffn", "ffn_output"),
-}
+AFTER_DROPOUT = ("query", "key", "value", "ffn")  # parts of a layer that read the residual stream, which dropout went into
 
 
 class _ReleasedBackward(Function):
@@ -65,15 +61,17 @@ class MixLinear(nn.Module):
 
 
 class Mixout(Method):
-    """Train everything, with the layers' Linears mixed with their pretrained weights."""
+    """Train everything, with Linears mixed with the weights they started from; the dropout that this replaces is 0."""
 
     class Settings(Section):
         """How and where weights are mixed.
 
         Attributes:
             p: probability of the pretrained weight; EH-FT searches 0.7 to 0.9.
-            place: `after-dropout`: the Linears that read what dropout went into, as the paper says; `all`: every Linear
-                of the layers, dropout off in them, as the released example does.
+            place: `after-dropout`: the layers' Linears that read what dropout went into, as the paper says; the dropout
+                before them is 0, that of attention probabilities, of the last layer's output and of the task head is
+                kept. `all`: every Linear of the model, the task head's too (with its initial weights as the pretrained
+                ones), and no dropout anywhere, as the released example does.
             backward: `exact`, or `released`: the authors' code leaves out the division by 1 - p.
         """
 
@@ -84,20 +82,38 @@ class Mixout(Method):
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
         released = self.settings.backward == "released"
-        self._replace(encoder, lambda linear: MixLinear(linear, self.settings.p, released_backward=released))
-        if self.settings.place == "all":
-            for module in encoder.layers.modules():
-                if isinstance(module, nn.Dropout):
-                    module.p = 0.0
+        for name in self._linears(encoder):
+            linear: Any = encoder.model.get_submodule(name)
+            encoder.model.set_submodule(name, MixLinear(linear, self.settings.p, released_backward=released))
+        self._dropout_rates = {name: module.p for name, module in self._replaced_dropouts(encoder).items()}
+        self._set_dropout(encoder, dict.fromkeys(self._dropout_rates, 0.0))
 
     def release(self, encoder: Encoder) -> None:
         self.merge(encoder)
         super().release(encoder)
 
     def merge(self, encoder: Encoder) -> None:
-        self._replace(encoder, lambda module: module.plain() if isinstance(module, MixLinear) else module)
+        for name, module in list(encoder.model.named_modules()):
+            if isinstance(module, MixLinear):
+                encoder.model.set_submodule(name, module.plain())
+        self._set_dropout(encoder, self._dropout_rates)
 
-    def _replace(self, encoder: Encoder, build: Callable[[Any], nn.Module]) -> None:
-        for layer in range(encoder.num_layers):
-            for part in PLACES[self.settings.place]:
-                encoder.replace(layer, part, build)
+    def _linears(self, encoder: Encoder) -> list[str]:
+        if self.settings.place == "all":
+            return [name for name, module in encoder.model.named_modules() if isinstance(module, nn.Linear)]
+        return [encoder.path(layer, part) for layer in range(encoder.num_layers) for part in AFTER_DROPOUT]
+
+    def _replaced_dropouts(self, encoder: Encoder) -> dict[str, nn.Dropout]:
+        """The dropouts in whose place Mixout stands: those that a mixed Linear reads, by name."""
+        dropouts = {name: module for name, module in encoder.model.named_modules() if isinstance(module, nn.Dropout)}
+        if self.settings.place == "all":
+            return dropouts
+        layers = range(encoder.num_layers)
+        not_read = {encoder.path(layers[-1], "after_ffn"), *(encoder.path(at, "attention_dropout") for at in layers)}
+        in_backbone = set(encoder.base.modules())
+        return {name: module for name, module in dropouts.items() if module in in_backbone and name not in not_read}
+
+    def _set_dropout(self, encoder: Encoder, rates: dict[str, float]) -> None:
+        for name, rate in rates.items():
+            dropout: Any = encoder.model.get_submodule(name)
+            dropout.p = rate

@@ -25,6 +25,7 @@ class Names:
 
     Attributes:
         attention: the module that computes attention over heads; `query`, `key` and `value` are inside it.
+        attention_dropout: the dropout of attention probabilities.
         output: the projection of the concatenated head outputs.
         after_attention, after_ffn: the last module of each sub-layer, whose output is added to the residual.
         ffn, ffn_output: the feed-forward network's two Linears.
@@ -34,6 +35,7 @@ class Names:
 
     layers: str = "encoder.layer"
     attention: str = "attention.self"
+    attention_dropout: str = "attention.self.dropout"
     query: str = "attention.self.query"
     key: str = "attention.self.key"
     value: str = "attention.self.value"
@@ -58,6 +60,7 @@ _DEBERTA = Names(
 _DISTILBERT = Names(
     layers="transformer.layer",
     attention="attention",
+    attention_dropout="attention.dropout",
     query="attention.q_lin",
     key="attention.k_lin",
     value="attention.v_lin",
@@ -69,6 +72,7 @@ _DISTILBERT = Names(
 )
 _MPNET = Names(
     attention="attention.attn",
+    attention_dropout="attention.attn.dropout",
     query="attention.attn.q",
     key="attention.attn.k",
     value="attention.attn.v",
