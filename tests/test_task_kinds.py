@@ -94,6 +94,19 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kin
     assert alone["metrics"] == {"accuracy": matched} and alone["further"] == {}
 
 
+def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi, encoders, every_kind):
+    words = ["--backbone", encoders["bert"], "--protocol", "hifi-fewshot", "--method", "full-ft", "--task", "mnli"]
+    answer = hifi("train", *words, "--data-dir", every_kind, "shots=4", "epochs=12", "learning_rate=0.003")
+    assert answer.code == 0, answer.err
+    results = json.loads(next(Path("results/runs").rglob("results.json")).read_text())
+    assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(results["further"]) == {"mismatched"}
+    table = json.loads(hifi("table", "hifi-2-fewshot", "--backbone", "tiny-bert", "--tasks", "mnli", "--methods", "full-ft", "--seeds", 1, "--format", "json").out)
+    cells = table["rows"][0]["cells"]
+    matched, mismatched = (100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched"))
+    assert cells["MNLI-m (Acc.)"]["mean"] == pytest.approx(matched) and cells["MNLI-mm (Acc.)"]["mean"] == pytest.approx(mismatched)
+    assert cells["Avg."]["mean"] == pytest.approx((matched + mismatched) / 2)
+
+
 def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path):
     workspace = Workspace(tmp_path / "results", every_kind)
     config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")

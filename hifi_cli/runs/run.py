@@ -324,16 +324,16 @@ def prediction_rows(
 def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
     """Train, choosing and reported examples, as `shots`, `selection` and `limit` say."""
     task, data = workspace.task(config.task), workspace.rows(config.task)
+    further = {
+        name: _examples(config, workspace, split) for name, split in task.further.items() if split in data.splits
+    }
     if config.shots:
         drawn = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
         train, choosing = (workspace.tokenise(config, rows, config.max_length) for rows in (drawn.train, drawn.dev))
         whole = workspace.examples(config, "train", config.max_length)
         reported = _examples(config, workspace, "validation")
-        return Splits(train, choosing, reported, _batches(whole, config), fewshot=drawn.record())
+        return Splits(train, choosing, reported, _batches(whole, config), further, drawn.record())
     train, reported = _examples(config, workspace, "train"), _examples(config, workspace, "validation")
-    further = {
-        name: _examples(config, workspace, split) for name, split in task.further.items() if split in data.splits
-    }
     if config.selection == "validation":
         return Splits(train, reported, reported, _batches(train, config), further)
     windows: dict[str, list[Example]] = {}
