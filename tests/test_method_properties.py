@@ -172,12 +172,15 @@ def test_prefix_tuning_refuses_attention_it_cannot_reach(make, workspace):
 # --- BitFit and top-k
 
 
-def test_bitfit_of_the_layers_leaves_embeddings_and_the_last_norm(make, workspace):
-    prepared, _ = prepare(make, workspace, "bitfit", "settings.biases=layers")
+@pytest.mark.parametrize(("family", "prefix"), [("bert", "bert"), ("roberta", "roberta")])
+def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(make, workspace, family, prefix):
+    prepared, _ = prepare(make, workspace, "bitfit", "settings.biases=layers", family=family)
     names = set(prepared.method.trained(prepared.encoder.model)) - set(base.head_names(prepared.encoder))
-    assert len(names) == 8 * LAYERS - 1
-    assert all("bias" in name and ".layer." in name for name in names)
-    assert f"bert.encoder.layer.{LAYERS - 1}.output.LayerNorm.bias" not in names
+    linears = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense", "intermediate.dense", "output.dense"]
+    expected = {f"{prefix}.embeddings.LayerNorm.bias", f"{prefix}.encoder.layer.0.output.LayerNorm.bias"}
+    for layer in (0, 1):
+        expected |= {f"{prefix}.encoder.layer.{layer}.{part}.bias" for part in [*linears, "attention.output.LayerNorm"]}
+    assert names == expected
 
 
 def test_top_k_refuses_more_layers_than_there_are(make, workspace):

@@ -16,7 +16,8 @@ class BitFit(Method):
         Attributes:
             biases: `all`: every parameter with `bias` in its name and the classifier, as BitFit's authors do; a
                 pretrained pooler keeps its weights then, one without pretrained weights trains whole. `layers`: those
-                of the encoder's layers but for the last LayerNorm, as EH-FT's code does, and the whole task head.
+                of the encoder's layers and the whole task head, as EH-FT's code does. It counts a LayerNorm to the layer
+                that reads it: that of the embeddings trains with layer 0, the last layer's output LayerNorm does not.
         """
 
         biases: Literal["all", "layers"] = "all"
@@ -28,6 +29,8 @@ class BitFit(Method):
             outside = [name for name in parameters if not name.startswith(backbone) or name in self.context.fresh]
             train_only(encoder, [*outside, *(name for name in parameters if "bias" in name)])
         else:
-            inside = [name for name in encoder.layer_parameters if "bias" in name]
-            last = max(index for index, name in enumerate(inside) if "norm" in name.lower())
-            train_only(encoder, [*head_names(encoder), *inside[:last], *inside[last + 1 :]])
+            biases = [name for name in parameters if "bias" in name]
+            of_embeddings = [name for name in biases if encoder.is_in_embeddings(name) and "norm" in name.lower()]
+            of_layers = [name for name in biases if encoder.layer_of(name) is not None]
+            last = max(index for index, name in enumerate(of_layers) if "norm" in name.lower())
+            train_only(encoder, [*head_names(encoder), *of_embeddings, *of_layers[:last], *of_layers[last + 1 :]])

@@ -137,6 +137,10 @@ class Encoder:
         inside = f"{self._inside}{self.names.layers}."
         return int(name.removeprefix(inside).partition(".")[0]) if name.startswith(inside) else None
 
+    def is_in_embeddings(self, name: str) -> bool:
+        """Whether a module or parameter of the whole model belongs to the embeddings."""
+        return name.startswith(f"{self._inside}{self.names.embeddings}.")
+
     def path(self, layer: int, part: str) -> str:
         """The name in the whole model of a layer's `part` (an attribute of `Names`)."""
         return f"{self._inside}{self.names.layers}.{layer}.{getattr(self.names, part)}"
