@@ -12,7 +12,9 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, safe_name
 
 S = TypeVar("S", bound=BaseModel)
+Based = TypeVar("Based", bound="BasedSpec")
 Share = Annotated[float, Field(ge=0, le=1)]
+_ADDED_LATER: dict[str, Any] = {"primary_metric": None}  # keys that stored runs lack, with the value that means what they did
 
 
 class Section(BaseModel):
@@ -161,6 +163,7 @@ class RunConfig(TrainingConfig):
         holdout: share of the train split that is cut off.
         report: the score that stands in tables: of the `best` epoch or of the `last`, whose model is kept; or `max`, the
             highest of all epochs of all stages on the reported split (what EH-FT's code logs), the best epoch's model kept.
+        primary_metric: chooses the epoch and stands in tables, one of the task's metrics; null: the task's own.
         shots: few-shot: train rows per class, as many others choose the epoch, and the whole train set is one batch.
         limit: use only so many training and evaluation examples (the run is marked `limited`).
         variant: names this setting where runs of several settings stand side by side (a search): a directory level of
@@ -187,6 +190,7 @@ class RunConfig(TrainingConfig):
     selection: Literal["validation", "holdout"] = "validation"
     holdout: float = Field(0.1, gt=0, lt=1)
     report: Literal["best", "last", "max"] = "best"
+    primary_metric: str | None = None
     shots: int | None = Field(None, ge=1)
     limit: int | None = Field(None, ge=1)
     log_every: int = Field(10, ge=1)
@@ -216,10 +220,20 @@ class RunConfig(TrainingConfig):
     def _decisive(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
         content = self.model_dump(mode="json", exclude={"variant", *without})
         content["backbone"] = self.backbone.name
-        return content
+        return {key: value for key, value in content.items() if key not in _ADDED_LATER or value != _ADDED_LATER[key]}
 
 
-class MethodSpec(Section):
+class BasedSpec(Section):
+    """What the YAML of something says that may change another of its kind.
+
+    Attributes:
+        base: the one that this one changes.
+    """
+
+    base: str | None = None
+
+
+class MethodSpec(BasedSpec):
     """What a method's YAML says.
 
     Attributes:
@@ -234,38 +248,9 @@ class MethodSpec(Section):
     description: str
     label: str
     source: str
-    base: str | None = None
     implementation: str
     config: dict[str, Any] = {}
     tasks: dict[str, dict[str, Any]] = {}
-
-
-class ProtocolSpec(Section):
-    """What a protocol's YAML says.
-
-    Attributes:
-        base: the protocol that this one changes.
-        task, method, backbone: used when the command line names none.
-        unstated: the keys the paper is silent about, with the reason for the value taken; null: not silent as its base is.
-        config: configuration keys the protocol sets.
-        methods: keys it sets for single methods, over their own; `*` stands for every method.
-        backbones, tasks: keys it sets for single backbones and tasks, over those for every method.
-    """
-
-    description: str
-    source: str = ""
-    base: str | None = None
-    task: str | None = None
-    method: str | None = None
-    backbone: str | None = None
-    unstated: dict[str, str | None] = {}
-    config: dict[str, Any] = {}
-    methods: dict[str, dict[str, Any]] = {}
-    backbones: dict[str, dict[str, Any]] = {}
-    tasks: dict[str, dict[str, Any]] = {}
-
-
-Spec = TypeVar("Spec", MethodSpec, ProtocolSpec)
 
 
 def parse(model: type[S], value: Mapping[str, Any], origin: str) -> S:
@@ -286,24 +271,13 @@ def method_spec(name: str) -> MethodSpec:
     return parse(MethodSpec, registry.load("methods", name), str(registry.find("methods", name)))
 
 
-def protocol_spec(name: str) -> ProtocolSpec:
-    """A protocol with what it takes over from its base: the names used when the command line has none, and `unstated`."""
-    found = list(chain("protocols", name, ProtocolSpec).values())
-    unstated: dict[str, str | None] = {}
-    names: dict[str, Any] = {}
-    for spec in found:
-        unstated |= spec.unstated
-        names |= {key: value for key in ("task", "method", "backbone") if (value := getattr(spec, key))}
-    return found[-1].model_copy(update={**names, "unstated": {key: reason for key, reason in unstated.items() if reason}})
-
-
-def chain(kind: str, name: str, model: type[Spec]) -> dict[Path, Spec]:
+def chain(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
     """The validated YAMLs of a method or protocol and of what it is based on, the deepest base first.
 
     Raises:
         UsageError: something is based on itself.
     """
-    found: dict[Path, Spec] = {}
+    found: dict[Path, Based] = {}
     following: str | None = name
     while following:
         file = registry.find(kind, following)

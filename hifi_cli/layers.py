@@ -11,7 +11,6 @@ from hifi_cli import registry
 from hifi_cli.config import (
     BackboneConfig,
     MethodSpec,
-    ProtocolSpec,
     RunConfig,
     TrainingConfig,
     chain,
@@ -21,6 +20,7 @@ from hifi_cli.config import (
 )
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
+from hifi_cli.protocols import CaseSpec, protocol_chain
 
 
 class Layer(BaseModel):
@@ -59,17 +59,18 @@ def resolve(
     """Merge the layers, later ones winning, into one validated configuration.
 
     Built-in defaults < protocol < backbone < task < method, its block for the task (Table 5) < the protocol's blocks for
-    all methods, the backbone, the task and the method < `files` < `overrides` (`key=value`). What a method or protocol
-    is based on comes before it.
+    all methods, the backbone, the task and the method, and its cases < `files` < `overrides` (`key=value`). What a method
+    or protocol is based on comes before it.
 
     Raises:
         UsageError: an unknown name or key, or a value that does not fit; the origin and the nearest name are told.
         MissingError: a named file is not there.
     """
     protocol_file, method_file = registry.find("protocols", protocol), registry.find("methods", method)
-    protocols, methods = chain("protocols", protocol, ProtocolSpec), chain("methods", method, MethodSpec)
+    protocols, methods = protocol_chain(protocol), chain("methods", method, MethodSpec)
     encoder = backbone_config(backbone)
     task_file = registry.find("tasks", task)
+    names_of_methods = [file.stem for file in methods]
     layers = [
         *(Layer(origin=str(file), values=rules.config) for file, rules in protocols.items()),
         *_config_of_backbone(backbone),
@@ -85,9 +86,15 @@ def resolve(
                 ("methods", "*"),
                 ("backbones", encoder.name),
                 ("tasks", task_file.stem),
-                *(("methods", file.stem) for file in methods),
+                *(("methods", name) for name in names_of_methods),
             )
             for file, rules in protocols.items()
+        ),
+        *(
+            Layer(origin=f"{file} (case {number})", values=case.config)
+            for file, rules in protocols.items()
+            for number, case in enumerate(rules.cases, start=1)
+            if _is_of(case, task_file.stem, names_of_methods, encoder.name)
         ),
         *(Layer(origin=str(file), values=registry.read_yaml(file)) for file in files),
         *(parse_override(text) for text in overrides),
@@ -119,6 +126,12 @@ def resolve(
         first = error.errors()[0]
         origin = next((origins[key] for key in _prefixes(first["loc"]) if key in origins), "command line")
         raise UsageError(f"{origin}: {first_problem(error)}") from None
+
+
+def _is_of(case: CaseSpec, task: str, methods: list[str], backbone: str) -> bool:
+    """Whether a case of a protocol is one of this task, this method (or one that it is based on) and this backbone."""
+    pairs = ((case.tasks, [task]), (case.methods, methods), (case.backbones, [backbone]))
+    return all(not named or set(named) & set(own) for named, own in pairs)
 
 
 def _stage1(given: Any, *, task: str, backbone: str, protocol: str) -> RunConfig:

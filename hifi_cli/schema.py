@@ -42,8 +42,7 @@ def of(models: dict[str, Any], title: str) -> dict[str, Any]:
     known = {**{one.__name__: one for one in _within([*models.values(), RunConfig])}, **models}
     for name, definition in definitions.items():
         _describe(definition, known[name])
-        if name in models:
-            _link_settings(definition)
+        _link_settings(definition)
         if name.endswith("Config"):
             definition.pop("required", None)
     for key in _BY_OPTION:

@@ -24,8 +24,10 @@ TINY = {  # settings that a two-layer encoder of width 32 can have
     "top-k": ["settings.k=1"],
     "compacter": ["settings.reduction=4"],
     "adapter": ["settings.bottleneck=8"],
-    "prefix-tuning": ["settings.length=4"],
+    "prefix-tuning": ["settings.length=4", "settings.mlp=0"],
     "prefix-tuning-mlp": ["settings.length=4", "settings.mlp=8"],
+    "eh-ft-prefix": ["stage1.settings.length=16", "stage1.settings.mlp=0"],
+    "eh-ft-prefix-reserve": ["stage1.settings.length=16", "stage1.settings.mlp=0"],
     "diff-pruning": ["settings.share=0.05"],
 }
 FAMILIES = ("bert", "roberta")

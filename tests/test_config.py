@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli import registry
-from hifi_cli.config import RunConfig, method_spec, protocol_spec
+from hifi_cli.config import RunConfig, method_spec
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.layers import parse_override, resolve
@@ -112,7 +112,6 @@ def test_a_protocol_changes_its_base(tmp_path):
     assert (text.head.width, text.head.activation, text.head.one_logit) == (2048, "none", False)
     assert (code.head.width, code.head.activation, code.head.one_logit) == (2048, "relu", True)
     assert (code.stage1.settings, code.settings) == ({"biases": "layers"}, {"carry": "weights"})
-    assert "epochs" in protocol_spec("ehft").unstated and "epochs" not in protocol_spec("ehft-released").unstated
     few, full = rte(protocol="hifi-fewshot"), rte()
     assert (few.shots, few.epochs, full.shots) == (16, 50, None)
     assert (few.learning_rate, few.heads) == (full.learning_rate, full.heads)

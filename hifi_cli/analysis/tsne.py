@@ -50,7 +50,7 @@ def compute(asked: Request) -> Points:
 
 
 def _map(asked: Request, config: RunConfig) -> list[Row]:
-    task = asked.workspace.task(config.task)
+    task = asked.workspace.task_of(config)
     if task.kind != "classification" or config.head.kind != "mlp":
         raise UsageError(f"the features of EH-FT's head are shown: {task.label} with head.kind=mlp and classes is wanted")
     engine = with_trained_head(config, asked.workspace)

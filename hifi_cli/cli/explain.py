@@ -34,9 +34,10 @@ def print_explanation(kind: str, name: str) -> None:
     """One name: what it is, where it comes from, how it is run, and what its YAML and its code set."""
     content = registry.load(kind, name)
     if kind == "protocols":
-        from hifi_cli.config import protocol_spec
+        from hifi_cli.protocols import origins_of_unstated, protocol_chain
 
-        content["unstated"] = protocol_spec(name).unstated  # its base's too
+        origins = origins_of_unstated(protocol_chain(name))
+        content["unstated"] = {key: f"{origin.source}: {origin.reason}" for key, origin in origins.items()}
     path = registry.find(kind, name)
     first = path.read_text(encoding="utf-8").partition("\n")[0]
     rows = [
@@ -51,7 +52,9 @@ def print_explanation(kind: str, name: str) -> None:
 
 
 def _key_rows(key: str, value: Any) -> list[list[str]]:
-    """A key of a YAML; a mapping of mappings, or of reasons, with a line for each of its keys."""
+    """A key of a YAML; a list of mappings, and a mapping of mappings or of origins, with a line for each of its entries."""
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        return [[f"  {key}", ""], *(["", _flow(one).removeprefix("{").removesuffix("}")] for one in value)]
     lines = isinstance(value, dict) and (key == "unstated" or all(isinstance(one, dict) for one in value.values()))
     if not lines:
         return [[f"  {key}", _flow(value)]]

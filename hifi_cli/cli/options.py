@@ -130,8 +130,8 @@ def configurations(
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
-    from hifi_cli.config import protocol_spec
     from hifi_cli.layers import resolve
+    from hifi_cli.protocols import protocol_spec
 
     rules = protocol_spec(protocol)
     tasks = _wanted(task or rules.task, "--task")

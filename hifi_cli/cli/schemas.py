@@ -15,7 +15,7 @@ def of(kind: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no such kind.
     """
-    from hifi_cli import config, schema
+    from hifi_cli import config, protocols, schema
     from hifi_cli.grids import parsl
     from hifi_cli.grids import spec as grids
     from hifi_cli.reports import kinds, published
@@ -30,7 +30,7 @@ def of(kind: str) -> dict[str, Any]:
         "figures": [figures.FigureSpec],
         "grids": [grids.GridSpec],
         "methods": [config.MethodSpec],
-        "protocols": [config.ProtocolSpec],
+        "protocols": [protocols.ProtocolSpec],
         "published": [published.PublishedFile],
         "sites": [parsl.SiteSpec],
         "tables": list({one.spec: None for one in kinds.KINDS.values()}),

@@ -63,7 +63,7 @@ class Plan:
 
 def plan(config: RunConfig, results_dir: Path, data_dir: Path | None) -> Plan:
     """Look at a run without starting it; nothing is written and nothing asked of the network."""
-    task = spec.load(config.task)
+    task = spec.load(config.task).with_primary(config.primary_metric)
     directory = RunDirectory.of(config, results_dir)
     missing = []
     try:

@@ -67,7 +67,7 @@ class Prepared:
 
 def prepare(config: RunConfig, workspace: Workspace, heads: methods.Heads | None) -> Prepared:
     """Build the model and let the method prepare it."""
-    task = workspace.task(config.task)
+    task = workspace.task_of(config)
     encoder, pretrained = workspace.encoder(config)
     plain = sum(parameter.numel() for parameter in encoder.model.parameters())
     if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch

@@ -30,6 +30,10 @@ class Workspace:
         """A task's description."""
         return spec.load(name)
 
+    def task_of(self, config: RunConfig) -> TaskSpec:
+        """A run's task, with the primary metric that its configuration names."""
+        return self.task(config.task).with_primary(config.primary_metric)
+
     def rows(self, task: str) -> Dataset:
         """A task's rows."""
         if task not in self._rows:

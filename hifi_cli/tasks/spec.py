@@ -116,6 +116,17 @@ class TaskSpec(Section):
     skip_incomplete: bool = False
     config: dict[str, Any] = {}
 
+    def with_primary(self, metric: str | None) -> "TaskSpec":
+        """The task with another of its metrics as the primary one; None: as it is.
+
+        Raises:
+            UsageError: the task does not have that metric.
+        """
+        if metric is not None and metric not in self.metrics and not self.evaluate:
+            suggestion = registry.nearest(metric, self.metrics)
+            raise UsageError(f"primary_metric: {self.label} has no '{metric}'{suggestion}; it has {', '.join(self.metrics)}")
+        return self.model_copy(update={"primary": metric}) if metric else self
+
     @property
     def has_target_words(self) -> bool:
         """Whether a row's answer depends on a word in each text, whose state the head reads."""

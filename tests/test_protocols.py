@@ -1,0 +1,215 @@
+"""The protocols against values written out by hand from the papers and the authors' code, and where unstated ones come from."""
+
+import json
+
+import pytest
+
+from hifi_cli import registry
+from hifi_cli.config import HeadConfig, RunConfig, TrainingConfig
+from hifi_cli.errors import UsageError
+from hifi_cli.layers import resolve
+from hifi_cli.protocols import origins_of_unstated, protocol_chain, protocol_spec
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+
+QKVO = ["query", "key", "value", "output"]
+
+# protocol, task, method, backbone: what the run must be; `a.b` reaches into a section
+EXPECTED = {
+    # EH-FT, the text: section 4.1
+    ("ehft", "rte", "full-ft", "roberta-large"): {
+        "epochs": 60, "batch_size": 32, "learning_rate": 1e-5, "adam_betas": (0.9, 0.98), "adam_epsilon": 1e-6, "weight_decay": 0.1,
+        "warmup": 0.1, "schedule": "linear", "report": "best", "head.kind": "mlp", "head.width": 2048, "head.activation": "none",
+        "primary_metric": None,
+    },
+    ("ehft", "wic", "full-ft", "roberta-large"): {"epochs": 40, "learning_rate": 3e-5},
+    ("ehft", "rte", "full-ft", "bert-large"): {"learning_rate": 3e-5},
+    ("ehft", "rte", "linear-probing", "roberta-large"): {"learning_rate": 5e-4},
+    ("ehft", "rte", "bitfit", "roberta-large"): {"learning_rate": 5e-4, "settings": {}},
+    ("ehft", "rte", "lora", "roberta-large"): {"learning_rate": 5e-4, "settings": {"r": 32, "alpha": 16, "targets": QKVO}},
+    ("ehft", "rte", "prefix-tuning", "roberta-large"): {"learning_rate": 5e-3, "settings": {"length": 16}, "max_length": 128},
+    ("ehft", "boolq", "full-ft", "roberta-large"): {"max_length": 256, "truncation": "longest_first"},
+    ("ehft", "stsb", "full-ft", "roberta-large"): {"primary_metric": "pearson"},
+    ("ehft", "stsb", "full-ft", "bert-large"): {"primary_metric": "spearman"},
+    ("ehft", "rte", "eh-ft-lora-r512", "roberta-large"): {"stage1.settings": {"r": 512, "alpha": 16, "targets": QKVO}},
+    # EH-FT, the code
+    ("ehft-released", "rte", "full-ft", "roberta-large"): {
+        "epochs": 60, "batch_size": 32, "learning_rate": 1e-5, "adam_betas": (0.9, 0.98), "adam_epsilon": 1e-6, "weight_decay": 0.01,
+        "warmup": 0.1, "hold_steps": 100, "hold_factor": 0.05, "final_factor": 0.1, "max_grad_norm": 0.1, "report": "max",
+        "head.activation": "relu", "head.one_logit": True, "head.init_std": 0.005, "max_length": 512, "truncation": "only_first",
+    },
+    ("ehft-released", "boolq", "full-ft", "roberta-large"): {"max_length": 512, "truncation": "only_first", "epochs": 40},
+    ("ehft-released", "qnli", "full-ft", "roberta-large"): {"max_length": 512, "truncation": "only_first", "swap_texts": True},
+    ("ehft-released", "copa", "full-ft", "roberta-large"): {"max_length": 256, "epochs": 400},
+    ("ehft-released", "stsb", "eh-ft-bitfit", "roberta-large"): {"primary_metric": "pearson", "epochs": 20},
+    ("ehft-released", "stsb", "eh-ft-bitfit", "bert-large"): {"primary_metric": "spearman", "learning_rate": 3e-5},
+    ("ehft-released", "rte", "prefix-tuning", "roberta-large"): {"max_length": 512 - 17, "settings": {"length": 17}, "learning_rate": 5e-3},
+    ("ehft-released", "boolq", "prefix-tuning", "roberta-large"): {"max_length": 512 - 17},
+    ("ehft-released", "copa", "prefix-tuning", "roberta-large"): {"max_length": 256 - 17},
+    ("ehft-released", "rte", "eh-ft-prefix", "roberta-large"): {"max_length": 512 - 17, "stage1.settings": {"length": 17}},
+    ("ehft-released", "copa", "eh-ft-prefix-reserve", "roberta-large"): {"max_length": 256 - 17, "settings": {"reserve": True}},
+    ("ehft-released", "rte", "mixout", "roberta-large"): {"settings": {"p": 0.7, "place": "all", "backward": "released"}},
+    ("ehft-released", "rte", "child-tuning-d", "roberta-large"): {
+        "settings": {"p": 0.1}, "adam_betas": (0.9, 0.999), "weight_decay": 0.0, "learning_rate": 1e-5,
+    },
+    ("ehft-released", "rte", "linear-probing", "roberta-large"): {"learning_rate": 1e-3},
+    ("ehft-released", "rte", "bitfit", "roberta-large"): {"settings": {"biases": "layers"}},
+    ("ehft-released", "rte", "lora", "roberta-large"): {"settings": {"r": 8, "alpha": 16, "targets": QKVO}},
+    ("ehft-released", "rte", "eh-ft-bitfit", "roberta-large"): {
+        "settings": {"carry": "weights"}, "stage1.settings": {"biases": "layers"}, "stage1.learning_rate": 5e-4, "learning_rate": 1e-5,
+    },
+    ("ehft-released", "rte", "eh-ft-lora-r8", "roberta-large"): {"stage1.settings": {"r": 8, "alpha": 16, "targets": QKVO}},
+    ("ehft-released", "rte", "eh-ft-lora-r32", "roberta-large"): {"stage1.settings": {"r": 32, "alpha": 16, "targets": QKVO}},
+    ("ehft-released", "rte", "eh-ft-lora-r1024", "roberta-large"): {"stage1.settings": {"r": 1024, "alpha": 16, "targets": QKVO}},
+    # HiFi: table 5, section A.7, and each method's own paper or code
+    ("hifi", "rte", "hifi-layerwise", "bert-large"): {"epochs": 5, "batch_size": 16, "learning_rate": 2e-4, "max_length": 128, "heads.k": 3},
+    ("hifi", "stsb", "full-ft", "bert-large"): {"primary_metric": None},
+    ("hifi", "mrpc", "bitfit", "bert-large"): {"epochs": 16, "schedule": "constant", "warmup": 0.0, "max_grad_norm": 1.0, "learning_rate": 2e-3},
+    ("hifi", "mnli", "bitfit", "bert-large"): {"epochs": 16},
+    ("hifi", "squad", "bitfit", "bert-large"): {"epochs": 3, "schedule": "constant"},
+    ("hifi", "rte", "compacter", "bert-large"): {"epochs": 20, "schedule": "linear", "learning_rate": 1e-3, "settings": {"n": 4, "reduction": 32}},
+    ("hifi", "swag", "compacter", "bert-large"): {"epochs": 3},
+    ("hifi", "squad", "full-ft", "bert-large"): {"epochs": 3, "learning_rate": 2e-5, "batch_size": 32, "max_length": 384},
+    ("hifi", "rte", "prefix-tuning", "bert-large"): {"epochs": 5, "settings": {"length": 30, "mlp": 512}, "learning_rate": 3e-4},
+    ("hifi", "rte", "lora", "bert-large"): {"settings": {"r": 8, "alpha": 16, "targets": ["query", "key"]}, "learning_rate": 3e-4},
+    ("hifi", "rte", "child-tuning-d", "bert-large"): {"settings": {"p": 0.3}, "batch_size": 16, "adam_betas": (0.9, 0.999)},
+    ("hifi-fewshot", "rte", "bitfit", "bert-large"): {"epochs": 50, "shots": 16, "schedule": "constant"},
+    ("hifi-fewshot", "mnli", "compacter", "bert-large"): {"epochs": 50, "shots": 16},
+    ("hifi-fewshot", "mnli", "full-ft", "bert-large"): {"epochs": 50, "shots": 16},
+    # ours
+    ("laptop", "rte", "prefix-tuning", "minilm"): {"settings": {"length": 16}, "learning_rate": 1e-2, "primary_metric": None},
+}  # fmt: skip
+
+
+def value_at(config, key):
+    value = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@pytest.mark.parametrize("case", EXPECTED, ids="/".join)
+def test_a_run_is_what_the_paper_or_the_code_says(case):
+    protocol, task, method, backbone = case
+    config = resolve(task=task, method=method, backbone=backbone, protocol=protocol)
+    assert {key: value_at(config, key) for key in EXPECTED[case]} == EXPECTED[case]
+
+
+@pytest.mark.parametrize("name", registry.names("protocols"))
+def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
+    sections = {"head": HeadConfig, "heads": RunConfig.model_fields["heads"].annotation}
+    for key, origin in origins_of_unstated(protocol_chain(name)).items():
+        parts = key.split(".")
+        if parts[0] in ("methods", "tasks"):
+            assert parts[1] in registry.names(parts[0]) and parts[2] in TrainingConfig.model_fields | RunConfig.model_fields, key
+        elif len(parts) == 2:
+            assert parts[1] in sections[parts[0]].model_fields, key
+        else:
+            assert key in {"seeds", *RunConfig.model_fields}, key
+        assert origin.source in ("text", "code", "ours") and origin.reason
+
+
+@pytest.mark.parametrize("name", registry.names("protocols"))
+def test_every_case_names_what_there_is(name):
+    for case in protocol_spec(name).cases:
+        for kind in ("tasks", "methods", "backbones"):
+            assert set(getattr(case, kind)) <= set(registry.names(kind))
+
+
+def test_each_unstated_key_of_the_released_code_is_told_apart_from_the_texts(hifi):
+    lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft-released").out.splitlines()]
+    told = {words[0]: words[1] for words in lines if len(words) == 3 and words[1] in ("text:", "code:", "ours:")}
+    from_code = ["epochs", "head.activation", "head.init_std", "head.one_logit", "max_grad_norm", "max_length", "truncation", "report"]
+    from_code += [f"methods.{method}.settings" for method in ("lora", "prefix-tuning", "mixout", "child-tuning-d")]
+    expected = dict.fromkeys(from_code, "code:") | {"learning_rate": "text:", "methods.mixout.learning_rate": "text:", "seeds": "ours:"}
+    assert told == expected
+    lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft").out.splitlines()]
+    assert ["methods.lora.settings", "code:"] in [words[:2] for words in lines]
+    assert "unknown" in hifi("ls", "ehft").out
+
+
+BASE = "description: x\nsource: a paper\nfollows: text\nunstated:\n  epochs: {source: ours, reason: three}\n  warmup: {source: code, reason: a tenth}\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("follows: code\n", "its base does not state epochs, warmup: say for each"),
+        ("follows: text\nunstated: {epochs: {source: ours}}\n", "its base does not state warmup: say for each"),
+        ("follows: code\nunstated: {epochs: null, warmup: {source: text}, schedule: null}\n", "null is for a key that the base does not state, and 'schedule'"),
+        ("follows: code\nunstated: {epochs: null, warmup: {source: text}, schedule: {source: ours}}\n", "'schedule' has no reason"),
+        ("follows: paper\n", "follows"),
+        ("unstated: {epochs: {source: guess}}\n", "unstated.epochs.source"),
+        ("cases: [{task: [rte], config: {epochs: 3}}]\n", "task"),
+        ("cases: [{tasks: [rte], config: {epoch: 3}}]\n", "(case 1): unknown key 'epoch'; did you mean 'epochs'?"),
+    ],
+)
+def test_nothing_unstated_is_inherited_without_a_word(tmp_path, content, message):
+    (tmp_path / "base.yaml").write_text(BASE)
+    derived = tmp_path / "derived.yaml"
+    derived.write_text(f"description: y\nbase: {tmp_path / 'base.yaml'}\n{content}")
+    with pytest.raises(UsageError) as error:
+        resolve(task="rte", method="full-ft", backbone="bert-large", protocol=str(derived))
+    assert str(derived) in str(error.value) and message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_a_derived_protocol_says_of_unstated_keys_counts(tmp_path):
+    (tmp_path / "base.yaml").write_text(BASE)
+    code, own = tmp_path / "code.yaml", tmp_path / "own.yaml"
+    code.write_text(f"description: y\nsource: a program\nbase: {tmp_path / 'base.yaml'}\nfollows: code\nunstated: {{epochs: null, warmup: {{source: text}}}}\n")
+    own.write_text(f"description: z\nbase: {code}\nconfig: {{epochs: 9}}\n")  # follows nothing: what it leaves is its base's
+
+    def told(file):
+        return {key: (origin.source, origin.reason) for key, origin in origins_of_unstated(protocol_chain(str(file))).items()}
+
+    assert told(code) == told(own) == {"epochs": ("code", "stated by a program"), "warmup": ("text", "a tenth")}
+    third = tmp_path / "third.yaml"
+    third.write_text(f"description: z\nbase: {code}\nfollows: code\nunstated: {{warmup: null}}\n")  # epochs are stated by its base
+    assert told(third)["warmup"] == ("code", "stated by third")
+
+
+def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "description: x\nconfig: {epochs: 1}\nmethods: {full-ft: {epochs: 2}}\ntasks: {rte: {epochs: 3}}\n"
+        "cases:\n  - {tasks: [rte, cola], methods: [full-ft], config: {epochs: 4}}\n  - {backbones: [bert-base], config: {epochs: 5}}\n"
+    )
+
+    def epochs(**names):
+        return resolve(**{"task": "rte", "method": "full-ft", "backbone": "bert-large", "protocol": str(file), **names}).epochs
+
+    assert (epochs(), epochs(method="bitfit"), epochs(task="mrpc"), epochs(task="mrpc", method="bitfit")) == (4, 3, 2, 1)
+    assert epochs(method="mixout") == 4  # based on Full-FT
+    assert epochs(backbone="bert-base") == 5
+    assert resolve(task="rte", method="full-ft", backbone="bert-large", protocol=str(file), overrides=["epochs=6"]).epochs == 6
+
+
+def test_the_primary_metric_left_alone_changes_no_hash():
+    """The hashes that runs had before the key was there."""
+    before = {
+        ("rte", "hifi-layerwise", "bert-large", "hifi"): ("e80e015c8b45c07b", "46c75428039262e4"),
+        ("stsb", "full-ft", "bert-large", "hifi"): ("4e1c48b10cea7c1c", "8a8dbf2104041843"),
+        ("cola", "full-ft", "minilm", "laptop"): ("bba158a9d59fdeeb", "4f2f30d39bdf3ce4"),
+    }
+    for names, hashes in before.items():
+        config = resolve(**dict(zip(("task", "method", "backbone", "protocol"), names, strict=True)))
+        assert (config.hash, config.setting_hash) == hashes
+    pearson = resolve(task="stsb", method="full-ft", backbone="bert-large", protocol="hifi", overrides=["primary_metric=pearson"])
+    assert pearson.hash != before["stsb", "full-ft", "bert-large", "hifi"][0]
+
+
+def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, workspace):
+    results, by_epoch = {}, {}
+    for metric in ("spearman", "pearson"):
+        config = make("full-ft", "epochs=6", "learning_rate=0.003", f"primary_metric={metric}", f"variant={metric}", task="stsb")
+        results[metric] = runs.run(config, workspace)
+        lines = [json.loads(line) for line in RunDirectory.of(config, workspace.results_dir).metrics.read_text().splitlines()]
+        by_epoch[metric] = [line[metric] for line in lines if "epoch" in line]
+    for metric, found in results.items():
+        assert found["primary_metric"] == metric
+        assert found["scores"]["best"] == found["scores"]["max"] == found["metrics"][metric] == max(by_epoch[metric])
+        assert found["epochs"]["best"] == 1 + by_epoch[metric].index(max(by_epoch[metric]))
+    assert results["spearman"]["scores"] != results["pearson"]["scores"]
+    for wrong in ("pearsn", "accuracy"):
+        with pytest.raises(UsageError, match=f"primary_metric: STS-B has no '{wrong}'.*it has spearman, pearson"):
+            runs.run(make("full-ft", f"primary_metric={wrong}", task="stsb"), workspace)
