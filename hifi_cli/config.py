@@ -73,7 +73,7 @@ class HeadsConfig(Section):
         k: heads chosen in each layer (`global`: on average).
         damping: PageRank's d.
         epsilon: PageRank stops when a step moves the values by less.
-        seed: draws the heads of `random`.
+        seed: draws the heads of `random`; null: the run's own seed, so that every seed has a draw of its own.
         given: heads from a file (`--heads`), one list per layer, instead of a choice by the other keys.
     """
 
@@ -91,8 +91,15 @@ class HeadsConfig(Section):
     k: int = Field(3, ge=1)
     damping: float = Field(0.85, ge=0, lt=1)
     epsilon: float = Field(1e-6, gt=0)
-    seed: int = Field(0, ge=0)
+    seed: int | None = Field(None, ge=0)
     given: list[list[int]] | None = None
+
+    def choosing(self, run_seed: int) -> dict[str, Any]:
+        """The arguments of `choose_heads`, `seed` among them only where one draws: other rankings do not depend on it."""
+        how = self.model_dump(exclude={"given", "seed"})
+        if self.rank == "random":
+            how["seed"] = run_seed if self.seed is None else self.seed
+        return how
 
 
 class HeadConfig(Section):
@@ -217,9 +224,18 @@ class RunConfig(TrainingConfig):
         parts = (self.protocol, self.backbone.name, task, self.method, *([self.variant] if self.variant else []))
         return PurePath("runs", *map(safe_name, parts), f"seed{self.seed}")
 
+    @property
+    def heads_vary_with_seed(self) -> bool:
+        """Whether runs that differ in their seed alone may tune different heads."""
+        if self.heads.given is not None or self.heads.rank != "random":
+            return False
+        return self.heads.seed is None
+
     def _decisive(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
         content = self.model_dump(mode="json", exclude={"variant", *without})
         content["backbone"] = self.backbone.name
+        if self.heads.rank != "random":  # its seed draws nothing, so it tells no runs apart
+            content["heads"]["seed"] = 0
         return {key: value for key, value in content.items() if key not in _ADDED_LATER or value != _ADDED_LATER[key]}
 
 

@@ -46,7 +46,7 @@ def test_scores_are_those_of_the_command_line(make, workspace, encoders):
     np.testing.assert_allclose(found.richness, stored["richness"], atol=0.1)  # 1/12: one index at a singular value's edge
     np.testing.assert_allclose(found.correlation, stored["correlation"], rtol=1e-4, atol=1e-9)
     chosen = select_heads(found, k=2)
-    assert chosen.heads == selection.choose(stored, config.heads, workspace.results_dir)[0]["heads"]
+    assert chosen.heads == selection.choose(stored, config.heads.choosing(1), workspace.results_dir)[0]["heads"]
 
 
 def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(model, encoders):

@@ -24,7 +24,7 @@ def compute(asked: Request) -> Points:
     first, *others = asked.settings.variants
     for task in asked.spec.tasks:
         config = asked.config(task)
-        choosing = config.heads.model_dump(exclude={"given"})
+        choosing = config.heads.choosing(config.seed)
         standard = variants.scores(asked, task, first, asked.settings.warm_steps)
         kept = choose_heads(standard["richness"], standard["correlation"], **choosing).heads
         chance = config.heads.k / standard["num_heads"]

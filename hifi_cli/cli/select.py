@@ -19,7 +19,7 @@ def select(
     k: Annotated[int | None, typer.Option("--k", "-k", help="Heads per layer.")] = None,
     damping: Annotated[float | None, typer.Option(help="PageRank's d.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="PageRank's bound.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draws the heads of --rank random.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Draws the heads of --rank random (1).")] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
@@ -57,7 +57,8 @@ def select(
     workspace = Workspace(results_dir, data_dir)
     for config in configs:
         if scores:
-            chosen, path = selection.choose(selection.read_scores(scores), config.heads, results_dir, out=out)
+            how = config.heads.choosing(config.seed)
+            chosen, path = selection.choose(selection.read_scores(scores), how, results_dir, out=out)
         else:
             chosen, path = selection.heads(config, workspace, out=out)
         print_heads(chosen)

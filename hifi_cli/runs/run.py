@@ -189,7 +189,7 @@ def _train(
         "fewshot": splits.fewshot,
         "config_hash": config.hash,
         "setting_hash": config.setting_hash,
-        "heads_sha256": digest(heads, 64) if heads else None,
+        "heads_sha256": digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
         "data": data.fingerprint,
         "limited": config.limit is not None,
     }

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hifi_cli.config import HeadsConfig, RunConfig
+from hifi_cli.config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, read_json, safe_name, sealed, write_json
 from hifi_cli.models.encoder import Encoder
@@ -49,18 +49,20 @@ def scores(
 def heads(config: RunConfig, workspace: Workspace, *, out: Path | None = None) -> tuple[dict[str, Any], Path]:
     """The chosen heads of a backbone, task and setting: read, or chosen once and stored."""
     found, _ = scores(config, workspace)
-    return choose(found, config.heads, workspace.results_dir, out=out)
+    return choose(found, config.heads.choosing(config.seed), workspace.results_dir, out=out)
 
 
 def choose(
-    found: dict[str, Any], setting: HeadsConfig, results_dir: Path, *, out: Path | None = None
+    found: dict[str, Any], how: dict[str, Any], results_dir: Path, *, out: Path | None = None
 ) -> tuple[dict[str, Any], Path]:
     """Choose heads by a scores file's content and store the choice with what drove it.
+
+    Args:
+        how: arguments of `choose_heads`; they stand in the file, the seed that drew random heads among them.
 
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
     """
-    how = setting.model_dump(exclude={"given"})
     selection = choose_heads(np.array(found["richness"]), np.array(found["correlation"]), **how)
     content = {
         "schema": HEADS_SCHEMA,

@@ -130,7 +130,7 @@ def _scoring_seconds(config: RunConfig, workspace: Workspace) -> float:
     texts = examples(config.scoring.samples, encoder)
     began = time.perf_counter()
     found = selection.score_examples(encoder, texts, selection.padding(pretrained.tokenizer), config.scoring.xi)
-    how = config.heads.model_dump(exclude={"given"})
+    how = config.heads.choosing(config.seed)
     choose_heads(found[0].double().mean(0).numpy(), found[1].mean(0).numpy(), **how)
     return time.perf_counter() - began
 

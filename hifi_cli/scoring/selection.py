@@ -52,7 +52,7 @@ def choose_heads(
         k: heads per layer, on average for `global`.
         damping: PageRank's d.
         epsilon: PageRank's bound.
-        seed: draws the order of `random`.
+        seed: draws the heads of `random`; the other rankings do not use it.
 
     Raises:
         UsageError: k exceeds the heads of a layer, or the ranking gives every head of a layer the same value.
