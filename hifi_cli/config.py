@@ -166,7 +166,8 @@ class RunConfig(TrainingConfig):
             them then. What they give stays in memory (4 bytes x hidden size for every token of the train split). Nothing
             changes for a method that trains the lowest layer.
         dropout: replaces the backbone's dropout rates; null keeps them.
-        selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train.
+        selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train, on which
+            neither training nor the scoring of heads looks.
         holdout: share of the train split that is cut off.
         report: the score that stands in tables: of the `best` epoch or of the `last`, whose model is kept; or `max`, the
             highest of all epochs of all stages on the reported split (what EH-FT's code logs), the best epoch's model kept.
@@ -226,10 +227,12 @@ class RunConfig(TrainingConfig):
 
     @property
     def heads_vary_with_seed(self) -> bool:
-        """Whether runs that differ in their seed alone may tune different heads."""
-        if self.heads.given is not None or self.heads.rank != "random":
+        """Whether runs that differ in their seed alone may tune different heads: it draws them, or decides what is scored."""
+        if self.heads.given is not None:
             return False
-        return self.heads.seed is None
+        if self.heads.rank == "random":
+            return self.heads.seed is None
+        return self.scoring.warm_steps > 0 or (self.selection == "holdout" and not self.shots)
 
     def _decisive(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
         content = self.model_dump(mode="json", exclude={"variant", *without})

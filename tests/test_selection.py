@@ -1,15 +1,19 @@
 """What decides a run's head scores and its heads."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import HEADS, LAYERS
 
 from hifi_cli.files import read_json
 from hifi_cli.runs import run as runs
+from hifi_cli.runs import selection
 from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.workspace import Workspace
 
 
 def heads_of(config, workspace):
@@ -67,3 +71,81 @@ def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(tiny
     assert answer.code == 0, answer.err
     content = json.loads(Path("heads.json").read_text())
     assert (content["seed"], content["heads"]) == (seed, drawn_by_hand(seed, 3))
+
+
+# --- selection=holdout
+
+
+def held_by_hand(rows, share, seed):
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).tolist()
+    return set(order[: round(share * rows)])
+
+
+def write_changed(data, directory, changed):
+    """A copy of the data in which some training rows of RTE have other texts and the other label."""
+    shutil.copytree(data, directory)
+    path = directory / "RTE" / "train.tsv"
+    header, *lines = path.read_text().splitlines()
+    other = {"entailment": "not_entailment", "not_entailment": "entailment"}
+    for at in changed:
+        index, _, _, label = lines[at].split("\t")
+        lines[at] = f"{index}\tnever big fish\told bird hears a man here\t{other[label]}"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return directory
+
+
+@pytest.mark.parametrize("warm", [0, 3])
+@pytest.mark.parametrize("limit", [None, 20])
+def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, limit):
+    rows = limit or 48
+    changed = ["selection=holdout", "holdout=0.25", "scoring.samples=100", f"scoring.warm_steps={warm}", "learning_rate=0.01"]
+    config = make("hifi-layerwise", *changed, *([f"limit={limit}"] if limit else []), seed=3)
+    held = held_by_hand(rows, 0.25, 3)
+    kept = set(range(rows)) - held
+    scores = {}
+    for name, which in {"as it is": set(), "held": held, "kept": {min(kept)}}.items():
+        directory = write_changed(data, tmp_path / name, which)
+        content, _ = selection.scores(config, Workspace(tmp_path / "results", directory))
+        scores[name] = content["richness"], content["correlation"]
+    assert scores["held"] == scores["as it is"]
+    assert scores["kept"] != scores["as it is"]
+
+
+def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(make, workspace, tmp_path, data):
+    whole = make("hifi-layerwise")
+    paths = [selection.scores(config, workspace)[1] for config in (whole, make("hifi-layerwise", seed=2))]
+    assert paths[0] == paths[1]
+    cuts = [make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed) for share, seed in ((0.1, 1), (0.2, 1), (0.1, 2))]
+    paths += [selection.scores(config, workspace)[1] for config in cuts]
+    assert len(set(paths)) == 4
+    again = Workspace(tmp_path / "again", data)
+    assert selection.scores(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name == paths[0].name
+
+
+def test_nothing_of_a_run_sees_its_held_out_rows(make, workspace):
+    config = make("hifi-layerwise", "selection=holdout", "holdout=0.25", seed=3)
+    splits = runs.split_examples(config, workspace)
+    held = {str(index) for index in held_by_hand(48, 0.25, 3)}
+    assert {example.row.id for example in splits.choosing} == held
+    assert not held & {example.row.id for example in splits.train}
+    assert not held & {example.row.id for batch in splits.surveyed for example in batch}  # Child-Tuning-D's Fisher batches
+    assert len(splits.train) + len(held) == 48
+
+
+def test_score_and_select_leave_the_held_out_rows_out_too(tiny, data, tmp_path):
+    answers = []
+    for name, which in {"as it is": set(), "held": held_by_hand(48, 0.25, 1)}.items():
+        directory = write_changed(data, tmp_path / name, which)
+        words = ["--data-dir", directory, "selection=holdout", "holdout=0.25", "scoring.samples=100"]
+        assert tiny("score", *words, "--out", f"{name}.json").code == 0
+        assert tiny("select", *words, "--out", f"{name}-heads.json").code == 0
+        answers.append([json.loads(Path(f"{name}.json").read_text())[key] for key in ("richness", "correlation", "samples")])
+        assert json.loads(Path(f"{name}-heads.json").read_text())["scores_sha256"] == json.loads(Path(f"{name}.json").read_text())["sha256"]
+    assert answers[0] == answers[1]
+    assert answers[0][2] == 36
+
+
+def test_runs_whose_seed_decides_what_is_scored_may_stand_in_one_mean(make, workspace):
+    for changed in ("selection=holdout", "scoring.warm_steps=2"):
+        results = [runs.run(make("hifi-layerwise", "epochs=1", changed, seed=seed), workspace, force=True) for seed in (1, 2)]
+        assert results[0]["heads_sha256"] is results[1]["heads_sha256"] is None

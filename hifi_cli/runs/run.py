@@ -18,7 +18,7 @@ from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.heads import HeadSpec
-from hifi_cli.runs import memory, processes, provenance, selection
+from hifi_cli.runs import holdout, memory, processes, provenance, selection
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
 from hifi_cli.runs.engine import Engine
@@ -339,10 +339,7 @@ def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
     windows: dict[str, list[Example]] = {}
     for example in train:
         windows.setdefault(example.row.id, []).append(example)  # a row's windows go to the same side
-    rows = list(windows.values())
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(config.seed)).tolist()
-    cut = max(1, round(config.holdout * len(rows)))
-    held, rest = ([example for index in part for example in rows[index]] for part in (order[:cut], order[cut:]))
+    rest, held = ([example for row in ids for example in windows[row]] for ids in holdout.cut(config, workspace))
     return Splits(rest, held, reported, _batches(rest, config), further)
 
 

@@ -14,7 +14,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, read_json, safe_name, sealed, write_json
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.runs import processes, provenance
+from hifi_cli.runs import holdout, processes, provenance
 from hifi_cli.runs.workspace import Workspace
 from hifi_cli.scoring.selection import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order
@@ -149,7 +149,7 @@ def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
 
 
 def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | None = None) -> dict[str, Any]:
-    """Score every head on random training samples (Algorithm 1).
+    """Score every head on random training samples (Algorithm 1), none of them held out to choose the run's epoch.
 
     Args:
         encoder: scored instead of the pretrained one (a finished run's).
@@ -157,7 +157,7 @@ def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | N
     pretrained = workspace.pretrained(config)
     if encoder is None:
         encoder = _warmed(config, workspace) if config.scoring.warm_steps else Encoder(pretrained.model)
-    train = workspace.examples(config, "train", config.scoring.max_length)
+    train = holdout.seen(workspace.examples(config, "train", config.scoring.max_length), config, workspace)
     examples = sample(train, config.scoring.samples, config.scoring.seed)
     sequences = single_sequences(examples)  # each choice of an example is a text of its own
     richness, correlation = score_examples(encoder, sequences, padding(pretrained.tokenizer), config.scoring.xi)
@@ -224,7 +224,7 @@ def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
     method = full(full.Settings(), Context(fresh=pretrained.fresh))
     method.prepare(encoder)
     engine = Engine(encoder, workspace.task(config.task), config, padding(pretrained.tokenizer))
-    train = workspace.examples(config, "train", config.max_length)
+    train = holdout.seen(workspace.examples(config, "train", config.max_length), config, workspace)
     fit(engine, method, train, evaluate=lambda: (0.0, 0.0, {}), log=_silent, most_steps=config.scoring.warm_steps)
     return encoder
 
@@ -236,6 +236,8 @@ def _scores_path(config: RunConfig, workspace: Workspace) -> Path:
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }
+    if held := holdout.cut(config, workspace)[1]:
+        decides["held out"] = held
     if config.scoring.warm_steps:
         training = ("seed", "epochs", "batch_size", "learning_rate", "weight_decay", "warmup", "schedule", "max_length")
         decides["training"] = config.model_dump(mode="json", include=set(training))
