@@ -22,6 +22,8 @@ LAYERS, HEADS, HIDDEN, INNER = 2, 4, 32, 48
 QUICK = ["epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12"]
 TINY = {  # settings that a two-layer encoder of width 32 can have
     "top-k": ["settings.k=1"],
+    "top-k-6": ["settings.k=1"],
+    "top-k-12": ["settings.k=1"],
     "compacter": ["settings.reduction=4"],
     "adapter": ["settings.bottleneck=8"],
     "prefix-tuning": ["settings.length=4", "settings.mlp=0"],

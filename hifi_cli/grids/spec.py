@@ -107,7 +107,7 @@ def fill(spec: GridSpec, name: str) -> Grid:
     table = kinds.load(spec.table) if spec.table else None
     runs = isinstance(table, ScoresSpec)  # a table of settings needs no run
     tasks = spec.tasks or list(dict.fromkeys(column.task for column in table.columns) if table and runs else [])
-    methods = spec.methods or [row.method for row in (table.rows if table and runs else []) if row.method]
+    methods = spec.methods or [method for row in (table.rows if table and runs else []) for method in row.methods]
     wanted = {
         "protocol": spec.protocol or (table.protocol if table else None),
         "backbone": spec.backbone or (table.backbone if table else None),

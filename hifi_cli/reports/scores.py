@@ -5,7 +5,7 @@ The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hifi_cli import registry
@@ -70,7 +70,7 @@ def build(spec: ScoresSpec, request: "Request") -> Table:
     lines: list[Line] = []
     for row in rows:
         label = row.label or (label_of("methods", row.method) if row.method else "")
-        ours = _line(row.method, label, columns, metrics, runs, request.score, averaged=averaged) if row.method else None
+        ours = _line(row, label, columns, metrics, runs, request.score, averaged=averaged) if row.methods else None
         lines += [ours] if ours else []
         if reference:
             lines += _papers_lines(row, label, ours, columns, metrics, reference[1], spec.decimals, averaged=averaged)
@@ -92,7 +92,7 @@ def _collected(mine: list[Record], spec: ScoresSpec, request: "Request") -> _Run
 
 
 def _line(
-    method: str,
+    row: RowSpec,
     label: str,
     columns: list[ColumnSpec],
     metrics: list[str | None],
@@ -101,15 +101,34 @@ def _line(
     *,
     averaged: bool,
 ) -> Line:
-    cells = []
+    cells, shown = [], set()
     for column, metric in zip(columns, metrics, strict=True):
-        at = (method, column.task)
-        cells.append(collect.cell(runs.kept.get(at, []), runs.notes.get(at, []), metric=metric, score=score))
+        of_methods = {}
+        for method in row.methods:
+            at = (method, column.task)
+            of_methods[method] = collect.cell(runs.kept.get(at, []), runs.notes.get(at, []), metric=metric, score=score)
+        best, cell = _best(of_methods)
+        cells.append(cell)
+        shown |= {best} if cell.samples else set()
     means = [cell.mean for cell in cells if cell.mean is not None]
     average = [Cell(statistics.fmean(means) if means and len(means) == len(cells) else None)] if averaged else []
     first = next((cell.samples[0].record.content["params"] for cell in cells if cell.samples), None)
     shares = [Cell(100 * first[key] / first["total"] if first else None) for _, key in SHARES]
-    return Line(label, (*cells, *average, *shares), method=method)
+    if len(shown) > 1:
+        shares = [Cell(text="varies") for _ in SHARES]
+    return Line(label, (*cells, *average, *shares), method=row.method)
+
+
+def _best(cells: dict[str, Cell]) -> tuple[str, Cell]:
+    """The cell with the best mean, by its method; a footnote says of which methods and that the scores shown chose it."""
+    found = [(cell.mean, method) for method, cell in cells.items() if cell.mean is not None]
+    best = max(found, key=lambda one: one[0])[1] if found else next(iter(cells))
+    if len(cells) == 1 or not found:
+        return best, cells[best]
+    without = [method for method in cells if method not in {name for _, name in found}]
+    lacking = f"; no run of {', '.join(without)}" if without else ""
+    note = f"{best}, the best of {', '.join(cells)} by the scores shown, which flatters it{lacking}"
+    return best, replace(cells[best], notes=(*cells[best].notes, note))
 
 
 def _papers_lines(
@@ -140,13 +159,13 @@ def _missing(
     return [
         one
         for row in rows
-        if row.method
+        for method in row.methods
         for one in collect.missing(
-            row.method,
+            method,
             tasks,
             seeds,
-            there={task: runs.there.get((row.method, task), []) for task in tasks},
-            kept={task: runs.kept.get((row.method, task), []) for task in tasks},
+            there={task: runs.there.get((method, task), []) for task in tasks},
+            kept={task: runs.kept.get((method, task), []) for task in tasks},
             setting=(spec.backbone, spec.protocol),
             results_dir=request.results.directory,
         )
@@ -155,7 +174,7 @@ def _missing(
 
 def _remarks(spec: ScoresSpec, columns: list[ColumnSpec], runs: _Runs) -> list[str]:
     """What runs of one column do not share: number of epochs, data, split."""
-    shown = {row.method for row in spec.rows} or {method for method, _ in runs.kept}
+    shown = {method for row in spec.rows for method in row.methods} or {method for method, _ in runs.kept}
     notes = []
     for task in dict.fromkeys(column.task for column in columns):
         cells = {method: kept for (method, other), kept in runs.kept.items() if other == task and method in shown and kept}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from hifi_cli import registry
 from hifi_cli.config import Section
@@ -20,13 +20,26 @@ class RowSpec(Section):
 
     Attributes:
         method: its name; None for a row that only the paper has, shown beside others with `--published`.
+        best_of: methods, `method` among them, of which each cell of a table of scores shows the one with the best mean.
         label: instead of the method's own.
         published: the row of the published table; default: the method's name.
     """
 
     method: str | None = None
+    best_of: list[str] = []
     label: str | None = None
     published: str | None = None
+
+    @model_validator(mode="after")
+    def _method_is_one_of_best_of(self) -> "RowSpec":
+        if self.best_of and self.method not in self.best_of:
+            raise ValueError(f"best_of must hold the row's method, {self.method}")
+        return self
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods whose runs the row is made from."""
+        return self.best_of or ([self.method] if self.method else [])
 
     @property
     def published_name(self) -> str | None:
