@@ -9,16 +9,17 @@ from hifi_cli.reports.published import PublishedTable
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 
 
-def write_run(results_dir, method, task, seed, score, *, protocol="hifi", backbone="bert-large", epochs=3, last=None, top=None, metrics=None, curve=None, setting="a", **changes):
+def write_run(results_dir, method, task, seed, score, *, protocol="hifi", backbone="bert-large", epochs=3, last=None, top=None, metrics=None, curve=None, setting="a", shots=None, **changes):
     """A results.json with `score` (a share of 1) at the best epoch; `curve` becomes metrics.jsonl."""
-    folder = Path(results_dir) / "runs" / protocol / backbone / task / method / f"seed{seed}"
+    place = f"{task}-{shots}-shot" if shots else task
+    folder = Path(results_dir) / "runs" / protocol / backbone / place / method / f"seed{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     primary = changes.pop("primary_metric", PRIMARY.get(task, "accuracy"))
     content = {
         "schema": 1, "status": "done", "task": task, "method": method, "backbone": backbone, "protocol": protocol, "seed": seed,
-        "split": "validation", "selection": "validation", "report": "best", "primary_metric": primary,
+        "split": "validation", "selection": "few-shot" if shots else "validation", "shots": shots, "report": "best", "primary_metric": primary,
         "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "total": 1000},
-        "config_hash": digest([method, task, seed, setting]), "setting_hash": digest([method, task, setting, epochs]),
+        "config_hash": digest([method, task, seed, setting, shots]), "setting_hash": digest([method, task, setting, epochs, shots]),
         "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "limited": False, "collapsed": False,
         "scores": {"last": score if last is None else last, "best": score, "max": score if top is None else top},
         "epochs": {"total": epochs, "last": epochs, "best": 2, "max": 2},
@@ -44,6 +45,7 @@ def seeds_for(mean, deviation, number):
 
 def write_paper(results_dir, spec, found: PublishedTable):
     """A paper's table as runs: one run per seed and cell, MNLI's two halves in the same run."""
+    shots = 16 if spec.protocol == "hifi-fewshot" else None
     for row in spec.rows:
         if row.method is None:
             continue
@@ -61,4 +63,4 @@ def write_paper(results_dir, spec, found: PublishedTable):
             primary = PRIMARY.get(task, "accuracy")
             for seed, metrics in enumerate(runs, 1):
                 write_run(results_dir, row.method, task, seed, metrics.get(primary, 0.5), metrics=metrics,
-                          protocol=spec.protocol, backbone=spec.backbone)  # fmt: skip
+                          protocol=spec.protocol, backbone=spec.backbone, shots=shots)  # fmt: skip

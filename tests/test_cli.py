@@ -47,7 +47,7 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
     assert again.err.count("finished before") == 2
     evaluated = hifi("eval", RUN, "--data-dir", data)
     assert "logits identical" in evaluated.out
-    table = hifi("table", "--format", "json", "--include", "collapsed")
+    table = hifi("table", "--format", "json")
     rows = {row["method"]: row for row in json.loads(table.out)["rows"]}
     stored = [100 * json.loads(Path(f"{RUN.parent}/seed{seed}/results.json").read_text())["scores"]["best"] for seed in (1, 2)]
     assert rows["HiFi (layer-wise)"]["scores"] == {"RTE (Acc.)": stored}
@@ -210,10 +210,11 @@ def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
     assert "1 diverged run left out" in hifi("table").out
 
 
-def test_limited_and_collapsed_runs_are_left_out_unless_asked_for(tiny, hifi):
+def test_limited_runs_are_left_out_unless_asked_for(tiny, hifi):
     assert tiny("train", "--method", "full-ft", "--limit", "16").code == 0
-    assert "1 limited run left out" in hifi("table").out or "1 collapsed run left out" in hifi("table").out
-    assert "counted" in hifi("table", "--include", "limited,collapsed").out
+    assert json.loads((Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text())["limit"] == 16
+    assert "1 limited run left out" in hifi("table").out
+    assert "limited, counted" in hifi("table", "--include", "limited").out
 
 
 def test_holdout_chooses_without_the_reported_split(tiny):

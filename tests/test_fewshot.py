@@ -73,7 +73,7 @@ def test_a_few_shot_run(tiny, make, workspace):
     assert set(paths) == {"rte", "rte-4-shot"}
     results = {name: json.loads(path.read_text()) for name, path in paths.items()}
     assert results["rte-4-shot"]["n_examples"] == {"train": 8, "choosing": 8, "reported": 24}
-    assert results["rte-4-shot"]["selection"] == "few-shot"
+    assert (results["rte-4-shot"]["selection"], results["rte-4-shot"]["shots"], results["rte"]["shots"]) == ("few-shot", 4, None)
     assert results["rte-4-shot"]["heads_sha256"] == results["rte"]["heads_sha256"]  # scored once, in the full-shot setting
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
     lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]

@@ -83,7 +83,7 @@ def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
         narrow = text.render([table], width=width)
         drawn = [line for line in narrow.splitlines() if line[:1] in "┏┃┡│└"]
         assert max(map(len, drawn)) <= width and "…" not in narrow
-        for printed in ("87.50 ±0.71", "68.00 [b,c]", "-0.22", "82.84 [a]"):
+        for printed in ("87.50 ±0.71", "34.00 ±48.08 [b]", "-0.22", "82.84 [a]"):
             assert printed in wide and printed in narrow
     assert "\x1b[1m88.50\x1b[0m ±0.71" in _on_a_terminal([table])
 
@@ -144,7 +144,8 @@ def test_missing_runs_come_as_commands_that_make_them(users_table, hifi):
 def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, hifi):
     write_run("results", "full-ft", "cola", 1, 0.0, collapsed=True)
     write_run("results", "full-ft", "cola", 2, 0.0, collapsed=True)
-    answer = hifi("table", users_table, "--strict", "--methods", "full-ft", "--format", "json")
+    assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
+    answer = hifi("table", users_table, "--strict", "--methods", "full-ft", "--exclude", "collapsed", "--format", "json")
     assert answer.code == 1 and json.loads(answer.out)["missing"] == []
     cell = rows_of(answer)["full-ft", "runs"]["cells"]["CoLA (Matt.)"]
     assert cell == {"mean": None, "std": None, "notes": ["2 collapsed runs left out"]}
@@ -158,8 +159,9 @@ def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, h
         ({"data": {"train": "u", "validation": "v"}}, "1 run of other data left out"),
         ({"setting": "b"}, "1 run of other settings left out"),
         ({"split": "test"}, "1 run of other split left out"),
+        ({"selection": "holdout"}, "1 run of other selection left out"),
+        ({"report": "last"}, "1 run of other reported epoch left out"),
         ({"limited": True, "setting": "limit"}, "1 limited run left out"),
-        ({"collapsed": True}, "1 collapsed run left out"),
         ({"status": "diverged", "scores": None, "metrics": None}, "1 diverged run left out"),
     ],
 )
@@ -170,25 +172,36 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
     cell = rows_of(hifi("table", "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
     assert cell["mean"] == 50.0
     assert said in cell["notes"]
-    word = said.split()[1] if said.split()[1] in ("limited", "collapsed") else "unequal"
+    word = "limited" if "limited" in said else "unequal"
     cell = rows_of(hifi("table", "--format", "json", "--include", word))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
     if "diverged" in said:
         assert cell["mean"] == 50.0
     else:
         assert cell["mean"] == pytest.approx(60.0)
-        assert said.replace("left out", "counted") in cell["notes"]
+        assert ("1 of 3 runs limited, counted" if word == "limited" else said.replace("left out", "counted")) in cell["notes"]
+
+
+def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
+    for seed, score in ((1, 0.6), (2, 0.7), (3, 0.5)):
+        write_run("results", "full-ft", "rte", seed, score, collapsed=seed == 3)
+    for words, mean, note in (((), 60.0, "1 of 3 runs collapsed, counted"), (("--exclude", "collapsed"), 65.0, "1 collapsed run left out")):
+        cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+        assert cell["mean"] == pytest.approx(mean) and cell["notes"] == [note]
+        assert hifi("report", *words).code == 0
+        page = Path("results/report.html").read_text()
+        assert f">{mean}<" in page and note in page
 
 
 def test_a_run_with_two_marks_needs_both(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5)
     write_run("results", "full-ft", "rte", 2, 0.7, limited=True, collapsed=True, setting="limit")
     for words, mean, note in (
-        ("", 50.0, "1 collapsed run left out"),
-        ("collapsed", 50.0, "1 limited run left out"),
-        ("limited", 50.0, "1 collapsed run left out"),
-        ("limited,collapsed", 60.0, "1 collapsed and limited run counted"),
+        ([], 50.0, "1 limited run left out"),
+        (["--exclude", "collapsed"], 50.0, "1 collapsed run left out"),
+        (["--include", "limited", "--exclude", "collapsed"], 50.0, "1 collapsed run left out"),
+        (["--include", "limited"], 60.0, "1 of 2 runs collapsed and limited, counted"),
     ):
-        cell = rows_of(hifi("table", "--format", "json", "--include", words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+        cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
         assert (cell["mean"], cell["notes"]) == (pytest.approx(mean), [note])
 
 
@@ -219,11 +232,69 @@ def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi)
     assert cell["mean"] == pytest.approx(10.0)
 
 
-def test_epochs_that_differ_between_methods_are_told(hifi):
-    write_run("results", "full-ft", "rte", 1, 0.5, epochs=3)
-    write_run("results", "bitfit", "rte", 1, 0.5, epochs=5)
-    notes = json.loads(hifi("table", "--format", "json").out)["notes"]
-    assert any(re.fullmatch(r"RTE: epochs differ between methods \((5, 3|3, 5)\): .*", note) for note in notes)
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"epochs": 5}, "epochs (5 and 3)"),
+        ({"report": "last"}, "reported epoch (last and best)"),
+        ({"selection": "holdout"}, "selection (holdout and validation)"),
+        ({"data": {"train": "u", "validation": "v"}}, "data"),
+        ({"split": "test"}, "split (test and validation)"),
+    ],
+)
+def test_a_cell_under_other_conditions_is_shown_apart(changes, said, hifi):
+    for task in ("rte", "cola"):
+        for method, score in (("bitfit", 0.9), ("full-ft", 0.6), ("lora", 0.7)):
+            write_run("results", method, task, 1, score, **(changes if (method, task) == ("bitfit", "rte") else {}))
+    rows = rows_of(hifi("table", "--format", "json"))
+    cell = rows["bitfit", "runs"]["cells"]["RTE (Acc.)"]
+    assert cell["mean"] == 90.0 and cell["notes"] == [f"not compared with the column's other runs, which differ in {said}"]
+    places = {name: [cell.get("place") for cell in list(row["cells"].values())[:3]] for (name, _), row in rows.items()}
+    assert places == {"bitfit": [1, None, None], "full-ft": [None, 2, 2], "lora": [2, 1, 1]}  # CoLA, RTE, Avg.
+
+
+def test_full_shot_and_few_shot_runs_stand_in_tables_of_their_own(hifi):
+    for seed in (1, 2):
+        write_run("results", "bitfit", "rte", seed, 0.7)
+        write_run("results", "bitfit", "rte", seed, 0.5, shots=16)
+        write_run("results", "lora", "rte", seed, 0.55, shots=16)
+    write_run("results", "lora", "rte", 1, 0.52, shots=4)
+    titles, scores = [], []
+    for table in json.loads(hifi("table", "--format", "json").out):
+        titles.append(table["title"])
+        scores.append({row["name"]: row["scores"]["RTE (Acc.)"] for row in table["rows"]})
+    assert [re.search(r"bert-large(, \d+-shot)?, best", title).group(1) for title in titles] == [None, ", 4-shot", ", 16-shot"]
+    assert scores[0] == {"bitfit": [70.0, 70.0]} and scores[1] == {"lora": [52.0]}
+    assert {name: values[0] for name, values in scores[2].items()} == pytest.approx({"bitfit": 50.0, "lora": 55.0})
+    assert json.loads(hifi("table", "--shots", "4", "--format", "json").out)["rows"][0]["scores"] == {"RTE (Acc.)": [52.0]}
+    text = hifi("report") and Path("results/report.html").read_text()
+    assert text.count('id="run-hifi-bert-large-rte-bitfit-full-1"') == text.count('id="run-hifi-bert-large-rte-bitfit-16-1"') == 1
+
+
+def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
+    write_run("results", "full-ft", "rte", 1, 0.2, shots=16)
+    content = json.loads(hifi("table", users_table, "--format", "json").out)
+    assert content["rows"][0]["scores"]["RTE (Acc.)"] == pytest.approx([87.0, 88.0])
+    assert content["notes"] == ["1 run of 16 shots not in this table (--shots 16 shows them)"]
+    content = json.loads(hifi("table", users_table, "--shots", "16", "--format", "json").out)
+    assert content["rows"][0]["scores"] == {"RTE (Acc.)": [20.0]}
+    assert content["missing"][0]["command"].endswith("--seeds 2 --shots 16")
+    write_run("results", "full-ft", "rte", 1, 0.3, shots=16, protocol="hifi-fewshot")
+    write_run("results", "full-ft", "rte", 1, 0.9, protocol="hifi-fewshot")
+    content = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--format", "json").out)
+    assert content["rows"][0]["scores"] == {"RTE (Acc.)": [30.0]}  # that protocol has 16 shots
+    assert content["notes"] == ["1 run of full shots not in this table (--shots full shows them)"]
+    assert "--shots" not in content["missing"][0]["command"]
+    missing = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json").out)["missing"]
+    assert missing[0]["command"].endswith("shots=null")
+
+
+def test_the_shots_of_a_run_stored_before_results_told_them_are_those_of_its_directory(hifi):
+    folder = write_run("results", "bitfit", "rte", 1, 0.5, shots=16)
+    content = json.loads((folder / "results.json").read_text())
+    del content["shots"]
+    (folder / "results.json").write_text(json.dumps(content))
+    assert "16-shot" in json.loads(hifi("table", "--format", "json").out)["title"]
 
 
 def test_each_score_is_the_epochs_own(hifi):
@@ -273,7 +344,9 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["hifi-2", "--tasks", "mprc"], "did you mean 'mrpc'?"),
         (["hifi-2", "--methods", "full-tf"], "did you mean 'full-ft'?"),
         (["--score", "first"], "best, last or max"),
-        (["--include", "all"], "limited,collapsed,unequal"),
+        (["--include", "all"], "--include all: limited or unequal is required"),
+        (["--exclude", "limited"], "--exclude limited: collapsed is required"),
+        (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
         (["odd.yaml"], "unknown kind 'score'; did you mean 'scores'?"),
         (["worse.yaml"], "rows.0.metod"),
         (["lost.yaml"], "no table 'fullshot'; did you mean 'full-shot'?"),

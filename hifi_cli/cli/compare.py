@@ -18,6 +18,7 @@ def compare(
     protocol: Annotated[str | None, typer.Option(help="Only runs of this protocol.")] = None,
     score: options.Score = None,
     include: options.Include = "",
+    exclude: options.Exclude = "",
     format: Annotated[str, typer.Option("--format", help="text, md, tex, csv or json.")] = "text",  # noqa: A002
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
@@ -37,8 +38,9 @@ def compare(
     if len(set(methods)) < 2 or len(set(methods)) < len(methods):
         raise UsageError("hifi compare wants two or more different methods: hifi compare hifi-layerwise full-ft")
     records = comparison.setting_of(Results(results_dir).records, methods, protocol, backbone)
+    counted = options.counted_marks(include, exclude)
     table = comparison.compare(
-        records, methods, tasks=options.names(tasks), score=options.score_name(score), include=options.marks(include)
+        records, methods, tasks=options.names(tasks), score=options.score_name(score), counted=counted
     )
     text = FORMATS[format]([table])
     if out:

@@ -60,7 +60,8 @@ Methods = Annotated[
     str | None,
     typer.Option("--methods", "--method", help="These methods only, with commas.", autocompletion=complete("methods")),
 ]
-Include = Annotated[str, typer.Option(help="Count runs left out otherwise: limited, collapsed, unequal.")]
+Include = Annotated[str, typer.Option(help="Count runs that are left out by default: limited, unequal.")]
+Exclude = Annotated[str, typer.Option(help="Leave out runs that are counted by default: collapsed.")]
 Score = Annotated[str | None, typer.Option(help="best, last or max epoch; default: what the protocol reports.")]
 Protocol = Annotated[str, typer.Option(help="How runs are set up.", autocompletion=complete("protocols"))]
 Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5.")]
@@ -69,6 +70,9 @@ DataDir = Annotated[
 ]
 ResultsDir = Annotated[Path, typer.Option(help="Where results are kept.")]
 Shots = Annotated[int | None, typer.Option(help="Few-shot: so many training rows per class.")]
+ShotsOfRuns = Annotated[
+    str | None, typer.Option("--shots", help="Only few-shot runs of so many training rows per class, or full.")
+]
 Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys, last word.")]
 ReportTo = Annotated[
@@ -178,17 +182,30 @@ def names(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def marks(text: str) -> frozenset[str]:
-    """The words of `--include`.
+def counted_marks(include: str, exclude: str) -> frozenset[str]:
+    """The marks of runs that enter means, as `--include` and `--exclude` say.
 
     Raises:
-        UsageError: another word than those it knows.
+        UsageError: a word that the option does not know.
     """
-    known = ("limited", "collapsed", "unequal")
-    given = frozenset(names(text))
-    if not given <= set(known):
-        raise UsageError(f"--include {text}: one or several of {','.join(known)} are wanted")
-    return given
+    from hifi_cli.reports.collect import COUNTED
+
+    for option, text, known in (("--include", include, {"limited", "unequal"}), ("--exclude", exclude, COUNTED)):
+        if unknown := [name for name in names(text) if name not in known]:
+            hint = "; collapsed runs are counted by default" if unknown == ["collapsed"] else ""
+            raise UsageError(f"{option} {unknown[0]}: {' or '.join(sorted(known))} is required{hint}")
+    return COUNTED.union(names(include)).difference(names(exclude))
+
+
+def shots(text: str | None) -> str | None:
+    """The word of `--shots` where finished runs are read.
+
+    Raises:
+        UsageError: it is neither a number nor `full`.
+    """
+    if text is None or text == "full" or (text.isdecimal() and int(text)):
+        return text
+    raise UsageError(f"--shots {text}: a number of training rows per class, or full, is required")
 
 
 def score_name(text: str | None) -> str | None:

@@ -16,6 +16,7 @@ def report(
     published: Annotated[bool, typer.Option("--published", help="The papers' numbers and the difference beside ours.")] = False,
     score: options.Score = None,
     include: options.Include = "",
+    exclude: options.Exclude = "",
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
     quiet: options.Quiet = False,
@@ -33,7 +34,7 @@ def report(
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
     names = options.names(tables)
     specs = [kinds.load(name) for name in names] if names else [*scores.specs_of(results.records)]
-    request = kinds.Request(results, options.score_name(score), options.marks(include), published)
+    request = kinds.Request(results, options.score_name(score), options.counted_marks(include, exclude), published)
     target = out or results_dir / "report.html"
     write_text(target, page.render(kinds.build_all(specs, request), results.records, results_dir, target))
     print(target)

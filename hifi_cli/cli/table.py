@@ -18,11 +18,13 @@ def table(
     compare_scores: Annotated[bool, typer.Option("--compare-scores", help="The same table under best, last and max.")] = False,
     published: Annotated[bool, typer.Option("--published", help="The paper's numbers and the difference beside ours.")] = False,
     include: options.Include = "",
+    exclude: options.Exclude = "",
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 when a run is missing.")] = False,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
     backbone: options.Backbone = None,
     protocol: Annotated[str | None, typer.Option(help="Instead of the table's own.")] = None,
+    shots: options.ShotsOfRuns = None,
     seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the table's own: 1,2,3 or 1-5.")] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
@@ -41,7 +43,8 @@ def table(
 
     if format not in FORMATS:
         raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is wanted")
-    wanted_score, marks = options.score_name(score), options.marks(include)
+    wanted_score, counted = options.score_name(score), options.counted_marks(include, exclude)
+    wanted_shots = options.shots(shots)
     results = Results(results_dir)
     layout = kinds.load(name) if name else None
     if layout is None and not results.records:
@@ -54,12 +57,13 @@ def table(
             methods=options.names(methods),
             tasks=options.names(tasks),
             seeds=options.parse_seeds(seeds) if seeds else None,
+            shots=wanted_shots,
             known=results.names if tasks or methods else {},
         )
-        for one in ([layout] if layout else scores.specs_of(results.records, protocol, backbone))
+        for one in ([layout] if layout else scores.specs_of(results.records, protocol, backbone, wanted_shots))
     ]
     measured = measures.of(specs[0], results_dir, data_dir) if specs else {}
-    request = kinds.Request(results, wanted_score, marks, published, measured)
+    request = kinds.Request(results, wanted_score, counted, published, measured)
     build = compared.under_all_scores if compare_scores else kinds.build_all
     tables = build(specs, request, layout=layout)
     text = FORMATS[format](tables)

@@ -3,40 +3,44 @@
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hifi_cli import registry
 from hifi_cli.reports.records import Record
 from hifi_cli.reports.table import Cell, Missing, Sample
 
+COUNTED = frozenset({"collapsed"})  # to predict one class is an outcome of the method: without it the unstable look better
 
-def comparable(found: Sequence[Record], seeds: Sequence[int], include: Iterable[str]) -> tuple[list[Record], list[str]]:
-    """The runs of one method on one task that may stand in one mean, and a footnote for each kind left out or let in.
+
+def comparable(
+    records: Sequence[Record], seeds: Sequence[int], counted: Collection[str]
+) -> tuple[list[Record], list[str]]:
+    """The runs of one method on one task that may stand in one mean, and a footnote for each kind left out or counted.
 
     Args:
-        found: finished runs of the cell.
-        seeds: the wanted ones; empty: all.
-        include: marks (`limited`, `collapsed`, `unequal`) whose runs are counted all the same.
+        records: finished runs of the cell.
+        seeds: only these; empty: all.
+        counted: marks (`collapsed`, `limited`, `unequal`) whose runs are counted.
     """
-    include = set(include)
     notes: list[str] = []
-    kept = [one for one in found if not seeds or one.content["seed"] in seeds]
-    if others := sorted({one.content["seed"] for one in found} - {one.content["seed"] for one in kept}):
+    kept = [record for record in records if not seeds or record.content["seed"] in seeds]
+    if others := sorted({record.content["seed"] for record in records} - {record.content["seed"] for record in kept}):
         listed = ",".join(map(str, others))
-        notes.append(f"{_runs(len(found) - len(kept))} of other seeds left out (--seeds {listed} takes them)")
-    for mark, count in Counter(refused for one in kept if (refused := _refused(one, include))).items():
-        notes.append(f"{_runs(count, mark)} left out")
-    kept = [one for one in kept if not _refused(one, include)]
-    for marks, count in Counter(" and ".join(one.marks) for one in kept if one.marks).items():
-        notes.append(f"{_runs(count, marks)} counted")
-    asked = [one for one in kept if "limited" in one.marks]  # their settings differ by the limit at least
-    whole = [one for one in kept if one not in asked] or kept
+        notes.append(f"{_runs(len(records) - len(kept))} of other seeds left out (--seeds {listed} takes them)")
+    refused = Counter(mark for record in kept if (mark := _refused(record, counted)))
+    notes += [f"{_runs(count, mark)} left out" for mark, count in refused.items()]
+    kept = [record for record in kept if not _refused(record, counted)]
+    limited = [record for record in kept if "limited" in record.marks]  # their settings differ by the limit at least
+    whole = [record for record in kept if record not in limited] or kept
     equal, differing = _equal(whole)
     if len(equal) < len(whole):
-        counted = "unequal" in include
-        notes.append(f"{_runs(len(whole) - len(equal))} of other {differing} {'counted' if counted else 'left out'}")
-        kept = kept if counted else [one for one in kept if one in equal or (one in asked and whole is not kept)]
+        verb = "counted" if "unequal" in counted else "left out"
+        notes.append(f"{_runs(len(whole) - len(equal))} of other {differing} {verb}")
+        if "unequal" not in counted:
+            kept = [record for record in kept if record in equal or (record in limited and whole is not kept)]
+    marks = Counter(" and ".join(record.marks) for record in kept if record.marks)
+    notes += [f"{count} of {_runs(len(kept))} {mark}, counted" for mark, count in marks.items()]
     if seeds and kept and len(kept) < len(seeds):
         notes.append(f"{len(kept)} of {len(seeds)} seeds")
     return kept, notes
@@ -64,7 +68,7 @@ def missing(
     *,
     there: dict[str, list[Record]],
     kept: dict[str, list[Record]],
-    setting: tuple[str, str],
+    setting: tuple[str, str, str | None],
     results_dir: Path,
 ) -> list[Missing]:
     """The runs a method lacks, tasks with the same seeds in one command.
@@ -74,7 +78,7 @@ def missing(
     Args:
         there: finished runs per task.
         kept: those of them that are in the means.
-        setting: backbone and protocol.
+        setting: backbone, protocol and shots (None: as the protocol has them).
     """
     wanted: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for task in dict.fromkeys(tasks):
@@ -92,21 +96,23 @@ def missing(
 
 
 def _command(
-    method: str, tasks: list[str], seeds: tuple[int, ...], setting: tuple[str, str], results_dir: Path, forced: bool
+    method: str, tasks: list[str], seeds: tuple[int, ...], setting: tuple[str, str, str | None], results_dir: Path, forced: bool
 ) -> str:
-    words = ["--task", ",".join(tasks), "--method", method, "--backbone", setting[0], "--protocol", setting[1]]
+    backbone, protocol, shots = setting
+    words = ["--task", ",".join(tasks), "--method", method, "--backbone", backbone, "--protocol", protocol]
     words += ["--seeds", ",".join(map(str, seeds))]
     words += ["--results-dir", str(results_dir)] if results_dir != Path("results") else []
     words += ["--force"] if forced else []
-    named = {"methods": [method], "tasks": tasks, "protocols": [setting[1]]}
+    words += [] if shots is None else ["shots=null"] if shots == "full" else ["--shots", shots]
+    named = {"methods": [method], "tasks": tasks, "protocols": [protocol]}
     unknown = [f"{kind[:-1]} {name}" for kind, names in named.items() for name in names if name not in registry.names(kind)]
     remark = f"  # not there yet: {', '.join(unknown)}" if unknown else ""
     return shlex.join(["hifi", "train", *words]) + remark
 
 
-def _refused(record: Record, include: set[str]) -> str | None:
-    """The first of a run's marks that was not asked for."""
-    return next((mark for mark in record.marks if mark not in include), None)
+def _refused(record: Record, counted: Collection[str]) -> str | None:
+    """The first of a run's marks with which it does not count."""
+    return next((mark for mark in record.marks if mark not in counted), None)
 
 
 def _equal(kept: list[Record]) -> tuple[list[Record], str]:

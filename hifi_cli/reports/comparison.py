@@ -54,7 +54,7 @@ def setting_of(records: Sequence[Record], methods: Sequence[str], protocol: str 
 
 
 def paired(
-    records: Sequence[Record], first: str, second: str, *, tasks: Sequence[str], score: str | None, include: frozenset[str]
+    records: Sequence[Record], first: str, second: str, *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
 ) -> Pairs:
     """Pair two methods' runs by task and seed; only runs that may stand in one mean take part.
 
@@ -72,7 +72,7 @@ def paired(
     for task in sorted({task for _, task in cells}):
         sides = []
         for method in (first, second):
-            kept, told = collect.comparable(cells.get((method, task), []), [], include)
+            kept, told = collect.comparable(cells.get((method, task), []), [], counted)
             notes += [f"{label_of('methods', method)} on {label_of('tasks', task)}: {text}" for text in told]
             sides.append({one.content["seed"]: one for one in kept})
         shared = sorted(sides[0].keys() & sides[1].keys())
@@ -93,10 +93,10 @@ def paired(
 
 
 def compare(
-    records: Sequence[Record], methods: Sequence[str], *, tasks: Sequence[str], score: str | None, include: frozenset[str]
+    records: Sequence[Record], methods: Sequence[str], *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
 ) -> Table:
     """The first method against each of the others, corrected for their number, with a sentence on each."""
-    others = [paired(records, methods[0], other, tasks=tasks, score=score, include=include) for other in methods[1:]]
+    others = [paired(records, methods[0], other, tasks=tasks, score=score, counted=counted) for other in methods[1:]]
     found = [evidence(one.values) for one in others]
     corrected = holm([one.p for one in found])
     shown = sorted({task for one in others for task in one.differences})

@@ -11,6 +11,7 @@ from hifi_cli import registry
 from hifi_cli.config import parse
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import costs, counts, scores, settings
+from hifi_cli.reports.collect import COUNTED
 from hifi_cli.reports.records import Results
 from hifi_cli.reports.spec import ScoresSpec, TableSpec
 from hifi_cli.reports.table import Table
@@ -23,14 +24,14 @@ class Request:
     Attributes:
         results: read only by the kinds of tables that need runs.
         score: `best`, `last` or `max`; None: what each protocol reports.
-        include: marks (`limited`, `collapsed`, `unequal`) whose runs enter the means all the same.
+        counted: marks (`collapsed`, `limited`, `unequal`) whose runs enter the means.
         published: whether the paper's numbers stand beside ours.
         measured: what was measured for a table that is not about runs, by row or column.
     """
 
     results: Results
     score: str | None = None
-    include: frozenset[str] = field(default_factory=frozenset)
+    counted: frozenset[str] = COUNTED
     published: bool = False
     measured: dict[str, Any] = field(default_factory=dict)
 

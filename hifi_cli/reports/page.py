@@ -60,7 +60,7 @@ def render(tables: Sequence[Table], records: Sequence[Record], results_dir: Path
 def anchor(record: Record) -> str:
     """The run's place in the list of origins."""
     content = record.content
-    words = [content[key] for key in ("protocol", "backbone", "task", "method")]
+    words = [*(content[key] for key in ("protocol", "backbone", "task", "method")), record.shots]
     return safe_name(f"run-{'-'.join(words)}-{content['seed']}")
 
 
@@ -113,6 +113,7 @@ def _origin(record: Record, out: Path) -> dict[str, Any]:
     return {
         "anchor": anchor(record),
         "content": record.content,
+        "shots": "" if record.shots == "full" else f", {record.shots}-shot",
         "mark": " and ".join(record.marks),
         "link": quote(os.path.relpath(record.path / "results.json", out.parent).replace(os.sep, "/")),
         "commit": f"{commit}{' + changes' if git.get('changed') else ''}" if commit else "",

@@ -35,16 +35,35 @@ class Record:
         return None if total is None else int(total)
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """What runs must share, apart from the seed, for a mean over them to make sense."""
+    def shots(self) -> str:
+        """Training rows per class of a few-shot run, or `full`."""
+        if self.content.get("selection") != "few-shot":
+            return "full"
+        directory = self.path.parent.parent.name  # tells the shots of a run that was stored before results.json did
+        return str(self.content.get("shots") or directory.removeprefix(f"{self.content['task']}-").removesuffix("-shot"))
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """What runs of different methods must share for a comparison of their scores to make sense."""
         content = self.content
         return {
             "epochs": self.epochs,
-            "heads": content.get("heads_sha256"),
+            "shots": self.shots,
+            "reported epoch": content["report"],
+            "selection": content.get("selection"),
+            "limit": content.get("limit", content["limited"]),
             "data": content.get("data"),
             "split": content.get("split"),
+        }
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What runs of one method must share, apart from the seed, for a mean over them to make sense."""
+        content = self.content
+        return {
+            **self.conditions,
+            "heads": content.get("heads_sha256"),
             "primary metric": content["primary_metric"],
-            "reported epoch": content["report"],
             "settings": content["setting_hash"],
         }
 
@@ -81,7 +100,7 @@ class Record:
 
     @property
     def marks(self) -> list[str]:
-        """Why the run must not enter a mean unasked: `diverged`, or `collapsed`, `limited` or both."""
+        """What sets the run apart from an ordinary one: `diverged`, or `collapsed`, `limited` or both."""
         if self.content["status"] != "done":
             return [str(self.content["status"])]
         return [mark for mark in ("collapsed", "limited") if self.content[mark]]

@@ -4,15 +4,15 @@ The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 """
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hifi_cli import registry
-from hifi_cli.reports import beside, collect, published
+from hifi_cli.reports import beside, collect, conditions, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.records import Record
-from hifi_cli.reports.spec import ColumnSpec, RowSpec, ScoresSpec, label_of
+from hifi_cli.reports.spec import ColumnSpec, RowSpec, ScoresSpec, label_of, shots_of
 from hifi_cli.reports.table import Cell, Heading, Line, Missing, Table, with_places
 
 if TYPE_CHECKING:
@@ -34,24 +34,29 @@ class _Runs:
     notes: dict[tuple[str, str], list[str]]
 
 
-def specs_of(records: list[Record], protocol: str | None = None, backbone: str | None = None) -> list[ScoresSpec]:
-    """One table for each protocol and backbone that was run: their numbers never share a table unasked.
+def specs_of(
+    records: list[Record], protocol: str | None = None, backbone: str | None = None, shots: str | None = None
+) -> list[ScoresSpec]:
+    """One table for each protocol, backbone and number of shots that was run: their numbers never share a table.
 
     Args:
-        protocol, backbone: only these.
+        protocol, backbone, shots: only these.
     """
-    pairs = sorted({(record.content["protocol"], record.content["backbone"]) for record in records})
+    wanted = (protocol, backbone, shots)
+    settings = {(record.content["protocol"], record.content["backbone"], record.shots) for record in records}
     return [
-        ScoresSpec(protocol=one, backbone=other)
-        for one, other in pairs
-        if protocol in (None, one) and backbone in (None, other)
+        ScoresSpec.model_validate(dict(zip(("protocol", "backbone", "shots"), setting, strict=True)))
+        for setting in sorted(settings, key=lambda setting: (setting[:2], setting[2] != "full", len(setting[2]), setting[2]))
+        if all(value in (None, own) for value, own in zip(wanted, setting, strict=True))
     ]
 
 
 def build(spec: ScoresSpec, request: "Request") -> Table:
     """Collect a table's runs and set the paper's numbers beside them where that is wanted."""
     setting = (spec.protocol, spec.backbone)
-    mine = [one for one in request.results.records if (one.content["protocol"], one.content["backbone"]) == setting]
+    records = [one for one in request.results.records if (one.content["protocol"], one.content["backbone"]) == setting]
+    shots = str(spec.shots or shots_of(spec.protocol))
+    mine = [record for record in records if record.shots == shots]
     rows = spec.rows or [RowSpec(method=method) for method in _by_trainable_share(mine)]
     columns = spec.columns or [ColumnSpec(task=task) for task in sorted({one.content["task"] for one in mine})]
     runs = _collected(mine, spec, request)
@@ -60,7 +65,7 @@ def build(spec: ScoresSpec, request: "Request") -> Table:
     labels = [_column_label(column, metric) for column, metric in zip(columns, metrics, strict=True)]
     headings = [Heading(label, spec.decimals, "high") for label in [*labels, *(["Avg."] if averaged else [])]]
     headings += [Heading(label, None) for label, _ in SHARES]
-    notes = _remarks(spec, columns, runs)
+    notes = [] if spec.shots else _runs_of_other_shots(records, shots)
     reference = published.table(spec.published) if request.published and spec.published else None
     if reference:
         split = next((one.content.get("split") for one in mine), None)
@@ -75,9 +80,9 @@ def build(spec: ScoresSpec, request: "Request") -> Table:
         if reference:
             lines += _papers_lines(row, label, ours, columns, metrics, reference[1], spec.decimals, averaged=averaged)
     return Table(
-        title=_title(spec, mine, request.score),
+        title=_title(spec, shots, mine, request.score),
         headings=headings,
-        lines=with_places(headings, lines),
+        lines=with_places(headings, _apart(lines, request.score)),
         notes=notes,
         missing=_missing(spec, rows, columns, runs, mine, request),
     )
@@ -87,7 +92,7 @@ def _collected(mine: list[Record], spec: ScoresSpec, request: "Request") -> _Run
     there: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in mine:
         there[record.cell].append(record)
-    found = {cell: collect.comparable(records, spec.seeds, request.include) for cell, records in there.items()}
+    found = {cell: collect.comparable(records, spec.seeds, request.counted) for cell, records in there.items()}
     return _Runs(there, {cell: kept for cell, (kept, _) in found.items()}, {cell: notes for cell, (_, notes) in found.items()})
 
 
@@ -156,6 +161,7 @@ def _missing(
 ) -> list[Missing]:
     seeds = spec.seeds or sorted({record.content["seed"] for record in mine})
     tasks = [column.task for column in columns]
+    shots = None if spec.shots is None or str(spec.shots) == shots_of(spec.protocol) else str(spec.shots)
     return [
         one
         for row in rows
@@ -166,34 +172,47 @@ def _missing(
             seeds,
             there={task: runs.there.get((method, task), []) for task in tasks},
             kept={task: runs.kept.get((method, task), []) for task in tasks},
-            setting=(spec.backbone, spec.protocol),
+            setting=(spec.backbone, spec.protocol, shots),
             results_dir=request.results.directory,
         )
     ]
 
 
-def _remarks(spec: ScoresSpec, columns: list[ColumnSpec], runs: _Runs) -> list[str]:
-    """What runs of one column do not share: number of epochs, data, split."""
-    shown = {method for row in spec.rows for method in row.methods} or {method for method, _ in runs.kept}
-    notes = []
-    for task in dict.fromkeys(column.task for column in columns):
-        cells = {method: kept for (method, other), kept in runs.kept.items() if other == task and method in shown and kept}
-        for key, said in (("epochs", "epochs differ"), ("data", "data differ"), ("split", "splits differ")):
-            methods: dict[str, list[str]] = {}
-            for method, kept in cells.items():
-                methods.setdefault(str(kept[0].identity[key]), []).append(method)
-            if len(methods) > 1:
-                listed = "; ".join(", ".join(names) for names in methods.values())
-                values = f" ({', '.join(methods)})" if key != "data" else ""
-                notes.append(f"{label_of('tasks', task)}: {said} between methods{values}: {listed}")
-    return notes
+def _runs_of_other_shots(records: list[Record], shots: str) -> list[str]:
+    """A remark on the runs that the table leaves to one of their own."""
+    others = Counter(record.shots for record in records if record.shots != shots)
+    return [
+        f"{count} run{'s' * (count > 1)} of {name} shots not in this table (--shots {name} shows them)"
+        for name, count in others.items()
+    ]
 
 
-def _title(spec: ScoresSpec, mine: list[Record], score: str | None) -> str:
+def _apart(lines: list[Line], score: str | None) -> list[Line]:
+    """Mark the cells whose runs do not agree with most of their column's in what a comparison needs, and their averages."""
+    marked = {row: list(line.cells) for row, line in enumerate(lines) if line.source == "runs"}
+    for column in range(len(lines[0].cells) if lines else 0):
+        first = {row: cells[column].samples[0].record for row, cells in marked.items() if cells[column].samples}
+        agreeing = {
+            row: sum(not conditions.disagreement(record, other, score) for other in first.values())
+            for row, record in first.items()
+        }
+        usual = first.get(max(agreeing, key=lambda row: agreeing[row], default=-1))
+        for row, record in first.items():
+            if usual and (said := conditions.disagreement(record, usual, score)):
+                notes = (*marked[row][column].notes, f"not compared with the column's other runs, which differ in {said}")
+                marked[row][column] = replace(marked[row][column], notes=notes, apart=True)
+    for cells in marked.values():
+        if any(cell.apart for cell in cells):
+            cells[:] = [cell if cell.samples else replace(cell, apart=True) for cell in cells]
+    return [replace(line, cells=tuple(marked.get(row, line.cells))) for row, line in enumerate(lines)]
+
+
+def _title(spec: ScoresSpec, shots: str, mine: list[Record], score: str | None) -> str:
     reported = sorted({one.content["report"] for one in mine})
     epoch = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
     which = epoch[score] if score else ", ".join(epoch[one] for one in reported)
-    setting = [f"protocol {spec.protocol}", f"backbone {spec.backbone}", *([which] if which else [])]
+    few = [] if shots == "full" else [f"{shots}-shot"]
+    setting = [f"protocol {spec.protocol}", f"backbone {spec.backbone}", *few, *([which] if which else [])]
     return f"{spec.description or 'Finished runs'} ({', '.join(setting)})"
 
 

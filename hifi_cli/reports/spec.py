@@ -1,12 +1,12 @@
 """What a table's YAML says, and how the command line changes it."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from hifi_cli import registry
-from hifi_cli.config import Section
+from hifi_cli.config import ProtocolSpec, Section, chain
 from hifi_cli.errors import UsageError
 
 
@@ -92,10 +92,12 @@ class ScoresSpec(TableSpec):
     """A table of finished runs' scores.
 
     Attributes:
+        shots: training rows per class of few-shot runs, or `full`; default: as the protocol has them.
         seeds: those that enter a mean, and that are missed where they were not run; default: all that were run.
         average: whether there is an Avg. column, the plain mean over all columns, as both papers take it.
     """
 
+    shots: Annotated[int, Field(ge=1)] | Literal["full"] | None = None
     seeds: list[int] = []
     average: bool = True
 
@@ -108,9 +110,10 @@ def narrowed(
     methods: Iterable[str] = (),
     tasks: Iterable[str] = (),
     seeds: list[int] | None = None,
+    shots: str | None = None,
     known: dict[str, set[str]],
 ) -> TableSpec:
-    """The same layout for another protocol, backbone or seeds, or for some rows and columns only.
+    """The same layout for another protocol, backbone, shots or seeds, or for some rows and columns only.
 
     Methods and tasks the layout lacks come last.
 
@@ -122,8 +125,8 @@ def narrowed(
     """
     chosen = {"protocol": protocol, "backbone": backbone}
     update: dict[str, Any] = {key: value for key, value in chosen.items() if value}
-    if seeds and isinstance(spec, ScoresSpec):
-        update["seeds"] = seeds
+    if isinstance(spec, ScoresSpec):
+        update |= {key: value for key, value in {"seeds": seeds, "shots": shots}.items() if value}
     if wanted := list(methods):
         rows = {row.method: row for row in spec.rows if row.method}
         _check_names("methods", wanted, known["methods"] | rows.keys())
@@ -140,6 +143,14 @@ def narrowed(
 def label_of(kind: str, name: str) -> str:
     """The label of a method or task in its YAML; the name itself where there is no YAML."""
     return str(registry.load(kind, name).get("label", name)) if name in registry.names(kind) else name
+
+
+def shots_of(protocol: str) -> str:
+    """The training rows per class that a protocol sets, or `full`; also `full` for one that has no YAML any more."""
+    if protocol not in registry.names("protocols") and not registry.is_file(protocol):
+        return "full"
+    keys = {key: value for rules in chain("protocols", protocol, ProtocolSpec).values() for key, value in rules.config.items()}
+    return str(keys.get("shots") or "full")
 
 
 def _check_names(kind: str, wanted: list[str], known: set[str]) -> None:

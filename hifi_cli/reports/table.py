@@ -29,6 +29,7 @@ class Cell:
         deviation: sample standard deviation over seeds; None for fewer than two.
         text: instead of a number.
         place: 1 for the best of its column, 2 for the second, by the number as printed.
+        apart: shown, but not compared with the rest of its column.
         notes: footnotes.
         samples: what the mean is taken over.
     """
@@ -37,6 +38,7 @@ class Cell:
     deviation: float | None = None
     text: str | None = None
     place: int | None = None
+    apart: bool = False
     notes: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()
 
@@ -163,7 +165,8 @@ def line_label(line: Line) -> str:
 def _places(heading: Heading, column: list[Cell]) -> dict[int, int]:
     if heading.best is None or heading.decimals is None:
         return {}
-    printed = {row: rounded(cell.mean, heading.decimals) for row, cell in enumerate(column) if cell.mean is not None}
+    means = {row: cell.mean for row, cell in enumerate(column) if cell.mean is not None and not cell.apart}
+    printed = {row: rounded(mean, heading.decimals) for row, mean in means.items()}
     order = sorted(set(printed.values()), reverse=heading.best == "high")[:2]
     if len(order) < 2:
         return {}

@@ -186,11 +186,13 @@ def _train(
         "report": config.report,
         "primary_metric": prepared.task.primary,
         "n_examples": {part: len(rows_of(getattr(splits, part))) for part in ("train", "choosing", "reported")},
+        "shots": config.shots,
         "fewshot": splits.fewshot,
         "config_hash": config.hash,
         "setting_hash": config.setting_hash,
         "heads_sha256": digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
         "data": data.fingerprint,
+        "limit": config.limit,
         "limited": config.limit is not None,
     }
     try:
