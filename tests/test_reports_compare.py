@@ -4,71 +4,8 @@ import itertools
 import json
 import re
 
-import numpy as np
 import pytest
-from scipy import stats
 from synthetic import write_run
-
-from hifi_cli.reports.statistics import evidence, holm, pairs_needed, smallest_p
-
-
-def brute_force_p(differences):
-    """Two-sided signed-rank p by going through all signs; zero differences dropped, ties given their mean rank."""
-    values = np.array([value for value in np.round(differences, 9) if value])
-    ranks = stats.rankdata(abs(values))
-    sums = [sum(rank for rank, sign in zip(ranks, signs, strict=True) if sign > 0) for signs in itertools.product((1, -1), repeat=len(values))]
-    own, middle = sum(ranks[values > 0]), sum(ranks) / 2
-    return float(np.mean([abs(one - middle) >= abs(own - middle) - 1e-9 for one in sums]))
-
-
-@pytest.mark.parametrize(
-    "differences",
-    [
-        [1.0, 2.0, 3.0, 4.0, 5.0],
-        [0.1, 0.1, 0.1, 0.1, 0.1, 0.1],  # ties: the normal approximation would say 0.014
-        [0.3, 0.1 + 0.2, -0.3, 0.5],  # a tie but for rounding
-        [0.0, 1.0, -2.0, 3.0, 4.0, 0.0, 2.5],
-        [1.0, -1.0, 2.0, -0.5, 0.7, 0.2, 3.0, -0.1],
-    ],
-)
-def test_the_signed_rank_test_is_exact(differences):
-    assert evidence(differences).p == pytest.approx(brute_force_p(differences))
-    assert evidence(differences).p >= evidence(differences).smallest_p - 1e-12
-
-
-def test_no_difference_at_all_gives_no_evidence():
-    found = evidence([0.0, 0.0, 0.0])
-    assert (found.p, found.interval, found.smallest_p) == (1.0, None, 1.0)
-    with pytest.raises(ValueError, match="no pairs"):
-        evidence([])
-
-
-def test_five_seeds_cannot_reach_five_percent():
-    assert smallest_p(5) == 0.0625
-    assert (pairs_needed(), pairs_needed(2), pairs_needed(9)) == (6, 7, 9)
-    assert evidence([5.0, 6.0, 7.0, 8.0, 9.0]).p == 0.0625
-
-
-def test_the_interval_is_scipys_bca_and_the_same_every_time():
-    differences = list(np.random.default_rng(3).normal(0.8, 1.0, 24))
-    found = evidence(differences)
-    assert found.interval == evidence(differences).interval
-    wanted = stats.bootstrap((differences,), np.mean, method="BCa", n_resamples=9999, rng=np.random.default_rng(0)).confidence_interval
-    assert found.interval == tuple(wanted)
-    assert found.interval[0] < found.mean < found.interval[1]
-    assert found.mean == pytest.approx(np.mean(differences))
-
-
-def test_the_interval_covers_the_truth_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    hits = [low < 1.0 < high for low, high in (evidence(list(rng.exponential(1.0, 30)), resamples=499).interval for _ in range(200))]
-    assert 0.88 <= np.mean(hits) <= 0.99
-
-
-def test_holms_correction():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, 0.9]) == [1.0, 1.0]
-    assert holm([0.02]) == [0.02]
 
 
 def grid(first, second, tasks=("rte",), seeds=range(1, 6), gap=0.01, **changes):
@@ -90,7 +27,7 @@ def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     assert rows[0]["cells"]["p"]["mean"] == 0.0625
     assert rows[0]["cells"]["Mean"]["mean"] == pytest.approx(20.2)
     assert "nothing may be concluded about which is better" in notes[0]
-    assert "5 pairs cannot reach p < 0.05 two-sided (smallest possible: 0.0625), at least 6 that differ are needed" in notes[0]
+    assert "5 pairs cannot reach p < 0.05 in this test (smallest possible: 0.0625), at least 6 that differ are needed" in notes[0]
 
 
 def test_enough_pairs_allow_one_and_name_its_limits(hifi):
@@ -98,8 +35,9 @@ def test_enough_pairs_allow_one_and_name_its_limits(hifi):
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "--format", "json"))
     assert rows[0]["cells"]["Pairs"]["mean"] == 10
     assert rows[0]["cells"]["Mean"]["mean"] < 0
-    assert re.match(r"BitFit is better than Full-FT on CoLA, RTE \(2 tasks, 5 seeds\): by 1\.\d\d points on average", notes[0])
-    assert "nothing is said about other tasks" in notes[0]
+    start = r"Full-FT and BitFit on CoLA, RTE \(2 tasks, 5 seeds\): BitFit is better on these tasks by 1\.\d\d points on average"
+    assert re.match(start, notes[0]) and "nothing is said about other encoders or settings" in notes[0]
+    assert "all of them are about these tasks and new seeds" in notes[1]
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "--tasks", "rte", "--format", "json"))
     assert next(iter(rows[0]["cells"])) == "RTE" and "nothing may be concluded" in notes[0]
 
@@ -109,7 +47,7 @@ def test_a_difference_that_is_not_shown_is_not_equality(hifi):
         write_run("results", "full-ft", "rte", seed, 0.6)
         write_run("results", "bitfit", "rte", seed, 0.6 + 0.01 * (-1) ** seed * seed)
     _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert "a difference is not shown" in notes[0] and "neither is that they are equal" in notes[0]
+    assert "a difference is not shown" in notes[0] and "by this test" in notes[0] and "nor is that they are equal" in notes[0]
 
 
 def test_pairs_without_a_difference_do_not_count(hifi):
@@ -118,7 +56,7 @@ def test_pairs_without_a_difference_do_not_count(hifi):
         write_run("results", "bitfit", "rte", seed, 0.5 + gap)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["cells"]["Pairs"]["mean"] == 6 and rows[0]["cells"]["p"]["mean"] == 0.125
-    assert "smallest possible: 0.125" in notes[0] and "nothing may be concluded" in notes[0]
+    assert "6 pairs, of which 4 differ, cannot reach p < 0.05 in this test (smallest possible: 0.125)" in notes[0]
 
 
 def test_several_methods_are_corrected_for(hifi):
@@ -128,6 +66,41 @@ def test_several_methods_are_corrected_for(hifi):
     assert [row["cells"]["p"]["mean"] for row in rows] == [0.03125, 0.03125]
     assert [row["cells"]["p (Holm)"]["mean"] for row in rows] == [0.0625, 0.0625]
     assert all("nothing may be concluded" in note and "at least 7" in note for note in notes[:2])
+    assert all("smallest possible: 0.0625 after Holm's correction" in note for note in notes[:2])
+
+
+def test_the_smallest_possible_p_is_never_above_the_printed_one(hifi):
+    grid("bitfit", "full-ft", seeds=range(1, 12))
+    grid("hifi-layerwise", "full-ft", seeds=range(1, 6), gap=0.02)
+    rows, notes = said(hifi("compare", "full-ft", "bitfit", "hifi-layerwise", "--format", "json"))
+    # Holm: the smaller p (2 of 2^11) counts twice, the larger one (2 of 2^5) once
+    assert [row["cells"]["p (Holm)"]["mean"] for row in rows] == [2 * 2 / 2**11, 0.0625]
+    assert "BitFit is better" in notes[0] and "p = 0.00195 after Holm's correction" in notes[0]
+    assert "smallest possible: 0.0625 after Holm's correction), at least 6 that differ" in notes[1]
+
+
+def test_equal_differences_have_no_spread_and_say_so(hifi):
+    for seed in range(1, 9):
+        write_run("results", "full-ft", "rte", seed, 0.5)
+        write_run("results", "bitfit", "rte", seed, 0.625)
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    assert rows[0]["cells"]["p"]["mean"] == 2 / 2**8 and rows[0]["cells"]["95 % interval"]["text"] == "no width"
+    assert "BitFit is better on this task by 12.50 points on average (all differences within a task are equal" in notes[0]
+
+
+def test_the_mean_is_over_tasks_as_in_the_table(hifi):
+    for task, gap, seeds in (("rte", 0.02, range(1, 11)), ("cola", -0.03, (1, 2))):
+        for seed in seeds:
+            write_run("results", "full-ft", task, seed, 0.5)
+            write_run("results", "bitfit", task, seed, 0.5 + gap + 0.001 * (-1) ** seed)
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    cells = rows[0]["cells"]
+    assert cells["Mean"]["mean"] == pytest.approx((2.0 - 3.0) / 2)  # pooled over 12 pairs it would be +1.17
+    assert cells["SD over tasks"]["mean"] == pytest.approx(5.0 / 2**0.5)
+    assert "the tasks' own differences lie between -3.00 (CoLA) and +2.00 (RTE)" in notes[0]
+    assert "no difference is shown for other tasks" in notes[0]
+    averages = {row["name"]: row["cells"]["Avg."]["mean"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
+    assert averages["bitfit"] - averages["full-ft"] == pytest.approx(cells["Mean"]["mean"])
 
 
 def test_only_partners_are_paired(hifi):
@@ -141,20 +114,104 @@ def test_only_partners_are_paired(hifi):
     assert "CoLA: 1 run without a partner of the same seed left out" in notes
 
 
-def test_collapsed_runs_are_counted_and_what_that_means_is_told(hifi):
-    grid("bitfit", "full-ft", seeds=(1, 2, 3))
-    write_run("results", "bitfit", "rte", 4, 0.5, collapsed=True)
-    write_run("results", "full-ft", "rte", 4, 0.6)
-    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--exclude", "collapsed", "--format", "json"))
-    assert rows[0]["cells"]["Collapsed"]["text"] == "1 / 0" and rows[0]["cells"]["Pairs"]["mean"] == 3
-    assert "leaving them out flatters" in notes[0]
-    rows, _ = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["Pairs"]["mean"] == 4
+def test_methods_that_collapse_unlike_get_a_verdict_for_both_countings(hifi):
+    grid("bitfit", "full-ft", seeds=range(1, 8))
+    write_run("results", "bitfit", "rte", 8, 0.2, collapsed=True)
+    write_run("results", "full-ft", "rte", 8, 0.6)
+    for words, pairs, mean in (((), 8, -4), (("--exclude", "collapsed"), 7, 1)):
+        rows, notes = said(hifi("compare", "bitfit", "full-ft", *words, "--format", "json"))
+        assert rows[0]["cells"]["Collapsed"]["text"] == "1 / 0" and rows[0]["cells"]["Pairs"]["mean"] == pairs
+        assert rows[0]["cells"]["Mean"]["mean"] == pytest.approx(mean, abs=0.5)
+        counted, left_out = notes[0].split("Without them (7 pairs on 1 task): ")
+        assert "1 of BitFit's and 0 of Full-FT's 8 runs collapsed. With them: a difference is not shown" in counted
+        assert "BitFit is better on this task" in left_out
 
 
-def test_runs_on_other_data_are_no_partners(hifi):
-    grid("bitfit", "full-ft", tasks=("rte",), data={"train": "other", "validation": "v"})
-    assert "share no task and seed" in hifi("compare", "bitfit", "full-ft").err
+def test_methods_that_collapse_alike_get_one_verdict(hifi):
+    grid("bitfit", "full-ft", seeds=range(1, 8))
+    for method, seed in (("bitfit", 8), ("full-ft", 9)):
+        for other in ("bitfit", "full-ft"):
+            write_run("results", other, "rte", seed, 0.5, collapsed=other == method)
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    assert rows[0]["cells"]["Collapsed"]["text"] == "1 / 1" and rows[0]["cells"]["Pairs"]["mean"] == 9
+    assert "Without them" not in notes[0]
+    assert "BitFit on RTE: 1 of 9 runs collapsed, counted" in notes
+
+
+def test_a_method_whose_every_run_collapsed_is_still_compared(hifi):
+    grid("bitfit", "full-ft", seeds=range(1, 8), gap=-0.3, collapsed=True)
+    _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    assert "With them: Full-FT is better on this task" in notes[0]
+    assert "Without them (0 pairs on 0 tasks): nothing may be concluded" in notes[0]
+    answer = hifi("compare", "bitfit", "full-ft", "--exclude", "collapsed")
+    assert answer.code == 3 and "share no task and seed with a usable run: BitFit on RTE: 7 collapsed runs left out" in answer.err
+
+
+def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
+    grid("bitfit", "full-ft", seeds=range(1, 8))
+    for seed in (8, 9):
+        write_run("results", "bitfit", "rte", seed, 0.0, status="diverged", scores=None, metrics=None, collapsed=True)
+    _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    assert "no verdict: BitFit is ahead by" in notes[0] and "2 of its 9 runs diverged against 0 of 7 of Full-FT" in notes[0]
+    grid("bitfit", "full-ft", seeds=range(1, 8), gap=-0.1)
+    _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    assert "Full-FT is better on this task" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "differing"),
+    [
+        ({"epochs": 16}, "epochs (16 and 3)"),
+        ({"report": "last"}, "reported epoch (last and best)"),
+        ({"selection": "holdout"}, "selection (holdout and validation)"),
+        ({"split": "test"}, "split (test and validation)"),
+        ({"data": {"train": "other", "validation": "v"}}, "data"),
+        ({"epochs": 5, "data": None}, "epochs (5 and 3), data"),
+    ],
+)
+def test_runs_under_other_conditions_are_refused_by_name(changes, differing, hifi):
+    grid("bitfit", "full-ft", tasks=("rte", "cola"))
+    grid("bitfit", "full-ft", tasks=("rte",), **changes)
+    told = f"RTE: left out, BitFit and Full-FT differ in {differing}; --include unequal compares them"
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    assert rows[0]["cells"]["Pairs"]["mean"] == 5 and told in notes
+    answer = hifi("compare", "bitfit", "full-ft", "--tasks", "rte")
+    assert answer.code == 3 and told in answer.err and len(answer.err.splitlines()) == 1
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--include", "unequal", "--format", "json"))
+    assert rows[0]["cells"]["Pairs"]["mean"] == 10
+    assert f"RTE: compared although BitFit and Full-FT differ in {differing}" in notes
+
+
+def test_another_reported_epoch_does_not_matter_where_one_is_asked_for(hifi):
+    grid("bitfit", "full-ft", report="last")
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--score", "last", "--format", "json"))
+    assert rows[0]["cells"]["Pairs"]["mean"] == 5 and not any("differ in" in note for note in notes)
+
+
+def test_limits_must_agree_too(hifi):
+    grid("bitfit", "full-ft", limited=True, limit=64)
+    for seed in range(1, 6):
+        write_run("results", "full-ft", "rte", seed, 0.6, limited=True, limit=128)
+    answer = hifi("compare", "bitfit", "full-ft", "--include", "limited")
+    assert "differ in limit (64 and 128)" in answer.err
+
+
+def test_full_shot_is_never_compared_with_few_shot(hifi):
+    for seed in range(1, 9):  # two methods of one score: the difference of 27.8 points is that of the data they saw
+        write_run("results", "bitfit", "rte", seed, 0.778)
+        write_run("results", "linear-probing", "rte", seed, 0.5, shots=16)
+    answer = hifi("compare", "bitfit", "linear-probing")
+    assert answer.code == 2 and len(answer.err.splitlines()) == 1
+    assert "runs of several numbers of shots: choose one with --shots (bitfit: full; linear-probing: 16)" in answer.err
+    answer = hifi("compare", "bitfit", "linear-probing", "--shots", "16")
+    assert answer.code == 3 and "no finished run of bitfit --shots 16" in answer.err
+    for seed in range(1, 9):
+        write_run("results", "bitfit", "rte", seed, 0.55, shots=16)
+        write_run("results", "linear-probing", "rte", seed, 0.7)
+    for shots, mean in (("16", 5.0), ("full", 7.8)):
+        answer = hifi("compare", "bitfit", "linear-probing", "--shots", shots, "--format", "json")
+        assert said(answer)[0][0]["cells"]["Mean"]["mean"] == pytest.approx(mean)
+        assert ("16-shot" in json.loads(answer.out)["title"]) is (shots == "16")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +220,10 @@ def test_runs_on_other_data_are_no_partners(hifi):
         (["full-ft"], 2, "two or more different methods"),
         (["full-ft", "full-ft"], 2, "two or more different methods"),
         (["full-ft", "mixout"], 3, "no finished run of mixout"),
-        (["full-ft", "bitfit"], 2, "several backbones: say which with --backbone (bert-large, minilm)"),
+        (["full-ft", "bitfit"], 2, "several backbones: choose one with --backbone (full-ft: bert-large, minilm; bitfit: bert-large)"),
+        (["full-ft", "bitfit", "--shots", "few"], 2, "a number of training rows per class, or full, is required"),
+        (["full-ft", "bitfit", "--include", "collapsed"], 2, "limited or unequal is required; collapsed runs are counted by default"),
+        (["full-ft", "bitfit", "--exclude", "limited"], 2, "--exclude limited: collapsed is required"),
         (["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "cola"], 3, "share no task and seed"),
     ],
 )

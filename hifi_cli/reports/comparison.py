@@ -1,171 +1,171 @@
-"""Methods against one another, paired over seeds and tasks, and a plain sentence on what may be concluded."""
+"""Methods against one another, paired over seeds within tasks, and a plain sentence on what may be concluded."""
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.reports import collect
+from hifi_cli.errors import MissingError
+from hifi_cli.reports.pairs import Pairs, counted_noun, paired
 from hifi_cli.reports.records import Record
 from hifi_cli.reports.spec import label_of
-from hifi_cli.reports.statistics import FEW, LEVEL, Evidence, evidence, holm, pairs_needed
+from hifi_cli.reports.statistics import LEVEL, Evidence, evidence, holm, pairs_needed, smallest_p
 from hifi_cli.reports.table import Cell, Heading, Line, Table
+
+NUMBERS = (
+    "mean: over tasks, of each task's mean over seeds; interval: t, from the spread over seeds within each task;"
+    " p: sign-flip test of the mean, two-sided, exact; all of them are about these tasks and new seeds"
+)
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Two methods' runs with the same task and seed.
+class Comparison:
+    """What the pairs of two methods say, when others are compared at the same time.
 
     Attributes:
-        differences: first minus second in points, per task and seed.
-        collapsed: runs of the first and of the second that collapsed or diverged.
-        notes: what was left out.
+        corrected: p after Holm's correction.
+        others: p of the other comparisons, as they are.
     """
 
-    first: str
-    second: str
-    differences: dict[str, dict[int, float]]
-    collapsed: tuple[int, int]
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def values(self) -> list[float]:
-        """All differences, by task and seed."""
-        return [self.differences[task][seed] for task in sorted(self.differences) for seed in sorted(self.differences[task])]
-
-
-def setting_of(records: Sequence[Record], methods: Sequence[str], protocol: str | None, backbone: str | None) -> list[Record]:
-    """The runs of the methods under one protocol and backbone.
-
-    Raises:
-        MissingError: a method has no finished run.
-        UsageError: there are several protocols or backbones to choose from.
-    """
-    given = {"protocol": protocol, "backbone": backbone}
-    mine = [one for one in records if one.content["method"] in methods]
-    mine = [one for one in mine if all(value in (None, one.content[key]) for key, value in given.items())]
-    for method in methods:
-        if not any(one.content["method"] == method for one in mine):
-            raise MissingError(f"no finished run of {method} there; make one with hifi train --method {method}")
-    for key in given:
-        if len(found := sorted({one.content[key] for one in mine})) > 1:
-            raise UsageError(f"there are runs of several {key}s: say which with --{key} ({', '.join(found)})")
-    return mine
-
-
-def paired(
-    records: Sequence[Record], first: str, second: str, *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
-) -> Pairs:
-    """Pair two methods' runs by task and seed; only runs that may stand in one mean take part.
-
-    Args:
-        tasks: only these; empty: all that both were run on.
-
-    Raises:
-        MissingError: no pair is left.
-    """
-    cells: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        if not tasks or record.content["task"] in tasks:
-            cells[record.cell].append(record)
-    notes, differences = [], {}
-    for task in sorted({task for _, task in cells}):
-        sides = []
-        for method in (first, second):
-            kept, told = collect.comparable(cells.get((method, task), []), [], counted)
-            notes += [f"{label_of('methods', method)} on {label_of('tasks', task)}: {text}" for text in told]
-            sides.append({one.content["seed"]: one for one in kept})
-        shared = sorted(sides[0].keys() & sides[1].keys())
-        if alone := len(sides[0].keys() ^ sides[1].keys()):
-            notes.append(f"{label_of('tasks', task)}: {_counted(alone, 'run')} without a partner of the same seed left out")
-        if len({str(side[seed].identity["data"]) for side in sides for seed in shared}) > 1:
-            notes.append(f"{label_of('tasks', task)}: left out, the two methods ran on different data")
-        elif shared:
-            found = {seed: _difference(sides[0][seed], sides[1][seed], score) for seed in shared}
-            differences[task] = {seed: value for seed, value in found.items() if value is not None}
-            if lost := len(found) - len(differences[task]):
-                notes.append(f"{label_of('tasks', task)}: {_counted(lost, 'pair')} without a common metric left out")
-    if not any(differences.values()):
-        raise MissingError(f"{first} and {second} share no task and seed with a usable run; make them with hifi train")
-    counts = Counter(one.content["method"] for one in records if {"collapsed", "diverged"} & set(one.marks)
-                     and (not tasks or one.content["task"] in tasks))  # fmt: skip
-    return Pairs(first, second, differences, (counts[first], counts[second]), notes)
+    pairs: Pairs
+    evidence: Evidence
+    corrected: float
+    others: list[float]
 
 
 def compare(
     records: Sequence[Record], methods: Sequence[str], *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
 ) -> Table:
-    """The first method against each of the others, corrected for their number, with a sentence on each."""
-    others = [paired(records, methods[0], other, tasks=tasks, score=score, counted=counted) for other in methods[1:]]
-    found = [evidence(one.values) for one in others]
-    corrected = holm([one.p for one in found])
-    shown = sorted({task for one in others for task in one.differences})
-    headings = [*(Heading(label_of("tasks", task), 2) for task in shown), Heading("Mean", 2), Heading("95 % interval")]
-    headings += [Heading("Pairs", 0), Heading("p", 4), Heading("p (Holm)", 4), Heading("Collapsed", 0)]
-    lines = [_line(*one, shown) for one in zip(others, found, corrected, strict=True)]
-    sentences = [conclusion(*one, len(others)) for one in zip(others, found, corrected, strict=True)]
-    notes = [note for one in others for note in one.notes]
-    first = records[0].content
-    setting = f"protocol {first['protocol']}, backbone {first['backbone']}"
+    """The first method against each of the others, corrected for their number, with a sentence on each.
+
+    Raises:
+        MissingError: a comparison has no pair.
+    """
+
+    def pairs_of(counted: frozenset[str]) -> list[Pairs]:
+        return [paired(records, methods[0], other, tasks=tasks, score=score, counted=counted) for other in methods[1:]]
+
+    all_runs, sound_runs = pairs_of(counted | {"collapsed"}), pairs_of(counted - {"collapsed"})
+    chosen = all_runs if "collapsed" in counted else sound_runs
+    for pairs in chosen:
+        if not pairs.differences:
+            why = f": {'; '.join(pairs.notes)}" if pairs.notes else "; make them with hifi train"
+            raise MissingError(f"{pairs.first} and {pairs.second} share no task and seed with a usable run{why}")
+    tasks = sorted({task for pairs in chosen for task in pairs.differences})
+    headings = [*(Heading(label_of("tasks", task), 2) for task in tasks), Heading("Mean", 2), Heading("SD over tasks", 2)]
+    headings += [Heading("95 % interval"), Heading("Pairs", 0), Heading("p", 4), Heading("p (Holm)", 4), Heading("Collapsed")]
+    counted_all, counted_sound = weigh(all_runs), weigh(sound_runs)
+    lines, sentences = [], []
+    for number, main in enumerate(weigh(chosen)):
+        collapsed = all_runs[number].collapsed
+        lines.append(_line(main, collapsed, tasks))
+        if collapsed[0] == collapsed[1]:
+            verdicts = verdict(main, records)
+        else:
+            verdicts = _both_verdicts(counted_all[number], counted_sound[number], collapsed, records)
+        sentences.append(f"{' and '.join(main.pairs.labels)} {_where(main.pairs)}: {verdicts}{_over_tasks(main)}")
+    few = "" if records[0].shots == "full" else f", {records[0].shots}-shot"
+    left_out = dict.fromkeys(note for pairs in chosen for note in pairs.notes)
+    setting = f"protocol {records[0].content['protocol']}, backbone {records[0].content['backbone']}{few}"
     return Table(
         title=f"{label_of('methods', methods[0])} minus each other method, in points ({setting})",
         headings=headings,
         lines=lines,
         corner="Minus",
-        notes=[*sentences, *_caveats(records, score), *dict.fromkeys(notes)],
+        notes=[*sentences, NUMBERS, *_caveats(records, score), *left_out],
     )
 
 
-def conclusion(pairs: Pairs, found: Evidence, corrected: float, comparisons: int) -> str:
-    """What may, and what may not, be concluded, in plain words."""
-    first, second = label_of("methods", pairs.first), label_of("methods", pairs.second)
-    where = _where(pairs)
-    needed = pairs_needed(comparisons)
-    parts = []
-    if found.pairs < needed or found.smallest_p * comparisons >= LEVEL:
-        parts.append(
-            f"{first} and {second} {where}: nothing may be concluded about which is better; {_counted(found.pairs, 'pair')}"
-            f" cannot reach p < {LEVEL:g} two-sided (smallest possible: {min(1.0, found.smallest_p * comparisons):.4g}),"
-            f" at least {needed} that differ are needed"
-        )
-    elif corrected < LEVEL and found.interval and found.interval[0] * found.interval[1] > 0:
-        better, worse = (first, second) if found.mean > 0 else (second, first)
-        low, high = sorted(map(abs, found.interval))
-        parts.append(
-            f"{better} is better than {worse} {where}: by {abs(found.mean):.2f} points on average (95 % interval {low:.2f} to"
-            f" {high:.2f}, p = {corrected:.2g}); nothing is said about other tasks, encoders or settings"
-        )
-    else:
-        span = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else "no interval"
-        parts.append(
-            f"{first} and {second} {where}: a difference is not shown (p = {corrected:.2g}), and neither is that they are"
-            f" equal; mean differences of {span} points agree with these runs"
-        )
-    if found.interval and found.pairs < FEW:
-        parts.append(f"an interval from {found.pairs} pairs is narrower than it should be")
-    if any(pairs.collapsed):
-        parts.append(
-            f"{pairs.collapsed[0]} of {first}'s and {pairs.collapsed[1]} of {second}'s runs collapsed or diverged:"
-            " leaving them out flatters the method that does so more often"
-        )
-    return "; ".join(parts)
+def weigh(all_pairs: Sequence[Pairs]) -> list[Comparison]:
+    """The comparisons that are made at once, corrected for their number."""
+    found = [evidence(pairs.groups) for pairs in all_pairs]
+    ps = [one.p for one in found]
+    corrected = holm(ps)
+    return [
+        Comparison(pairs, found[number], corrected[number], ps[:number] + ps[number + 1 :])
+        for number, pairs in enumerate(all_pairs)
+    ]
 
 
-def _difference(first: Record, second: Record, score: str | None) -> float | None:
-    """In points, of the first run's primary metric; None where the second did not keep that."""
-    metric = first.content["primary_metric"]
-    values = first.score(score, metric), second.score(score, metric)
-    return None if values[0] is None or values[1] is None else 100 * (values[0] - values[1])
+def verdict(comparison: Comparison, records: Sequence[Record]) -> str:
+    """What may, and what may not, be concluded from one comparison, in plain words.
+
+    A difference is shown where the test and the interval agree on it: the test holds for few seeds of any distribution
+    with symmetric differences, the interval says how large the difference may be.
+    """
+    found, corrected = comparison.evidence, comparison.corrected
+    after_holm = " after Holm's correction" if comparison.others else ""
+    smallest = holm([smallest_p(found.differing), *comparison.others])[0]
+    if smallest >= LEVEL:
+        pairs = counted_noun(found.pairs, "pair")
+        differing = "" if found.differing == found.pairs else f", of which {found.differing} differ,"
+        return (
+            f"nothing may be concluded about which is better; {pairs}{differing} cannot reach p < {LEVEL:g} in this test"
+            f" (smallest possible: {smallest:.3g}{after_holm}), at least"
+            f" {pairs_needed(comparison.others)} that differ are needed"
+        )
+    p = f"p = {corrected:.3g}{after_holm}"
+    if corrected >= LEVEL or not found.excludes_zero:
+        reason = p if corrected >= LEVEL else f"{p}, but the interval includes 0"
+        unlike = found.p >= LEVEL and _has_width(found) and found.excludes_zero
+        more = ", which leaves out 0: another test could show more" if unlike else ""
+        return f"a difference is not shown by this test ({reason}), nor is that they are equal; {_interval(found)}{more}"
+    return _better(comparison, records, f"by {abs(found.mean):.2f} points on average ({_interval(found)}, {p})")
 
 
-def _line(pairs: Pairs, found: Evidence, corrected: float, tasks: list[str]) -> Line:
-    means = [list(pairs.differences.get(task, {}).values()) for task in tasks]
+def _better(comparison: Comparison, records: Sequence[Record], size: str) -> str:
+    """The verdict for the method with the higher scores, unless it is the one that diverged more often."""
+    pairs = comparison.pairs
+    methods = [(pairs.first, pairs.labels[0]), (pairs.second, pairs.labels[1])]
+    (method, label), (other, other_label) = methods if comparison.evidence.mean > 0 else methods[::-1]
+    runs = [[run for run in records if run.cell[0] == name and run.cell[1] in pairs.runs] for name in (method, other)]
+    diverged, others_diverged = (sum("diverged" in run.marks for run in own) for own in runs)
+    if diverged * len(runs[1]) > others_diverged * len(runs[0]):
+        return (
+            f"no verdict: {label} is ahead {size}, but {diverged} of its {len(runs[0])} runs diverged against"
+            f" {others_diverged} of {len(runs[1])} of {other_label}, and a diverged run has no score to count"
+        )
+    several = len(pairs.differences) > 1
+    where, unknown = ("these tasks", "encoders") if several else ("this task", "tasks, encoders")
+    return f"{label} is better on {where} {size}; nothing is said about other {unknown} or settings"
+
+
+def _both_verdicts(everything: Comparison, sound: Comparison, collapsed: tuple[int, int], records: Sequence[Record]) -> str:
+    """The verdicts with and without pairs that have a collapsed run: one alone would hide what the other shows."""
+    labels = everything.pairs.labels
+    left = f"{counted_noun(sound.evidence.pairs, 'pair')} on {counted_noun(len(sound.pairs.differences), 'task')}"
+    return (
+        f"{collapsed[0]} of {labels[0]}'s and {collapsed[1]} of {labels[1]}'s {everything.evidence.pairs} runs collapsed."
+        f" With them: {verdict(everything, records)}. Without them ({left}): {verdict(sound, records)}"
+    )
+
+
+def _interval(found: Evidence) -> str:
+    if found.interval is None:
+        return "no interval: a task with one pair shows no spread over seeds"
+    if not _has_width(found):
+        return "all differences within a task are equal, so that the interval has no width"
+    return f"95 % interval of the mean difference {_span(found)} points"
+
+
+def _span(found: Evidence) -> str | None:
+    if found.interval is None:
+        return None
+    return f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if _has_width(found) else "no width"
+
+
+def _has_width(found: Evidence) -> bool:
+    return found.interval is not None and found.interval[0] < found.interval[1]
+
+
+def _line(comparison: Comparison, collapsed: tuple[int, int], tasks: list[str]) -> Line:
+    found, differences = comparison.evidence, comparison.pairs.differences
+    means = [list(differences.get(task, {}).values()) for task in tasks]
     cells = [_signed(sum(values) / len(values)) if values else Cell() for values in means]
-    low_high = f"{found.interval[0]:+.2f} to {found.interval[1]:+.2f}" if found.interval else None
-    numbers = [Cell(float(found.pairs)), Cell(found.p), Cell(corrected)]
-    collapsed = Cell(text=f"{pairs.collapsed[0]} / {pairs.collapsed[1]}")
-    label = label_of("methods", pairs.second)
-    return Line(label, (*cells, _signed(found.mean), Cell(text=low_high), *numbers, collapsed), method=pairs.second)
+    numbers = [Cell(found.spread), Cell(text=_span(found)), Cell(float(found.pairs)), Cell(found.p), Cell(comparison.corrected)]
+    return Line(
+        comparison.pairs.labels[1],
+        (*cells, _signed(found.mean), *numbers, Cell(text=f"{collapsed[0]} / {collapsed[1]}")),
+        method=comparison.pairs.second,
+    )
 
 
 def _signed(value: float) -> Cell:
@@ -173,18 +173,28 @@ def _signed(value: float) -> Cell:
 
 
 def _where(pairs: Pairs) -> str:
-    tasks = [label_of("tasks", task) for task in sorted(pairs.differences)]
-    seeds = len({seed for one in pairs.differences.values() for seed in one})
-    return f"on {', '.join(tasks)} ({_counted(len(tasks), 'task')}, {_counted(seeds, 'seed')})"
+    tasks = [label_of("tasks", task) for task in pairs.differences]
+    seeds = len({seed for own in pairs.differences.values() for seed in own})
+    return f"on {', '.join(tasks)} ({counted_noun(len(tasks), 'task')}, {counted_noun(seeds, 'seed')})"
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+def _over_tasks(comparison: Comparison) -> str:
+    """How far the tasks differ from one another, and what follows for tasks like them; empty for one task."""
+    interval = comparison.evidence.over_tasks
+    if interval is None:
+        return ""
+    means = {label_of("tasks", task): sum(own.values()) / len(own) for task, own in comparison.pairs.differences.items()}
+    low, high = min(means, key=lambda task: means[task]), max(means, key=lambda task: means[task])
+    shown = "" if interval[0] * interval[1] > 0 else ": no difference is shown for other tasks"
+    return (
+        f"; the tasks' own differences lie between {means[low]:+.2f} ({low}) and {means[high]:+.2f} ({high}), and if they were"
+        f" a random sample of tasks, the 95 % interval would be {interval[0]:+.2f} to {interval[1]:+.2f} points{shown}"
+    )
 
 
 def _caveats(records: Sequence[Record], score: str | None) -> list[str]:
     """What flatters both sides."""
-    chosen = {score or one.content["report"] for one in records}
-    if chosen <= {"last"} or all(one.content.get("selection") == "holdout" for one in records):
+    chosen = {score or record.content["report"] for record in records}
+    if chosen <= {"last"} or all(record.content.get("selection") == "holdout" for record in records):
         return []
     return ["the epoch was chosen on the split that is reported: scores are a little optimistic; --score last is not"]

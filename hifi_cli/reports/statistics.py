@@ -1,85 +1,132 @@
-"""What paired differences allow to conclude: interval, signed-rank test, correction for several comparisons."""
+"""What paired differences allow to conclude about the mean over tasks: interval, exact test, correction for comparisons.
 
-import warnings
+The first claim is about these tasks and new seeds: tasks are fixed, each with a mean difference of its own, and the seeds
+within a task are the sample. Differences of several tasks are therefore never pooled as if they were repetitions of one
+another. A claim about other tasks like these needs the spread over tasks, however many seeds there are.
+"""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 LEVEL = 0.05
-FEW = 10  # pairs below which a bootstrap interval is too narrow to be taken at its word
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Paired differences, summed up.
+    """The paired differences of two methods.
 
     Attributes:
         pairs: how many.
-        mean: of the differences, in their unit.
-        interval: 95 % bootstrap interval of the mean (BCa); None for fewer than three pairs or equal differences.
-        p: of Wilcoxon's signed-rank test, two-sided; 1 where every difference is zero.
-        smallest_p: that the test can give for so many pairs (zero differences do not count).
+        differing: pairs whose difference is not zero.
+        mean: over tasks, of each task's mean difference over seeds; 0 without a pair.
+        spread: standard deviation of the tasks' mean differences; None for one task.
+        interval: 95 % t-interval of the mean; None where a task has a single pair, which shows no spread over seeds. Its
+            ends are equal where the differences do not vary within any task.
+        over_tasks: the same for tasks that are a sample of tasks: the t-interval of the tasks' means; None for one task.
+        p: of the sign-flip test, two-sided; 1 where every difference is zero.
     """
 
     pairs: int
+    differing: int
     mean: float
+    spread: float | None
     interval: tuple[float, float] | None
+    over_tasks: tuple[float, float] | None
     p: float
-    smallest_p: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval lies on one side of zero; None counts as no objection."""
+        return self.interval is None or self.interval[0] * self.interval[1] > 0
 
 
-def evidence(differences: Sequence[float], *, resamples: int = 9999) -> Evidence:
-    """Sum up paired differences; the same differences give the same result, bit for bit.
+def evidence(differences: Sequence[Sequence[float]], *, resolution: int = 1 << 17) -> Evidence:
+    """Summarise the paired differences of several tasks.
 
-    Raises:
-        ValueError: there are none.
+    Args:
+        differences: of each task, one per seed.
+        resolution: see `sign_flip_p`.
     """
-    if not differences:
-        raise ValueError("no pairs")
-    values = np.asarray(differences, dtype=np.float64)
-    other_than_zero = int(np.count_nonzero(values))
+    tasks = [np.asarray(values, dtype=np.float64).round(9) for values in differences if len(values)]
+    if not tasks:
+        return Evidence(pairs=0, differing=0, mean=0.0, spread=None, interval=None, over_tasks=None, p=1.0)
+    means = np.array([values.mean() for values in tasks])
+    shares = np.concatenate([values / (len(tasks) * len(values)) for values in tasks])  # their sum is the mean
     return Evidence(
-        pairs=len(values),
-        mean=float(values.mean()),
-        interval=_interval(values, resamples),
-        p=_signed_rank(values) if other_than_zero else 1.0,
-        smallest_p=smallest_p(other_than_zero),
+        pairs=len(shares),
+        differing=int(np.count_nonzero(shares)),
+        mean=float(means.mean()),
+        spread=float(means.std(ddof=1)) if len(tasks) > 1 else None,
+        interval=_interval(tasks),
+        over_tasks=_interval([means]),
+        p=sign_flip_p(shares, resolution=resolution),
     )
 
 
-def smallest_p(pairs: int) -> float:
-    """The smallest two-sided p of the signed-rank test: all signs equal, 2 of 2^n cases. Five pairs give 0.0625."""
-    return min(1.0, 2.0 ** (1 - pairs))
+def sign_flip_p(shares: Sequence[float] | Floats, *, resolution: int = 1 << 17) -> float:
+    """Two-sided p of the sum of `shares` among the sums with every pattern of signs, each as likely as any other.
+
+    Exact where the differences are symmetric about zero on every task. Where tasks differ but cancel out, the patterns
+    spread wider than the mean does, and p is too large rather than too small. A zero changes no sum and so does not change p.
+
+    The 2^n patterns are counted by dynamic programming over whole numbers of `1 / resolution` of the sum of magnitudes.
+    Sums that rounding could make equal count as equal, so that p is never too small.
+    """
+    values = np.asarray(shares, dtype=np.float64)
+    magnitude = np.abs(values).sum()
+    if magnitude == 0:
+        return 1.0
+    steps = np.rint(values / magnitude * resolution).astype(np.int64)
+    positive = np.ones(1)  # the probability of each sum of the steps whose sign is +
+    for step in np.sort(np.abs(steps[steps != 0])):
+        larger = np.zeros(len(positive) + step)
+        larger[:-step] = positive
+        larger[step:] += positive
+        positive = larger / 2
+    total = len(positive) - 1
+    reached = abs(int(steps.sum())) - len(steps)  # each of two sums is off by half a step per difference at most
+    return 1.0 if reached <= 0 else min(1.0, 2 * float(positive[: (total - reached) // 2 + 1].sum()))
 
 
-def pairs_needed(comparisons: int = 1, level: float = LEVEL) -> int:
-    """The fewest pairs with which the smallest p, after Holm's correction, is below `level`."""
-    return next(pairs for pairs in range(1, 100) if comparisons * smallest_p(pairs) < level)
+def smallest_p(differing: int) -> float:
+    """The smallest two-sided p of the sign-flip test: all signs equal, 2 of 2^n patterns. Five pairs give 0.0625."""
+    return min(1.0, 2.0 ** (1 - differing))
+
+
+def pairs_needed(others: Sequence[float] = (), level: float = LEVEL) -> int:
+    """The fewest differing pairs whose smallest p is below `level` after Holm's correction.
+
+    Args:
+        others: the p of the other comparisons, as they are.
+    """
+    return next(pairs for pairs in range(1, 100) if holm([smallest_p(pairs), *others])[0] < level)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's step-down correction, in the order given; scipy has Benjamini's only."""
     corrected = [1.0] * len(ps)
     largest = 0.0
-    for rank, index in enumerate(sorted(range(len(ps)), key=lambda one: ps[one])):
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
         largest = max(largest, min(1.0, (len(ps) - rank) * ps[index]))
         corrected[index] = largest
     return corrected
 
 
-def _interval(values: NDArray[np.float64], resamples: int) -> tuple[float, float] | None:
-    if len(values) < 3 or np.ptp(values) < 1e-12:
+def _interval(tasks: Sequence[Floats]) -> tuple[float, float] | None:
+    """The t-interval of the mean over tasks, with Welch and Satterthwaite's degrees of freedom; one task: Student's."""
+    if min(map(len, tasks)) < 2:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a degenerate resample is told by the nan it gives
-        found = stats.bootstrap((values,), np.mean, n_resamples=resamples, method="BCa", rng=np.random.default_rng(0))
-    low, high = map(float, found.confidence_interval)
-    return (low, high) if np.isfinite([low, high]).all() else None
-
-
-def _signed_rank(values: NDArray[np.float64]) -> float:
-    rounded = values.round(9)  # 0.1 + 0.2 and 0.3 are a tie; with few pairs scipy then goes through all signs
-    return float(stats.wilcoxon(rounded).pvalue)
+    mean = float(np.mean([values.mean() for values in tasks]))
+    freedom = np.array([len(values) - 1 for values in tasks])
+    variances = np.array([values.var(ddof=1) / len(values) for values in tasks])  # of each task's mean
+    variances[variances < 1e-15] = 0.0  # what rounding leaves of equal differences
+    if not variances.any():
+        return mean, mean
+    degrees = variances.sum() ** 2 / (variances**2 / freedom).sum()
+    half = float(special.stdtrit(degrees, 1 - LEVEL / 2) * np.sqrt(variances.sum()) / len(tasks))
+    return mean - half, mean + half
