@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from hifi_cli import registry
-from hifi_cli.config import ProtocolSpec, Section, chain
+from hifi_cli.config import Section
 from hifi_cli.errors import UsageError
+from hifi_cli.protocols import protocol_chain
 
 
 def _named(key: str) -> BeforeValidator:
@@ -149,7 +150,7 @@ def shots_of(protocol: str) -> str:
     """The training rows per class that a protocol sets, or `full`; also `full` for one that has no YAML any more."""
     if protocol not in registry.names("protocols") and not registry.is_file(protocol):
         return "full"
-    keys = {key: value for rules in chain("protocols", protocol, ProtocolSpec).values() for key, value in rules.config.items()}
+    keys = {key: value for rules in protocol_chain(protocol).values() for key, value in rules.config.items()}
     return str(keys.get("shots") or "full")
 
 
