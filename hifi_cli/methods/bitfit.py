@@ -3,7 +3,7 @@
 from typing import Literal
 
 from hifi_cli.config import Section
-from hifi_cli.methods.base import Method, head_names, train_only
+from hifi_cli.methods.base import Method, head_names, outside_backbone, train_only
 from hifi_cli.models.encoder import Encoder
 
 
@@ -25,8 +25,7 @@ class BitFit(Method):
     def prepare(self, encoder: Encoder) -> None:
         parameters = [name for name, _ in encoder.model.named_parameters()]
         if self.settings.biases == "all":
-            backbone = f"{encoder.model.base_model_prefix}."
-            outside = [name for name in parameters if not name.startswith(backbone) or name in self.context.fresh]
+            outside = outside_backbone(encoder, self.context.fresh)
             train_only(encoder, [*outside, *(name for name in parameters if "bias" in name)])
         else:
             biases = [name for name in parameters if "bias" in name]

@@ -67,7 +67,7 @@ class DiffPruning(Method):
         """The search and its end.
 
         Attributes:
-            share: of the backbone's weights that may differ in the end.
+            share: of the searched weights that may differ in the end.
             first: share of the steps that the search takes; the text leaves it open.
             gate_start: log alpha at the start.
             gate_learning_rate: of log alpha, in every step.
