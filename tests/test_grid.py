@@ -126,9 +126,35 @@ def test_slots_share_gpus_or_threads(monkeypatch):
     assert [slot.environment for slot in local.slots(None)] == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("4", "6")]
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local.slots(3)] == ["4", "6", "4"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
     cores = len(os.sched_getaffinity(0))
     assert [slot.environment["OMP_NUM_THREADS"] for slot in local.slots(cores)] == ["1"] * cores
     assert local.slots(1)[0].environment["OMP_NUM_THREADS"] == str(cores)
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+def test_threads_that_the_user_set_are_left_as_they_are(name, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for other in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "3")
+    assert [slot.environment for slot in local.slots(2)] == [{}, {}]
+
+
+def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    """A module of the user's own there, called as one of Python's, must not run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    (tmp_path / "statistics.py").write_text("open('imported', 'w').write('')\n")
+    places = Places(tmp_path / "results")
+    (cell, *_) = cells(tasks=["demo-entailment"], methods=["full-ft"])
+    engine = local.LocalEngine(places, 1)
+    monkeypatch.setattr(Job, "words", lambda *_: ["ls", "tables/demo"])
+    assert engine.submit(Job("train", (cell,)), tmp_path / "log").result() == Outcome(0)
+    engine.close()
+    assert "table demo" in (tmp_path / "log").read_text()
+    assert not (tmp_path / "imported").exists()
 
 
 class Scripted:

@@ -9,7 +9,9 @@ import yaml
 from outside import fingerprint, finish, hifi, start, wait_for
 from test_grid import grid_file, runs_of
 
-pytestmark = pytest.mark.slow
+from hifi_cli import registry
+from hifi_cli.grids.parsl import ParslEngine, SiteSpec
+
 LONG = ["batch_size=8", "epochs=150", "heads.k=2", "scoring.samples=12"]
 SITE = {
     "provider": {"kind": "LocalProvider", "init_blocks": 2, "min_blocks": 0, "max_blocks": 2},
@@ -47,8 +49,19 @@ def begun(encoders, data, tmp_path):
     return root, process, command, [fingerprint(path) for path in runs_of(reference)]
 
 
+def test_workers_are_told_to_encrypt_whatever_parsls_default_is():
+    """Tasks come over the network and are executed."""
+    assert {name: registry.load("sites", name)["executor"].get("encrypted") for name in registry.names("sites")} == dict.fromkeys(
+        registry.names("sites"), True
+    )
+    spec = SiteSpec(provider={"kind": "LocalProvider"})
+    assert ParslEngine._executor(spec)["encrypted"] is True
+
+
+@pytest.mark.slow
 def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
     root, process, _, wanted = begun
+    assert list(root.rglob("certificates/**/*.key_secret"))  # CurveZMQ's
     victim, *others = pools(root)
     assert len(others) == 1
     victim.kill()
@@ -58,6 +71,7 @@ def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
     assert [fingerprint(path) for path in runs_of(root)] == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_stopped_grid_gives_its_blocks_back_and_goes_on(begun, everything):
     root, process, command, wanted = begun

@@ -68,8 +68,8 @@ class Job:
         return shlex.join(["hifi", *self.words(places)])
 
     def arguments(self, places: Places) -> list[str]:
-        """What is executed: the same by this interpreter, whatever is on the PATH."""
-        return [sys.executable, "-m", "hifi_cli", *self.words(places)]
+        """What is executed: the same by this interpreter, whatever is on the PATH and in the working directory."""
+        return [sys.executable, "-P", "-m", "hifi_cli", *self.words(places)]
 
 
 def scoring_of(cell: Cell) -> str | None:

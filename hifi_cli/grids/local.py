@@ -14,12 +14,13 @@ from hifi_cli.grids.grid import Outcome
 from hifi_cli.grids.jobs import Job, Places
 
 _MEMORY_PER_PROCESS = 4 << 30  # what a run of a base-size encoder takes; larger ones are given their number by --jobs
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _STOP_SECONDS = 120  # for a checkpoint, before a process is killed
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What one process may use: a GPU, or some threads."""
+    """What one process may use: a GPU, or some threads where the user set none."""
 
     environment: dict[str, str]
 
@@ -34,8 +35,9 @@ def slots(jobs: int | None) -> list[Slot]:
     number = jobs or len(gpus) or max(1, min(cores, _memory() // _MEMORY_PER_PROCESS))
     if gpus:
         return [Slot({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}) for index in range(number)]
-    threads = str(max(1, cores // number))
-    return [Slot({"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}) for _ in range(number)]
+    given = any(os.environ.get(name) for name in THREADS)  # MKL goes by OMP_NUM_THREADS too: one that is set stands for both
+    threads = {} if given else dict.fromkeys(THREADS, str(max(1, cores // number)))
+    return [Slot(threads) for _ in range(number)]
 
 
 def visible_gpus() -> list[str]:

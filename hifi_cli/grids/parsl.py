@@ -14,7 +14,9 @@ from hifi_cli.config import Section, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.grids.grid import Outcome
 from hifi_cli.grids.jobs import Job, Places
+from hifi_cli.grids.local import THREADS
 
+_KEPT = ("PYTHONPATH", *THREADS)  # what the user set here holds on the workers; Parsl's cpu_affinity sets threads of its own
 _STOP_SECONDS = 20
 
 
@@ -65,13 +67,14 @@ class ParslEngine:
     @staticmethod
     def _executor(spec: SiteSpec) -> dict[str, Any]:
         local = spec.provider.get("kind") == "LocalProvider"
-        return {"label": "hifi", **({"address": "127.0.0.1"} if local else {}), **spec.executor}
+        # Encrypted whatever Parsl's own default is: what comes over the network as a task is executed.
+        return {"label": "hifi", "encrypted": True, **({"address": "127.0.0.1"} if local else {}), **spec.executor}
 
     def submit(self, job: Job, log: Path) -> "Future[Outcome]":
         """Queue a job; its future ends with an outcome, whatever became of it."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        path = f"PYTHONPATH={shlex.quote(os.environ['PYTHONPATH'])} " if os.environ.get("PYTHONPATH") else ""
-        words = f"cd {shlex.quote(str(Path.cwd()))} && {path}exec {shlex.join(job.arguments(self.places))}"
+        kept = "".join(f"{name}={shlex.quote(os.environ[name])} " for name in _KEPT if os.environ.get(name))
+        words = f"cd {shlex.quote(str(Path.cwd()))} && {kept}exec {shlex.join(job.arguments(self.places))}"
         output = str(log.resolve())
         submitted = self._app(words, stdout=(output, "a"), stderr=(output, "a"))
         ended: Future[Outcome] = Future()
