@@ -15,6 +15,12 @@ S = TypeVar("S", bound=BaseModel)
 Based = TypeVar("Based", bound="BasedSpec")
 Share = Annotated[float, Field(ge=0, le=1)]
 _ADDED_LATER: dict[str, Any] = {"primary_metric": None}  # keys that stored runs lack, with the value that means what they did
+MOST_SEED = 2**32 - 1  # numpy's bound; torch takes more
+MOST_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
+Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
+_MOST = 10**9  # of anything that is counted: far more than is ever meant, far less than what overflows in a library
+Count = Annotated[int, Field(ge=1, le=_MOST)]
+CountFromZero = Annotated[int, Field(ge=0, le=_MOST)]
 
 
 class Section(BaseModel):
@@ -56,11 +62,11 @@ class ScoringConfig(Section):
         warm_steps: full fine-tuning steps before the forward passes (0: the pretrained encoder, Algorithm 1).
     """
 
-    samples: int = Field(300, ge=1)
+    samples: Count = 300
     xi: float = Field(0.9, gt=0, le=0.999)
-    max_length: int = Field(128, ge=3)
-    seed: int = Field(0, ge=0)
-    warm_steps: int = Field(0, ge=0)
+    max_length: int = Field(128, ge=3, le=_MOST)
+    seed: Seed = 0
+    warm_steps: CountFromZero = 0
 
 
 class HeadsConfig(Section):
@@ -88,10 +94,10 @@ class HeadsConfig(Section):
         "random",
     ] = "pagerank"
     strategy: Literal["layerwise", "midtop", "global"] = "layerwise"
-    k: int = Field(3, ge=1)
+    k: Count = 3
     damping: float = Field(0.85, ge=0, lt=1)
     epsilon: float = Field(1e-6, gt=0)
-    seed: int | None = Field(None, ge=0)
+    seed: Seed | None = None
     given: list[list[int]] | None = None
 
     def choosing(self, run_seed: int) -> dict[str, Any]:
@@ -115,7 +121,7 @@ class HeadConfig(Section):
     """
 
     kind: Literal["pooler", "mlp"] = "pooler"
-    width: int = Field(2048, ge=1)
+    width: int = Field(2048, ge=1, le=1 << 16)
     activation: Literal["none", "relu"] = "none"
     init_std: float = Field(0.005, gt=0)
     one_logit: bool = False
@@ -141,7 +147,7 @@ class TrainingConfig(Section):
     adam_epsilon: float = Field(1e-8, gt=0)
     schedule: Literal["linear", "constant"] = "linear"
     warmup: Share = 0.06
-    hold_steps: int = Field(0, ge=0)
+    hold_steps: CountFromZero = 0
     hold_factor: Share = 0.05
     final_factor: Share = 0.0
     max_grad_norm: float | None = Field(1.0, gt=0)
@@ -182,15 +188,15 @@ class RunConfig(TrainingConfig):
     task: str
     backbone: BackboneConfig
     protocol: str
-    seed: int = Field(1, ge=0)
-    epochs: int = Field(3, ge=1)
-    batch_size: int = Field(32, ge=1)
-    eval_batch_size: int = Field(64, ge=1)
-    accumulation: int = Field(1, ge=1)
-    max_length: int = Field(128, ge=3)
+    seed: Seed = 1
+    epochs: Count = 3
+    batch_size: Count = 32
+    eval_batch_size: Count = 64
+    accumulation: Count = 1
+    max_length: int = Field(128, ge=3, le=_MOST)
     truncation: Literal["longest_first", "only_first", "only_second"] = "longest_first"
     swap_texts: bool = False
-    stride: int = Field(128, ge=0)
+    stride: CountFromZero = 128
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     reuse_frozen: bool = False
@@ -199,9 +205,9 @@ class RunConfig(TrainingConfig):
     holdout: float = Field(0.1, gt=0, lt=1)
     report: Literal["best", "last", "max"] = "best"
     primary_metric: str | None = None
-    shots: int | None = Field(None, ge=1)
-    limit: int | None = Field(None, ge=1)
-    log_every: int = Field(10, ge=1)
+    shots: Count | None = None
+    limit: Count | None = None
+    log_every: Count = 10
     variant: str | None = None
     scoring: ScoringConfig = ScoringConfig()
     heads: HeadsConfig = HeadsConfig()
@@ -283,6 +289,16 @@ def parse(model: type[S], value: Mapping[str, Any], origin: str) -> S:
         return model.model_validate(value)
     except ValidationError as error:
         raise UsageError(f"{origin}: {first_problem(error)}") from None
+
+
+def refuse_too_many(runs: int) -> None:
+    """Refuse a command of more runs than anybody means.
+
+    Raises:
+        UsageError: there are more than `MOST_RUNS`.
+    """
+    if runs > MOST_RUNS:
+        raise UsageError(f"{runs:,} runs; one command has at most {MOST_RUNS:,}: name fewer tasks, methods, seeds or values")
 
 
 def method_spec(name: str) -> MethodSpec:

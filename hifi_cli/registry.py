@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import read_bytes
 
 KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "grids", "sites")
 _MOST_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
@@ -78,8 +79,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         stat = path.stat()
-        if stat.st_size > _MOST_BYTES:
-            raise UsageError(f"{path}: larger than {_MOST_BYTES} bytes, which no configuration is")
         value = copy.deepcopy(_parsed(path, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
@@ -100,7 +99,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 @cache
 def _parsed(path: Path, changed: int, size: int) -> Any:  # noqa: ARG001
     """A file's content as it was at that time: the thousand cells of a grid read the same few files."""
-    return yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    return yaml.safe_load(read_bytes(path, at_most=_MOST_BYTES).decode("utf-8-sig"))
 
 
 def load(kind: str, name: str) -> dict[str, Any]:

@@ -75,6 +75,20 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "whole").path)
 
 
+@pytest.mark.parametrize("form", ["hf", "delta"])
+def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(tiny, hifi, data, small_disk, tmp_path, form):
+    assert tiny("train", "--method", "full-ft").code == 0
+    command = ("export", place(tmp_path, "full-ft"), "--to", small_disk / "out", "--format", form, "--data-dir", data)
+    fill(small_disk, leave=20_000)
+    answer = hifi(*command)
+    assert (answer.code, "No space left on device" in answer.err, "unexpected" in answer.err) == (1, True, False), answer.err
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
+    (small_disk / "ballast").unlink()
+    answer = hifi(*command)
+    assert answer.code == 0, answer.err
+    assert (small_disk / "out" / "README.md").is_file()
+
+
 @pytest.mark.parametrize("damage", [truncate, flip])
 def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage, monkeypatch, caplog):
     config = make("full-ft")

@@ -192,7 +192,10 @@ def write(cell, results_dir, state="done", score=0.5):
     directory = cell.place(results_dir)
     directory.mkdir(parents=True, exist_ok=True)
     content = {
-        "status": state, "config_hash": cell.config.hash, "report": "best", "scores": {"best": score},
+        "status": state, "task": cell.task, "method": cell.method, "backbone": cell.backbone, "protocol": cell.protocol,
+        "seed": cell.seed, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
+        "params": {"trainable": 40, "trainable_backbone": 20, "total": 1000}, "collapsed": False, "limited": False,
+        "config_hash": cell.config.hash, "setting_hash": cell.config.setting_hash,
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
     (directory / "results.json").write_text(json.dumps(sealed(content)))
@@ -204,6 +207,30 @@ def scheduled(tmp_path, script, *, found=None, retries=0):
     scheduler = Scheduler(found, Places(tmp_path), tmp_path / "logs", retries=retries)
     engine = Scripted(scheduler.places, script)
     return scheduler.run(engine, lambda board: None), engine, scheduler
+
+
+def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
+    """As two shards of a grid have that run at the same time."""
+    found = cells(tasks=["demo-entailment"])
+    for part in (found[::2], found[1::2]):
+        scheduled(tmp_path, {}, found=part)
+    names = [sorted(path.name for path in (tmp_path / "logs" / number).iterdir()) for number in ("1", "2")]
+    assert all(one[0].startswith("0001-") for one in names)
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["1", "2"]
+    scheduled(tmp_path, {}, found=found)  # nothing is left to run, nor to log
+    assert len(list((tmp_path / "logs").iterdir())) == 2
+
+
+def test_a_grid_sweeps_what_a_kill_left_in_finished_runs(tmp_path):
+    (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
+    write(cell, tmp_path)
+    checkpoint = cell.place(tmp_path) / "checkpoints" / "last.pt"
+    checkpoint.parent.mkdir()
+    for path in (checkpoint, checkpoint.with_name(".last.pt.x7"), cell.place(tmp_path) / ".metrics.jsonl.x8"):
+        path.write_text("half")
+    scheduled(tmp_path, {}, found=[cell])
+    left = {path.name for path in cell.place(tmp_path).rglob("*") if path.is_file()}
+    assert left <= {"results.json", "config.yaml", ".lock"}
 
 
 def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):

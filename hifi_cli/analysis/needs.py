@@ -8,7 +8,7 @@ from typing import Any
 from hifi_cli.analysis.base import Request
 from hifi_cli.config import RunConfig
 from hifi_cli.errors import MissingError, RunFailed
-from hifi_cli.files import file_digest, read_json
+from hifi_cli.files import file_digest
 from hifi_cli.grids import jobs
 from hifi_cli.grids.cells import Cell, variant
 from hifi_cli.grids.jobs import Places
@@ -42,8 +42,9 @@ class Need:
 
         Raises:
             MissingError: it is not finished.
+            UsageError: it is damaged.
         """
-        return read_json(self.directory.results, what="results.json of a finished run")
+        return self.directory.read_results()
 
     def fingerprint(self) -> list[str]:
         """What tells this run from any other of its configuration."""

@@ -95,6 +95,8 @@ def main() -> None:
             _fail("hifi: interrupted", 130)
         if debug:
             raise
+        if isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error):  # torch's words
+            _fail(f"hifi: not enough memory ({error}): take a smaller backbone, batch, max_length or setting", 1)
         _fail(f"hifi: unexpected {type(error).__name__}: {error} (--debug shows where; please report it)", 1)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -18,7 +18,7 @@ FORMATS = {
 
 def export(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
-    to: Annotated[Path, typer.Option(help="A new directory.")],
+    to: Annotated[Path, typer.Option(help="A new directory.", callback=options.can_be_made)],
     form: Annotated[
         str,
         typer.Option(
@@ -34,6 +34,7 @@ def export(
     debug: options.Debug = False,
 ) -> None:
     """Write the trained model with tokenizer and model card: merged and plain, as a peft adapter, or as backbone and delta."""
+    from hifi_cli.files import atomic_directory
     from hifi_cli.models import export as exports
     from hifi_cli.runs import adapter, card, standalone
     from hifi_cli.runs.directory import RunDirectory
@@ -42,23 +43,26 @@ def export(
 
     if form not in FORMATS:
         raise UsageError(f"--format '{form}'{registry.nearest(form, FORMATS)}: one of {', '.join(FORMATS)} is wanted")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UsageError(f"--to {to} is there already; export into a new directory")
     workspace = Workspace(results_dir, data_dir)
     prepared, _ = reload(run_dir, workspace)
     config = prepared.engine.config
-    if form == "delta":
-        standalone.export(prepared, workspace, RunDirectory(run_dir).delta, to)
-    elif form == "peft":
-        if not adapter.fits(prepared):
-            raise UsageError(
-                f"peft's format holds LoRA runs with Hugging Face's own heads, not this run of {config.method}:"
-                " export with --format hf or delta"
-            )
-        adapter.export(prepared, workspace, to)
-    elif standalone.is_plain(prepared):
-        prepared.method.merge(prepared.encoder)
-        exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, to)
-    else:
+    if form == "peft" and not adapter.fits(prepared):
+        raise UsageError(
+            f"peft's format holds LoRA runs with Hugging Face's own heads, not this run of {config.method}:"
+            " export with --format hf or delta"
+        )
+    if form == "hf" and not standalone.is_plain(prepared):
         what = f"method {config.method} adds modules" if prepared.method.adds_modules else "the run's task head is one"
         raise UsageError(f"{what} that no plain Hugging Face model has: export with --format delta, for hifi_cli.open_model")
-    card.write(prepared, run_dir, form, to)
+    with atomic_directory(to.resolve()) as folder:
+        if form == "delta":
+            standalone.export(prepared, workspace, RunDirectory(run_dir).delta, folder)
+        elif form == "peft":
+            adapter.export(prepared, workspace, folder)
+        else:
+            prepared.method.merge(prepared.encoder)
+            exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, folder)
+        card.write(prepared, run_dir, form, folder, name=to.resolve().name)
     options.logger.info(f"model: {to}")

@@ -21,7 +21,12 @@ def figure(
     seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the figure's own: 1,2,3 or 1-5.")] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
-    out: Annotated[Path | None, typer.Option(help="The picture: .png, .pdf or .svg; default: a PNG beside the CSV.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The picture: .png, .pdf or .svg; default: a PNG beside the CSV.", callback=options.can_be_written
+        ),
+    ] = None,
     train: Annotated[bool, typer.Option("--train", help="Train the runs that are missing.")] = False,
     print_commands: Annotated[bool, typer.Option("--print", help="Print the commands of the missing runs and stop.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.")] = False,

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def grid(
     name: Annotated[str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))],
     overrides: options.Overrides = None,
-    jobs: Annotated[int | None, typer.Option("-j", "--jobs", min=1, help="Processes; default: GPUs, or cores.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("-j", "--jobs", min=1, max=1024, help="Processes; default: GPUs, or cores.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="local, or parsl for many machines.")] = "local",
     site: Annotated[
         str, typer.Option(help="Where Parsl runs: a name or YAML.", autocompletion=options.complete("sites"))

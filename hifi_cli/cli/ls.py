@@ -43,7 +43,10 @@ def ls(
         ),
     ] = None,
     status: Annotated[
-        str | None, typer.Option(help="Of runs: done, diverged, running, failed, unfinished or damaged, with commas.")
+        str | None,
+        typer.Option(
+            help="Of runs: done, diverged, running, failed, unfinished or damaged, with commas.", callback=options.holds_a_name
+        ),
     ] = None,
     results_dir: options.ResultsDir = Path("results"),
     debug: options.Debug = False,

@@ -33,6 +33,31 @@ def _level(level: int) -> Callable[[bool], bool]:
     return set_level
 
 
+def holds_a_name(context: typer.Context, option: typer.CallbackParam, text: str | None) -> str | None:
+    """Refuse a list without a name: `--task ,` must not mean every task, or none."""
+    if text is not None and not names(text) and not context.resilient_parsing:
+        raise UsageError(f"{option.opts[0]} '{text}' holds no name: give one, or several with commas")
+    return text
+
+
+def can_be_written(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before hours are spent on what it is to hold."""
+    if path and path.is_dir():
+        raise UsageError(f"{option.opts[0]} {path}: it is a directory; name a file")
+    return can_be_made(option, path)
+
+
+def can_be_made(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Refuse a path in a place where nothing can be written."""
+    if path:
+        above = next(folder for folder in path.absolute().parents if folder.exists())
+        if not above.is_dir():
+            raise UsageError(f"{option.opts[0]} {path}: {above} is not a directory; name another path")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise UsageError(f"{option.opts[0]} {path}: cannot write in {above}; name another path")
+    return path
+
+
 def complete(kind: str) -> Callable[[str], list[str]]:
     """Completes names of a kind, the last one of a list with commas."""
 
@@ -48,17 +73,29 @@ def complete_among(words: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-Task = Annotated[str | None, typer.Option(help="Task, or several with commas.", autocompletion=complete("tasks"))]
-Method = Annotated[str | None, typer.Option(help="Method, or several with commas.", autocompletion=complete("methods"))]
+Task = Annotated[
+    str | None,
+    typer.Option(help="Task, or several with commas.", autocompletion=complete("tasks"), callback=holds_a_name),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(help="Method, or several with commas.", autocompletion=complete("methods"), callback=holds_a_name),
+]
 Backbone = Annotated[
     str | None, typer.Option(help="Encoder: a name, a local directory or a hub id.", autocompletion=complete("backbones"))
 ]
 Tasks = Annotated[
-    str | None, typer.Option("--tasks", "--task", help="These tasks only, with commas.", autocompletion=complete("tasks"))
+    str | None,
+    typer.Option(
+        "--tasks", "--task", help="These tasks only, with commas.", autocompletion=complete("tasks"), callback=holds_a_name
+    ),
 ]
 Methods = Annotated[
     str | None,
-    typer.Option("--methods", "--method", help="These methods only, with commas.", autocompletion=complete("methods")),
+    typer.Option(
+        "--methods", "--method", help="These methods only, with commas.", autocompletion=complete("methods"),
+        callback=holds_a_name,
+    ),
 ]
 Include = Annotated[str, typer.Option(help="Count runs that are left out by default: limited, unequal.")]
 Exclude = Annotated[str, typer.Option(help="Leave out runs that are counted by default: collapsed.")]
@@ -93,7 +130,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an e
 AutoBatch = Annotated[
     bool, typer.Option("--auto-batch", help="Compute a batch that does not fit in memory in more parts.")
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.", callback=can_be_written)]
 
 
 class Messages(logging.Handler):
@@ -134,6 +171,7 @@ def configurations(
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
+    from hifi_cli.config import refuse_too_many
     from hifi_cli.layers import resolve
     from hifi_cli.protocols import protocol_spec
 
@@ -144,6 +182,8 @@ def configurations(
     if encoder is None:
         raise UsageError(f"protocol {protocol} names no backbone: give --backbone")
     given = [f"{key}={value}" for key, value in (extra or {}).items() if value is not None]
+    numbers = parse_seeds(seeds)
+    refuse_too_many(len(tasks) * len(methods) * len(numbers))
     return [
         resolve(
             task=one_task,
@@ -156,7 +196,7 @@ def configurations(
         )
         for one_task in tasks
         for one_method in methods
-        for seed in parse_seeds(seeds)
+        for seed in numbers
     ]
 
 
@@ -164,13 +204,21 @@ def parse_seeds(text: str) -> list[int]:
     """`1,2,3` or `1-5` as numbers.
 
     Raises:
-        UsageError: anything else.
+        UsageError: anything else, a seed above the highest, or more seeds than a command may have runs.
     """
+    from hifi_cli.config import MOST_RUNS, MOST_SEED
+
     seeds: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UsageError(f"--seeds '{text}': numbers with commas (1,2,3) or a range (1-5) are wanted")
+        first, dash, last = (word.lstrip("0") or word[:1] for word in part.strip().partition("-"))
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UsageError(f"--seeds '{text:.80}': numbers with commas (1,2,3) or a range (1-5) are required")
+        if max(len(first), len(last)) > len(str(MOST_SEED)) or max(int(first), int(last or 0)) > MOST_SEED:
+            raise UsageError(f"--seeds '{text:.80}': the highest seed is {MOST_SEED}")
+        if dash and int(last) < int(first):
+            raise UsageError(f"--seeds '{text:.80}': a range goes from the lower number to the higher (1-5)")
+        if len(seeds) + int(last or first) - int(first) >= MOST_RUNS:
+            raise UsageError(f"--seeds '{text:.80}': one command has at most {MOST_RUNS:,} runs")
         seeds += range(int(first), int(last or first) + 1)
     if len(set(seeds)) != len(seeds):
         raise UsageError(f"--seeds '{text}': a seed stands twice")

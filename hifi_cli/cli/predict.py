@@ -36,7 +36,7 @@ def predict(
     if form not in (None, "tsv", "jsonl"):
         raise UsageError(f"--format {form}: tsv or jsonl is wanted")
     with tempfile.TemporaryDirectory() as folder:
-        path = prediction.spooled(sys.stdin.buffer.read(), Path(folder)) if str(file) == "-" else file
+        path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
         said = prediction.predict(run_dir, path, Workspace(results_dir))
         wanted = form or prediction.form_of(path)
     text = prediction.as_text(said, "jsonl" if wanted == "jsonl" else "tsv")

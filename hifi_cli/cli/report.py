@@ -11,7 +11,10 @@ from hifi_cli.cli import options
 def report(
     tables: Annotated[
         str | None,
-        typer.Option("--tables", "--table", help="Tables by name, with commas; default: all runs there are."),
+        typer.Option(
+            "--tables", "--table", help="Tables by name, with commas; default: all runs there are.",
+            callback=options.holds_a_name,
+        ),
     ] = None,
     published: Annotated[bool, typer.Option("--published", help="The papers' numbers and the difference beside ours.")] = False,
     score: options.Score = None,

@@ -1,12 +1,13 @@
 """The cells of a grid: one run each, with its place in the results directory and its part of a command line."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from hifi_cli import registry
-from hifi_cli.config import RunConfig, method_spec
+from hifi_cli.config import RunConfig, method_spec, refuse_too_many
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.grids.spec import Grid, word
@@ -60,8 +61,10 @@ def cells(grid: Grid, words: Iterable[str] = ()) -> list[Cell]:
         words: `key=value` words of the command line, set for every run.
 
     Raises:
-        UsageError: a name, key or value is wrong.
+        UsageError: a name, key or value is wrong, or there are too many runs.
     """
+    settings = sum(math.prod(map(len, varied.values())) for varied in grid.methods.values())
+    refuse_too_many(len(grid.tasks) * settings * len(grid.seeds))
     found = [
         cell
         for task in grid.tasks
@@ -105,8 +108,9 @@ def shard(found: list[Cell], text: str) -> list[Cell]:
         UsageError: not two such numbers.
     """
     part, slash, number = text.partition("/")
-    if not (slash and part.isdecimal() and number.isdecimal() and 1 <= int(part) <= int(number)):
-        raise UsageError(f"--shard {text}: i/n is wanted, from 1/{number if number.isdecimal() else 'n'} on")
+    is_pair = slash and part.isdecimal() and number.isdecimal() and len(text) < 20  # Python reads no number of 5,000 digits
+    if not (is_pair and 1 <= int(part) <= int(number)):
+        raise UsageError(f"--shard {text:.40}: i/n is required, two numbers with 1 <= i <= n")
     return found[int(part) - 1 :: int(number)]
 
 

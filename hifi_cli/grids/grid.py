@@ -4,15 +4,17 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from hifi_cli.config import RunConfig, parse
+from hifi_cli.files import make_directory
 from hifi_cli.grids import jobs as jobs_of
 from hifi_cli.grids.cells import Cell
 from hifi_cli.grids.jobs import Job, Places
-from hifi_cli.grids.status import State, Status, record_failure, status
+from hifi_cli.grids.status import State, Status, record_failure, status, sweep
 from hifi_cli.registry import read_yaml
 
 LAST_LINES = 12
@@ -95,7 +97,11 @@ class Board:
 
 
 class Scheduler:
-    """Runs what is left of a grid; a finished cell is never repeated."""
+    """Runs what is left of a grid; a finished cell is never repeated.
+
+    Args:
+        logs: where each call of `run` makes a directory of its own, 1, 2, ..., for what its processes print.
+    """
 
     def __init__(self, cells: list[Cell], places: Places, logs: Path, *, retries: int = 0) -> None:
         self.places, self.logs, self.retries = places, logs, retries
@@ -123,6 +129,9 @@ class Scheduler:
     def run(self, engine: Engine, show: Callable[[Board], None]) -> Board:
         """Run every job to its end, repeat what is worth repeating, and tell how every cell stands."""
         self._waiting = [(0.0, job) for job in self.plan(engine.processes)]
+        for cell in self.board.found:
+            sweep(cell.place(self.places.results_dir))
+        self.logs = _next_directory(self.logs) if self._waiting else self.logs
         try:
             while self._waiting or self.board.running:
                 self._start_what_can(engine)
@@ -235,6 +244,16 @@ class Scheduler:
         """Whether a cell's directory holds a run of another configuration."""
         path = cell.place(self.places.results_dir) / "config.yaml"
         return path.is_file() and parse(RunConfig, read_yaml(path), str(path)).hash != cell.config.hash
+
+
+def _next_directory(parent: Path) -> Path:
+    """A new directory, called by the first number that is free: a grid of the same name may run at the same time."""
+    make_directory(parent)
+    while True:
+        number = 1 + max((int(path.name) for path in parent.iterdir() if path.name.isdecimal()), default=0)
+        with suppress(FileExistsError):
+            (parent / str(number)).mkdir()
+            return parent / str(number)
 
 
 def last_lines(log: Path) -> list[str]:

@@ -1,13 +1,12 @@
 """Jobs: command lines that score heads or train some cells in one process, in an order that leaves no worker waiting."""
 
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from hifi_cli.files import digest
+from hifi_cli.files import command_line, digest
 from hifi_cli.grids.cells import Cell, chooses_heads
 
 
@@ -65,7 +64,7 @@ class Job:
 
     def line(self, places: Places) -> str:
         """The plain command line, for people."""
-        return shlex.join(["hifi", *self.words(places)])
+        return command_line(["hifi", *self.words(places)])
 
     def arguments(self, places: Places) -> list[str]:
         """What is executed: the same by this interpreter, whatever is on the PATH and in the working directory."""

@@ -1,13 +1,12 @@
 """A search: the variant of each task and method with the best mean score on its selection split."""
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import UsageError
-from hifi_cli.files import sealed, write_json
+from hifi_cli.files import read_jsonl, sealed, write_json
 from hifi_cli.grids.cells import Cell
 from hifi_cli.grids.status import State, Status
 
@@ -37,7 +36,8 @@ def score(directory: Path, found: Status) -> float | None:
     """A run's score on the split that chooses; None when it diverged.
 
     Raises:
-        UsageError: metrics.jsonl, which holds it for a split cut from train, is damaged.
+        MissingError: metrics.jsonl, which holds it for a split cut from train, is missing.
+        UsageError: it is damaged.
     """
     if found.state is not State.DONE or found.results is None:
         return None
@@ -45,12 +45,12 @@ def score(directory: Path, found: Status) -> float | None:
     if results.get("selection") == "validation" or results["report"] == "max":
         return float(results["scores"][results["report"]])
     path = directory / "metrics.jsonl"
+    lines = read_jsonl(path, what="metrics")
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         epochs = {line["epoch"]: float(line["choosing"]) for line in lines if "epoch" in line}
         return epochs[results["epochs"][results["report"]]]
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"{path} is missing or damaged ({error}); train the run again with --force") from None
+    except (TypeError, ValueError, KeyError) as error:
+        raise UsageError(f"{path} is damaged ({error}); train the run again with --force") from None
 
 
 def store(chosen: list[dict[str, Any]], path: Path, *, grid: str, protocol: str, backbone: str) -> None:

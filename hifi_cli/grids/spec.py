@@ -3,12 +3,10 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from hifi_cli import registry
-from hifi_cli.config import RunConfig, Section, parse, refuse_unknown_keys
+from hifi_cli.config import RunConfig, Section, Seed, parse, refuse_unknown_keys
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import kinds
 from hifi_cli.reports.figures import spec as figures
@@ -37,7 +35,7 @@ class GridSpec(Section):
     backbone: str | None = None
     tasks: list[str] = []
     methods: list[str] | dict[str, Values] = []
-    seeds: list[Annotated[int, Field(ge=0)]] = []
+    seeds: list[Seed] = []
     config: dict[str, Any] = {}
     vary: Values = {}
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import UsageError
-from hifi_cli.files import file_digest, is_locked, read_json, write_json
+from hifi_cli.files import file_digest, is_locked, locked, read_json, write_json
+from hifi_cli.run_files import RunResult, check
 
 FAILURE_SCHEMA = 1
 
@@ -48,6 +49,27 @@ def failure_path(directory: Path) -> Path:
     return directory / "failure.json"
 
 
+def checkpoint_path(directory: Path) -> Path:
+    """Where a run that is not finished keeps its state."""
+    return directory / "checkpoints" / "last.pt"
+
+
+def leftovers(directory: Path) -> list[Path]:
+    """What a killed process left in a run's directory: half-written files, and the checkpoint of a run that is finished."""
+    checkpoint = checkpoint_path(directory)
+    temporary = [path for folder in (directory, checkpoint.parent) for path in folder.glob(".*") if path.name != ".lock"]
+    finished = (directory / "results.json").is_file() and checkpoint.is_file()
+    return [*temporary, *([checkpoint] if finished else [])]
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a killed process left, unless another process is writing there."""
+    if leftovers(directory):
+        with locked(directory / ".lock", wait=False) as had:
+            for path in leftovers(directory) if had else []:
+                path.unlink(missing_ok=True)
+
+
 def record_failure(directory: Path, *, exit_code: int | None, attempts: int, command: str, lines: list[str]) -> None:
     """Record a failed attempt in the run's directory, with the last lines it said."""
     content = {
@@ -72,18 +94,20 @@ def status(directory: Path, *, deltas: bool = False) -> Status:
     if results.is_file():
         try:
             content = read_json(results, what="results.json")
-            state = State(content["status"])
+            check(RunResult, content, results)
             if deltas and delta.is_file() and content.get("delta_sha256") != file_digest(delta):
                 return Status(State.DAMAGED, f"{delta} is not the file the run wrote")
-        except (UsageError, KeyError, ValueError) as error:
-            return Status(State.DAMAGED, str(error) if isinstance(error, UsageError) else f"{results} has no status")
-        return Status(state, str(content.get("reason", "")), content)
+        except UsageError as error:
+            return Status(State.DAMAGED, str(error))
+        return Status(State(content["status"]), str(content.get("reason", "")), content)
     if failure.is_file():
         try:
             content = read_json(failure, what="failure.json")
         except UsageError as error:
             return Status(State.FAILED, str(error))
-        return Status(State.FAILED, (content.get("lines") or [f"exit code {content.get('exit_code')}"])[-1])
+        lines = content.get("lines")
+        last = lines[-1] if lines and isinstance(lines, list) else f"exit code {content.get('exit_code')}"
+        return Status(State.FAILED, str(last))
     return Status(State.UNFINISHED if (directory / "config.yaml").is_file() else State.ABSENT)
 
 

@@ -37,5 +37,5 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, belongs_to  # noqa: SIM118
     except FileNotFoundError:
         raise MissingError(f"no delta at {path}") from None
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged or not a delta ({error}); train the run again with --force") from None

@@ -307,7 +307,7 @@ def _config(backbone: BackboneConfig, source: str, where: dict[str, Any], head: 
 
     try:
         config = AutoConfig.from_pretrained(source, **where)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # transformers takes JSON of any kind
         raise _not_to_be_had(backbone, source, error) from None
     if config.model_type not in FAMILIES:
         raise UsageError(

@@ -15,6 +15,7 @@ from hifi_cli.files import read_json, safe_name
 from hifi_cli.reports import charts, table
 from hifi_cli.reports.records import Record
 from hifi_cli.reports.table import Line, Table
+from hifi_cli.run_files import Manifest, check
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,10 @@ def _series(line: Line, number: int) -> charts.Series | None:
 def _origin(record: Record, out: Path) -> dict[str, Any]:
     """Where a run's numbers come from, as the list shows it."""
     path = record.path / "manifest.json"
-    manifest = read_json(path, what="manifest") if path.is_file() else {}
+    manifest: dict[str, Any] = {}
+    if path.is_file():
+        manifest = read_json(path, what="manifest")
+        check(Manifest, manifest, path)
     git = manifest.get("git") or {}
     commit = str(git.get("commit") or "")[:10]
     return {

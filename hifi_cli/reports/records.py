@@ -1,6 +1,5 @@
 """Finished runs, read from their results.json files."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import UsageError
-from hifi_cli.files import read_json
+from hifi_cli.files import read_json, read_jsonl
+from hifi_cli.run_files import RunResult, check
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ class Record:
         path = self.path / "metrics.jsonl"
         if not path.is_file():
             return {}
+        lines = read_jsonl(path, what="metrics")
         try:
-            lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             return {int(line["epoch"]): float(line[metric]) for line in lines if "epoch" in line and metric in line}
-        except (OSError, ValueError, TypeError) as error:
+        except (ValueError, TypeError) as error:
             raise UsageError(f"{path} is damaged ({error}); train the run again with --force") from None
 
     @property
@@ -126,12 +126,6 @@ class Results:
         }
 
 
-_NEEDED = {
-    "status", "task", "method", "backbone", "protocol", "seed", "primary_metric",
-    "report", "scores", "params", "setting_hash", "collapsed", "limited",
-}  # fmt: skip
-
-
 def read(results_dir: Path) -> Iterator[Record]:
     """Every finished run below a results directory, in the order of their paths.
 
@@ -140,7 +134,5 @@ def read(results_dir: Path) -> Iterator[Record]:
     """
     for path in sorted((results_dir / "runs").glob("*/*/*/*/seed*/results.json")):
         content = read_json(path, what="results.json")
-        missing = _NEEDED - content.keys()
-        if missing:
-            raise UsageError(f"{path} is damaged ('{min(missing)}' is missing); train the run again with --force")
+        check(RunResult, content, path)
         yield Record(path.parent, content)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from hifi_cli import registry
-from hifi_cli.config import Section
+from hifi_cli.config import Section, Seed
 from hifi_cli.errors import UsageError
 from hifi_cli.protocols import protocol_chain
 
@@ -99,7 +99,7 @@ class ScoresSpec(TableSpec):
     """
 
     shots: Annotated[int, Field(ge=1)] | Literal["full"] | None = None
-    seeds: list[int] = []
+    seeds: list[Seed] = []
     average: bool = True
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from hifi_cli.methods.lora import LoRA
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.export import new_directory
 from hifi_cli.runs.run import Prepared
 from hifi_cli.runs.workspace import Workspace
 
@@ -26,9 +25,6 @@ def export(prepared: Prepared, workspace: Workspace, to: Path) -> None:
     """Write adapter and tokenizer so that `PeftModel.from_pretrained(base, to)` gives the run's logits.
 
     The pooler and the classifier, which our LoRA trains and peft would leave frozen, are in it as `modules_to_save`.
-
-    Raises:
-        UsageError: the directory holds something already, or cannot be written.
     """
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 
@@ -52,9 +48,8 @@ def export(prepared: Prepared, workspace: Workspace, to: Path) -> None:
     state = {f"base_model.model.{name.replace('.default.', '.')}": value.detach() for name, value in trained.items()}
     report: Any = set_peft_model_state_dict(model, state)
     assert not report.unexpected_keys, report.unexpected_keys
-    with new_directory(to):
-        model.save_pretrained(to, safe_serialization=True)
-        pretrained.tokenizer.save_pretrained(to)
+    model.save_pretrained(to, safe_serialization=True)
+    pretrained.tokenizer.save_pretrained(to)
 
 
 def _head_modules(encoder: Encoder) -> list[str]:

@@ -1,14 +1,16 @@
 """The model card of an exported run: README.md with the front matter that the Hugging Face hub reads."""
 
 import inspect
-import shlex
+import json
 from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import method_spec
-from hifi_cli.files import read_json, write_text
+from hifi_cli.files import command_line, read_json, write_text
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply
+from hifi_cli.reports.formats.markdown import code, escaped
+from hifi_cli.run_files import Manifest, check
 from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.run import Prepared
 
@@ -22,22 +24,24 @@ _PIPELINES = {  # the hub's name of each kind of task, and the class that opens 
 _LIBRARIES = {"hf": "transformers", "peft": "peft", "delta": "hifi-cli"}
 
 
-def write(prepared: Prepared, run: Path, form: str, to: Path) -> None:
+def write(prepared: Prepared, run: Path, form: str, to: Path, name: str) -> None:
     """Write README.md into an exported directory.
 
     Args:
         run: the finished run's directory.
         form: `hf`, `peft` or `delta`.
+        name: what the directory is called in the end.
     """
-    results = RunDirectory(run).read_results()
-    manifest = read_json(RunDirectory(run).manifest, what="manifest.json")
+    results, path = RunDirectory(run).read_results(), RunDirectory(run).manifest
+    manifest = read_json(path, what="manifest.json")
+    check(Manifest, manifest, path)
     title = f"{results['backbone']} on {results['task']}, {results['method']}"
     parts = [
         f"---\n{_front_matter(prepared, results, form, title)}\n---",
-        f"# {title}",
+        f"# {escaped(title)}",
         _what_it_is(prepared, results),
         f"## Scores\n\n{_scores(prepared, results)}",
-        f"## Use\n\n{_use(prepared, form, to.resolve().name)}",
+        f"## Use\n\n{_use(prepared, form, name)}",
         f"## Training\n\n{_training(prepared, results, manifest)}",
     ]
     write_text(to / "README.md", "\n\n".join(parts) + "\n")
@@ -82,7 +86,7 @@ def _what_it_is(prepared: Prepared, results: dict[str, Any]) -> str:
         f"{params['trainable']:,} of {params['total']:,} parameters were trained ({share:.2%}).",
         *(f"**{text}**" for text in marks),
     ]
-    return "\n".join(lines)
+    return "\n".join(map(escaped, lines))
 
 
 _MARKS = {
@@ -97,16 +101,16 @@ def _scores(prepared: Prepared, results: dict[str, Any]) -> str:
         "holdout": "The epoch was chosen on a part cut from the training data.",
         "few-shot": "The epoch was chosen on as many further training rows as the model was trained on.",
     }
-    rows = [f"| {name} | {100 * value:.2f} |" for name, value in results["metrics"].items()]
+    rows = [f"| {escaped(name)} | {100 * value:.2f} |" for name, value in results["metrics"].items()]
     epochs = results["epochs"]
     kept = "last" if prepared.engine.config.report == "last" else "best"
     note = f"Epoch {epochs[kept]} of {epochs['total']}. {chosen[results['selection']] if kept == 'best' else ''}".rstrip()
-    head = f"| metric | {results['split']}, {results['n_examples']['reported']:,} examples |\n|---|---:|"
+    head = f"| metric | {escaped(results['split'])}, {results['n_examples']['reported']:,} examples |\n|---|---:|"
     return "\n".join([head, *rows, "", note])
 
 
 def _use(prepared: Prepared, form: str, name: str) -> str:
-    task, labels = prepared.task, len(prepared.head.labels)
+    task, labels, here = prepared.task, len(prepared.head.labels), json.dumps(name)
     opener = _PIPELINES[task.kind][1]
     count = f", num_labels={labels}" if labels and task.kind != "multiple-choice" else ""
     if form == "peft":
@@ -114,19 +118,19 @@ def _use(prepared: Prepared, form: str, name: str) -> str:
         lines = [
             "from peft import PeftModel",
             f"from transformers import {opener}",
-            f'base = {opener}.from_pretrained("{base}"{count})',
-            f'model = PeftModel.from_pretrained(base, "{name}")',
+            f"base = {opener}.from_pretrained({json.dumps(base)}{count})",
+            f"model = PeftModel.from_pretrained(base, {here})",
         ]
     elif form == "hf" and _PIPELINES[task.kind][0] == "text-classification":
         text = '{"text": "...", "text_pair": "..."}' if len(task.inputs) > 1 else '"..."'
-        lines = ["from transformers import pipeline", f'pipeline("text-classification", "{name}")({text})']
+        lines = ["from transformers import pipeline", f'pipeline("text-classification", {here})({text})']
     elif form == "hf":
-        lines = [f"from transformers import {opener}", f'model = {opener}.from_pretrained("{name}")']
+        lines = [f"from transformers import {opener}", f"model = {opener}.from_pretrained({here})"]
     else:
-        lines = ["import hifi_cli", f'model, tokenizer = hifi_cli.open_model("{name}")']
+        lines = ["import hifi_cli", f"model, tokenizer = hifi_cli.open_model({here})"]
     text = _python("\n".join(lines))
     if labels > 1 and task.kind == "classification":
-        text += f"\n\nLabels: {', '.join(f'{number} {label}' for number, label in enumerate(task.labels))}."
+        text += f"\n\nLabels: {escaped(', '.join(f'{number} {label}' for number, label in enumerate(task.labels)))}."
     if form == "delta" and not prepared.head.is_own and isinstance(prepared.method, HiFi):
         text += f"\n\n{_without_this_project(opener, count, name)}"
     return text
@@ -142,8 +146,8 @@ def _without_this_project(opener: str, count: str, name: str) -> str:
             _python(
                 f"import json\nimport re\n\nfrom safetensors import safe_open\nfrom transformers import {opener}\n\n\n"
                 f"{source}\n\n"
-                f'model = {opener}.from_pretrained("{name}/backbone"{count})\n'
-                f'apply_delta(model, "{name}/delta.safetensors")'
+                f"model = {opener}.from_pretrained({json.dumps(f'{name}/backbone')}{count})\n"
+                f"apply_delta(model, {json.dumps(f'{name}/delta.safetensors')})"
             ),
         ]
     )
@@ -154,17 +158,17 @@ def _training(prepared: Prepared, results: dict[str, Any], manifest: dict[str, A
     weights = f"{config.backbone.hub or config.backbone.name}, {prepared.identity}"
     origin = "; ".join(f"{split} {text}" for split, text in manifest["data"]["origin"].items())
     versions = manifest["libraries"]
-    lines = [
-        f"- command: `{shlex.join(manifest['command'])}`",
-        f"- seed: {config.seed}; protocol: {config.protocol}",
-        f"- base model: {weights} (commit on the hub, or SHA-256 of the weights file)",
-        f"- data: {origin}",
-        f"- {config.epochs} epochs, batch size {config.batch_size}, learning rate {config.learning_rate:g},"
+    facts = [
+        f"seed: {config.seed}; protocol: {config.protocol}",
+        f"base model: {weights} (commit on the hub, or SHA-256 of the weights file)",
+        f"data: {origin}",
+        f"{config.epochs} epochs, batch size {config.batch_size}, learning rate {config.learning_rate:g},"
         f" weight decay {config.weight_decay:g}, {config.schedule} schedule, {config.max_length} tokens at most",
-        f"- {results['time_s']:.0f} s on {manifest['device']}; hifi {manifest['hifi']}, torch {versions['torch']},"
-        f" transformers {versions['transformers']}",
+        f"{results['time_s']:.0f} s on {manifest['device']}; hifi {manifest['hifi']}, torch {versions.get('torch')},"
+        f" transformers {versions.get('transformers')}",
     ]
-    return "\n".join(lines)
+    lines = [f"command: {code(command_line(manifest['command']))}", *map(escaped, facts)]
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _python(text: str) -> str:

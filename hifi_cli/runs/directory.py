@@ -10,10 +10,11 @@ import yaml
 
 from hifi_cli import registry
 from hifi_cli.config import RunConfig, parse
-from hifi_cli.errors import ConflictError, MissingError
-from hifi_cli.files import make_directory, read_json, write_text
-from hifi_cli.grids.status import failure_path
+from hifi_cli.errors import ConflictError, MissingError, UsageError
+from hifi_cli.files import make_directory, read_json, read_jsonl, write_text
+from hifi_cli.grids.status import checkpoint_path, failure_path, leftovers
 from hifi_cli.registry import read_yaml
+from hifi_cli.run_files import RunResult, check
 
 RESULTS_SCHEMA = 1
 
@@ -60,7 +61,7 @@ class RunDirectory:
 
     @property
     def checkpoint(self) -> Path:
-        return self.path / "checkpoints" / "last.pt"
+        return checkpoint_path(self.path)
 
     @property
     def own(self) -> Path:
@@ -98,8 +99,11 @@ class RunDirectory:
 
         Raises:
             MissingError: the run is not finished.
+            UsageError: it is damaged.
         """
-        return read_json(self.results, what="results.json of a finished run")
+        content = read_json(self.results, what="results.json of a finished run")
+        check(RunResult, content, self.results)
+        return content
 
     def check_is_of(self, config: RunConfig) -> None:
         """Refuse a directory that holds a run of another configuration.
@@ -125,11 +129,9 @@ class RunDirectory:
             )
 
     def sweep(self) -> None:
-        """Remove what a killed process left half-written, under its temporary name."""
-        for folder in (self.path, self.checkpoint.parent):
-            for path in folder.glob(".*"):
-                if path != self.lock:
-                    path.unlink(missing_ok=True)
+        """Remove what a killed process left; see `hifi_cli.grids.status.leftovers`. The caller holds the lock."""
+        for path in leftovers(self.path):
+            path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run."""
@@ -147,10 +149,21 @@ class RunDirectory:
         return path
 
     def read_predictions(self) -> list[dict[str, Any]]:
-        """The stored predictions, in the order of the split's rows."""
-        if not self.predictions.is_file():
-            raise MissingError(f"no predictions at {self.predictions}")
-        return [json.loads(line) for line in self.predictions.read_text(encoding="utf-8").splitlines()]
+        """The stored predictions, in the order of the split's rows; each has `logits`, as many as the others.
+
+        Raises:
+            MissingError: there are none.
+            UsageError: they are damaged.
+        """
+        rows = read_jsonl(self.predictions, what="predictions")
+        for number, row in enumerate(rows, start=1):
+            if not _is_logits(row.get("logits")) or len(row["logits"]) != len(rows[0]["logits"]):
+                raise UsageError(f"{self.predictions} is damaged (line {number}: logits); train the run again with --force")
+        return rows
+
+
+def _is_logits(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(number, int | float) for number in value)
 
 
 def _named(config: RunConfig) -> list[tuple[str, str]]:

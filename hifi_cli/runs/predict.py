@@ -4,13 +4,13 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import make_directory
+from hifi_cli.files import make_directory, read_bytes
 from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import reload
 from hifi_cli.runs.run import prediction_rows
@@ -81,8 +81,15 @@ def as_text(said: Sequence[dict[str, Any]], form: Form) -> str:
     return "".join("\t".join(cells) + "\n" for cells in lines)
 
 
-def spooled(content: bytes, folder: Path) -> Path:
-    """Standard input as a file, so that it is read and complained of as any other."""
+def spooled(stream: BinaryIO, folder: Path) -> Path:
+    """Standard input as a file, so that it is read and complained of as any other.
+
+    Raises:
+        UsageError: it has more bytes than are read of a file.
+    """
+    content = stream.read(readers.MOST_BYTES + 1)
+    if len(content) > readers.MOST_BYTES:
+        raise UsageError(f"standard input is larger than {readers.MOST_BYTES:,} bytes: give it in parts")
     path = make_directory(folder) / "standard-input"
     path.write_bytes(content)
     return path
@@ -90,7 +97,7 @@ def spooled(content: bytes, folder: Path) -> Path:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_bytes(path, at_most=readers.MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -13,7 +13,6 @@ from hifi_cli.methods.base import Context
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.export import new_directory
 from hifi_cli.models.heads import HeadSpec
 from hifi_cli.runs.run import Prepared
 from hifi_cli.runs.workspace import Workspace
@@ -31,19 +30,15 @@ def export(prepared: Prepared, workspace: Workspace, delta: Path, to: Path) -> N
 
     There is no config.json at the top, so that transformers refuses the directory instead of opening the pretrained
     backbone without what training added to it.
-
-    Raises:
-        UsageError: the directory holds something already, or cannot be written.
     """
     config = prepared.engine.config
     pretrained = workspace.pretrained(config)
-    with new_directory(to):
-        Encoder(pretrained.model).base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
-        pretrained.tokenizer.save_pretrained(to / "backbone")
-        shutil.copyfile(delta, to / "delta.safetensors")
-        head = {"kind": prepared.head.kind, "labels": prepared.head.labels, "reads_words": prepared.head.reads_words}
-        content = {"schema": SCHEMA, "head": head, "config": config.model_dump(mode="json"), "fresh": pretrained.fresh}
-        write_json(to / "hifi.json", content)
+    Encoder(pretrained.model).base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
+    pretrained.tokenizer.save_pretrained(to / "backbone")
+    shutil.copyfile(delta, to / "delta.safetensors")
+    head = {"kind": prepared.head.kind, "labels": prepared.head.labels, "reads_words": prepared.head.reads_words}
+    content = {"schema": SCHEMA, "head": head, "config": config.model_dump(mode="json"), "fresh": pretrained.fresh}
+    write_json(to / "hifi.json", content)
 
 
 def open_model(directory: Path | str) -> tuple[nn.Module, Any]:

@@ -12,6 +12,7 @@ from hifi_cli.tasks.spec import Row, TaskSpec
 Columns = dict[str, str]
 Label = int | float | None
 logger = logging.getLogger("hifi")
+_MOST_LETTERS = 1_000_000  # of a text; tokenising takes some hundred bytes of memory for each
 CONNECTIVES = {"cause": "because", "effect": "so"}  # COPA's question, as EH-FT puts it
 
 
@@ -39,6 +40,8 @@ class Reader:
             raise self.wrong(f"{name} is {_short(value)}, not text")
         if not value.strip():
             raise EmptyText(f"{self.record.where}: {name} is empty")
+        if len(value) > _MOST_LETTERS:
+            raise self.wrong(f"{name} has {len(value):,} letters; at most {_MOST_LETTERS:,} are read of a text")
         return value
 
     def number(self, name: str) -> int:

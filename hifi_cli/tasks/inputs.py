@@ -1,13 +1,12 @@
 """From a task's name to its rows, and from rows to tokens."""
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import file_digest, locked
+from hifi_cli.files import atomic_directory, file_digest, locked
 from hifi_cli.tasks import demo, hub, local
 from hifi_cli.tasks.spec import NEEDED, Dataset, Row, Split, TaskSpec
 
@@ -191,7 +190,6 @@ def _generated(results_dir: Path) -> Path:
     directory = results_dir / "data" / f"demo-{file_digest(Path(demo.__file__))[:8]}"
     with locked(results_dir / "data" / ".lock", wait=True):
         if not directory.is_dir():
-            with tempfile.TemporaryDirectory(dir=directory.parent) as temporary:
-                demo.write(Path(temporary) / "demo")
-                (Path(temporary) / "demo").rename(directory)
+            with atomic_directory(directory) as temporary:
+                demo.write(temporary)
     return directory

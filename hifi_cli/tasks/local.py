@@ -1,11 +1,11 @@
 """Rows from files in the official download's layout, read strictly."""
 
-import hashlib
 import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 from hifi_cli.errors import MissingError
+from hifi_cli.files import file_digest
 from hifi_cli.tasks import formats, readers
 from hifi_cli.tasks.readers import Record
 from hifi_cli.tasks.spec import NEEDED, Dataset, LocalFiles, Row, Split, TaskSpec, is_labelled
@@ -30,7 +30,7 @@ def load(spec: TaskSpec, data_dir: Path, *, needed: Iterable[Split] = NEEDED) ->
         path = next((choice for choice in choices if choice.is_file()), None)
         if path:
             splits[split] = _rows(path, spec, labelled=is_labelled(split))
-            fingerprint[split] = hashlib.sha256(path.read_bytes()).hexdigest()
+            fingerprint[split] = file_digest(path)
             origin[split] = str(path)
             warn_of_count(spec, split, len(splits[split]), str(path))
             logger.debug(f"{path}: {len(splits[split])} rows")

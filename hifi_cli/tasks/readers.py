@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import UsageError
+from hifi_cli.files import read_bytes
 from hifi_cli.tasks.spec import LocalFiles
 
 logger = logging.getLogger("hifi")
 Object = dict[str, Any]
+MOST_BYTES = 1 << 31  # of a file, which is read as a whole; the largest of the benchmarks has 70 million
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool
 
 
 def _text(path: Path) -> str:
-    content = path.read_bytes()
+    content = read_bytes(path, at_most=MOST_BYTES)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -132,7 +132,7 @@ def _labels_of_jsonl(path: Path, lines: Sequence[str]) -> Iterator[tuple[str, st
                 raise UsageError(f"{where}: idx {place} is wanted")
             answers = [a for q in value["passage"]["questions"] for a in q["answers"]] if "passage" in value else [value]
             labels = [answer["label"] for answer in answers]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UsageError(f"{where}: not a JSON object with idx and label") from None
         yield from ((where, label) for label in labels)
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from hifi_cli import registry
-from hifi_cli.config import Section, parse
+from hifi_cli.config import Section, Seed, parse
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
@@ -33,7 +33,7 @@ class FigureSpec(Section):
     methods: list[str] = ["hifi-layerwise"]
     backbone: str
     protocol: str = "hifi"
-    seeds: list[int] = [1]
+    seeds: list[Seed] = [1]
     config: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     note: str = ""

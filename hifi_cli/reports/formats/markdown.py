@@ -1,5 +1,7 @@
 """Markdown tables: best bold, second underlined, deviations as subscripts, footnotes and missing runs below."""
 
+import html
+import re
 from collections.abc import Sequence
 
 from hifi_cli.reports.table import Cell, Heading, Table, deviation, line_label, number
@@ -14,11 +16,11 @@ def render(tables: Sequence[Table]) -> str:
 
 def _draw(table: Table) -> str:
     header = [table.corner, *(heading.label for heading in table.headings)]
-    out = [f"{table.title}\n", f"| {' | '.join(map(_escaped, header))} |", f"|---|{'---:|' * len(table.headings)}"]
+    out = [f"{escaped(table.title)}\n", f"| {' | '.join(map(escaped, header))} |", f"|---|{'---:|' * len(table.headings)}"]
     for line in table.lines:
         signed = line.source == "difference"
         cells = [_cell(table, heading, cell, signed=signed) for heading, cell in zip(table.headings, line.cells, strict=True)]
-        label = _escaped(line_label(line).replace("  ", "&nbsp;&nbsp;", 1)) + _mark(table.marks(line.notes))
+        label = escaped(line_label(line)).replace("  ", "&nbsp;&nbsp;", 1) + _mark(table.marks(line.notes))
         out.append(f"| {' | '.join([label, *cells])} |")
     return "\n".join(out) + "\n" + _below(table)
 
@@ -27,13 +29,13 @@ def _cell(table: Table, heading: Heading, cell: Cell, *, signed: bool) -> str:
     before, after = STYLES.get(cell.place or 0, ("", ""))
     spread = deviation(heading, cell)
     subscript = f"<sub>±{spread}</sub>" if spread else ""
-    return f"{before}{number(heading, cell, signed=signed)}{after}{subscript}{_mark(table.marks(cell.notes))}"
+    return f"{before}{escaped(number(heading, cell, signed=signed))}{after}{subscript}{_mark(table.marks(cell.notes))}"
 
 
 def _below(table: Table) -> str:
-    lines = [f"- <sup>{mark}</sup> {text}" for text, mark in table.footnotes.items()]
-    lines += [f"- note: {text}" for text in table.notes]
-    lines += [f"- missing: `{one.command}`" for one in table.missing]
+    lines = [f"- <sup>{mark}</sup> {escaped(text)}" for text, mark in table.footnotes.items()]
+    lines += [f"- note: {escaped(text)}" for text in table.notes]
+    lines += [f"- missing: {code(one.command)}" for one in table.missing]
     return "\n" + "".join(f"{line}\n" for line in lines) if lines else ""
 
 
@@ -41,5 +43,14 @@ def _mark(marks: str) -> str:
     return f"<sup>{marks}</sup>" if marks else ""
 
 
-def _escaped(text: str) -> str:
-    return text.replace("|", r"\|")
+def escaped(text: str) -> str:
+    """`text` on one line, without HTML and without a table's column marks."""
+    return html.escape(" ".join(text.splitlines()), quote=False).replace("|", r"\|")
+
+
+def code(text: str) -> str:
+    """`text` on one line as code; the backticks around it are more than stand together in it."""
+    line = " ".join(text.splitlines())
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    fence, space = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{space}{line}{space}{fence}"

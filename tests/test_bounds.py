@@ -1,0 +1,262 @@
+"""Bad input that is large, endless, deep or of the wrong type: one line that names it, a documented exit code, little memory."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import yaml
+from outside import environment, place
+from synthetic import write_run
+
+from hifi_cli.files import sealed
+
+ROOM = 3 << 30  # bytes of address space; Python, torch and a tiny run take less than 2
+
+
+def said(answer, code):
+    """The one line of a refusal."""
+    assert answer.code == code, (answer.code, answer.err)
+    (line,) = [line for line in answer.err.splitlines() if line.startswith("hifi: ")]
+    assert "unexpected" not in line, line
+    assert len(line) < 1000
+    return line
+
+
+def bounded(*words, cwd):
+    """A command in a process with little memory, which must end in time: a line and an exit code."""
+    command = [sys.executable, "-m", "hifi_cli", *map(str, words)]
+    ended = subprocess.run(
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM)),
+    )  # fmt: skip
+    assert "unexpected" not in ended.stderr and "Traceback" not in ended.stderr, ended.stderr[-500:]
+    return ended.returncode, ended.stderr
+
+
+TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-base", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("words", "bound"),
+    [
+        (("--seeds", "1-999999999"), "at most 10,000 runs"),
+        (("--seeds", "1-10001"), "at most 10,000 runs"),
+        (("--seeds", "1-5000,6000-11001"), "at most 10,000 runs"),
+        (("--task", "rte,cola", "--method", "full-ft,bitfit", "--seeds", "1-3000"), "12,000 runs; one command has at most 10,000"),
+        (("--seeds", "1" + "0" * 30), "the highest seed is 4294967295"),
+        (("--seeds", "1-4294967296"), "the highest seed is 4294967295"),
+        (("--seeds", "9" * 5000), "the highest seed is 4294967295"),
+        (("--seeds", "5-3"), "from the lower number to the higher"),
+        (("-c", "/dev/zero"), "/dev/zero is not a regular file"),
+        (("-c", "pipe"), "pipe is not a regular file"),
+        (("-c", "."), ". is not a regular file"),
+        (("-c", "large.yaml"), "large.yaml is larger than 1,048,576 bytes"),
+        (("scoring.seed=1" + "0" * 30,), "scoring.seed: Input should be less than or equal to 4294967295"),
+        (("max_length=1" + "0" * 30,), "max_length: Input should be less than or equal to 1000000000"),
+        (("head.width=1" + "0" * 9,), "head.width: Input should be less than or equal to 65536"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_too_much_is_refused_with_its_bound(hifi, tmp_path, words, bound):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large.yaml").write_text(" " * (1 << 20) + "\n")
+    assert bound in said(hifi(*TRAIN, *words), 2)
+
+
+def test_endless_input_is_refused_in_little_memory(tmp_path):
+    for words in (("--seeds", "1-999999999"), ("-c", "/dev/zero")):
+        assert bounded(*TRAIN, *words, cwd=tmp_path)[0] == 2
+    assert bounded("select", "--scores", "/dev/zero", "--backbone", "bert-base", cwd=tmp_path)[0] == 2
+
+
+def test_the_runs_of_a_grid_are_counted_before_they_are_made(hifi, tmp_path):
+    values = list(range(1, 101))
+    content = {"protocol": "hifi", "backbone": "bert-base", "tasks": ["rte"], "methods": ["full-ft"]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**content, "vary": dict.fromkeys(("epochs", "batch_size", "log_every"), values)}))
+    assert "1,000,000 runs; one command has at most 10,000" in said(hifi("grid", "mine.yaml", "--print"), 2)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**content, "seeds": [10**30]}))
+    assert "seeds.0: Input should be less than or equal to 4294967295" in said(hifi("grid", "mine.yaml", "--print"), 2)
+    assert "--shard" in said(hifi("grid", "demo", "--print", "--shard", f"1/{'9' * 5000}"), 2)
+    assert hifi("grid", "demo", "--print", "-j", "1000000000").code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "--task", ",", "--method", "full-ft", "--backbone", "bert-base", "--dry-run"),
+        ("train", "--task", "rte", "--method", " , ", "--backbone", "bert-base", "--dry-run"),
+        ("grid", "demo", "--tasks", ",", "--print"),
+        ("grid", "demo", "--method", ",", "--print"),
+        ("table", "--tasks", ","),
+        ("report", "--tables", ","),
+        ("figure", "hifi-4", "--task", ","),
+        ("ls", "runs", "--status", ","),
+    ],
+    ids=" ".join,
+)
+def test_a_list_without_a_name_is_an_error(hifi, words):
+    line = said(hifi(*words), 2)
+    option = words[[word.strip() for word in words].index(",") - 1]
+    assert "holds no name" in line
+    assert option.removesuffix("s") in line
+
+
+def test_a_text_of_100_megabytes_is_refused(tiny, tmp_path):
+    """By its length, before it is tokenised."""
+    assert tiny("train", "--method", "full-ft").code == 0
+    with (tmp_path / "long.tsv").open("w") as file:
+        file.write("sentence1\tsentence2\nthe dog\t" + "the dog " * (100 << 17) + "\n")
+    code, err = bounded("predict", place(tmp_path, "full-ft"), "long.tsv", cwd=tmp_path)
+    assert code == 2, err
+    assert "long.tsv, line 2: sentence2 has 104,857,600 letters; at most 1,000,000 are read of a text" in err
+    os.mkfifo(tmp_path / "pipe.tsv")
+    assert "not a regular file" in bounded("predict", place(tmp_path, "full-ft"), "pipe.tsv", cwd=tmp_path)[1]
+    assert "not a regular file" in bounded("predict", place(tmp_path, "full-ft"), "/dev/zero", cwd=tmp_path)[1]
+
+
+def test_a_module_that_no_memory_holds_is_told(tiny, monkeypatch):
+    """In torch's own words; the real allocation is left out: a machine may overcommit."""
+    from hifi_cli.methods.adapter import Adapter
+
+    words = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 128 bytes."
+
+    def fail(*_, **__):
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(Adapter, "prepare", fail)
+    assert "not enough memory" in said(tiny("train", "--method", "adapter"), 1)
+
+
+def change(path, **changes):
+    """An edited JSON file whose checksum fits."""
+    content = json.loads(path.read_text())
+    content.pop("checksum", None)
+    path.write_text(json.dumps(sealed({**content, **changes})))
+
+
+SCORES = {"last": 0.5, "best": 0.5, "max": 0.5}
+WRONG_RESULTS = [
+    {"scores": {**SCORES, "best": float("nan")}},
+    {"scores": {**SCORES, "best": float("inf")}},
+    {"scores": {**SCORES, "best": "0.5"}},
+    {"scores": {"best": 0.5}},
+    {"scores": [0.5]},
+    {"scores": None},
+    {"metrics": {"accuracy": "high"}},
+    {"params": {"trainable": 1, "trainable_backbone": 1, "total": 0}},
+    {"params": "many"},
+    {"epochs": "three"},
+    {"epochs": {"total": None}},
+    {"seed": "one"},
+    {"seed": True},
+    {"method": None},
+    {"task": ["rte"]},
+    {"report": "first"},
+    {"status": "finished"},
+    {"collapsed": "no"},
+    {"data": "mine"},
+    {"time_s": "long"},
+]
+
+
+@pytest.mark.parametrize("changes", WRONG_RESULTS, ids=lambda changes: str(changes)[:60])
+def test_results_of_wrong_types_are_named(hifi, tmp_path, changes):
+    for method in ("full-ft", "bitfit"):
+        run = write_run(tmp_path / "results", method, "rte", 1, 0.5)
+        (run / "config.yaml").touch()
+    change(run / "results.json", **changes)
+    (key,) = changes
+    for command in (("table",), ("report",), ("compare", "full-ft", "bitfit")):
+        line = said(hifi(*command), 2)
+        assert str(run.relative_to(tmp_path) / "results.json") in line
+        assert "is damaged (" in line
+        assert key in line
+    answer = hifi("ls", "runs")
+    assert answer.code == 0, answer.err
+    assert [line.split()[0] for line in answer.out.splitlines()] == ["damaged", "done"]
+
+
+DEEP = "[" * 200_000
+
+
+@pytest.mark.parametrize("content", [DEEP, '{"a":' * 200_000, "9" * 5000, '{"seed": ' + "9" * 5000 + "}", "[]", "\xff"], ids=lambda text: text[:12])
+def test_files_that_are_no_json_are_named(hifi, tmp_path, content):
+    run = write_run(tmp_path / "results", "full-ft", "rte", 1, 0.5)
+    (run / "config.yaml").touch()
+    for name, commands in (("manifest.json", [("report",)]), ("results.json", [("table",), ("report",)])):
+        (run / name).write_text(content, encoding="latin-1")
+        for command in commands:
+            assert f"{name} is not a" in said(hifi(*command), 2)
+    assert hifi("ls", "runs").out.startswith("damaged")
+    (tmp_path / "scores.json").write_text(content, encoding="latin-1")
+    assert "scores.json" in said(hifi("select", "--scores", "scores.json", "--backbone", "bert-base"), 2)
+
+
+MANIFEST = {
+    "command": ["hifi", "train"], "hifi": "1", "libraries": {"torch": "2"}, "device": "cpu", "data": {"origin": {"train": "x"}},
+    "git": None,
+}  # fmt: skip
+WRONG_MANIFESTS = [{"git": "x"}, {"libraries": [1]}, {"libraries": None}, {"data": "x"}, {"data": {"origin": ["x"]}}, {"command": "hifi"}, {"device": 1}]
+
+
+@pytest.mark.parametrize("changes", WRONG_MANIFESTS, ids=str)
+def test_manifests_of_wrong_types_are_named(hifi, tmp_path, changes):
+    run = write_run(tmp_path / "results", "full-ft", "rte", 1, 0.5)
+    (run / "manifest.json").write_text(json.dumps(sealed(MANIFEST)))
+    assert hifi("report").code == 0
+    change(run / "manifest.json", **changes)
+    assert f"manifest.json is damaged ({next(iter(changes))}" in said(hifi("report"), 2)
+    (run / "manifest.json").write_text("{}")
+    assert "manifest.json is damaged ('command' is missing)" in said(hifi("report"), 2)
+
+
+def test_a_damaged_manifest_predictions_and_metrics_of_a_run_are_named(tiny, hifi, data, tmp_path):
+    assert tiny("train", "--method", "full-ft").code == 0
+    run = place(tmp_path, "full-ft")
+    kept = (run / "predictions.jsonl").read_bytes()
+    lines = kept.splitlines(keepends=True)
+    damaged = {
+        kept[: len(lines[0]) + 20]: "line 2",
+        lines[0] + DEEP.encode(): "line 2",
+        b"[1]\n": "line 1: no JSON object",
+        lines[0] + b'{"logits": "x"}\n': "line 2: logits",
+        lines[0] + b'{"logits": [1.0]}\n': "line 2: logits",
+        lines[0] + b'{"logits": [null, 1.0]}\n': "line 2: logits",
+        b"\xff": "damaged",
+        lines[0]: "does not hold the predictions of this split",
+        b"": "does not hold the predictions of this split",
+    }
+    for content, why in damaged.items():
+        (run / "predictions.jsonl").write_bytes(content)
+        line = said(hifi("eval", run, "--data-dir", data), 2)
+        assert "predictions.jsonl" in line and why in line
+    (run / "predictions.jsonl").unlink()
+    assert "predictions.jsonl" in said(hifi("eval", run, "--data-dir", data), 3)
+    (run / "predictions.jsonl").write_bytes(kept)
+    change(run / "manifest.json", data="x")
+    assert "manifest.json is damaged (data" in said(hifi("export", run, "--to", "out", "--data-dir", data), 2)
+    assert not (tmp_path / "out").exists()
+
+
+def test_metadata_of_a_delta_may_not_be_deep(tmp_path):
+    from safetensors.numpy import save_file
+
+    from hifi_cli.errors import UsageError
+    from hifi_cli.models import delta
+
+    save_file({}, tmp_path / "delta.safetensors", metadata={"hifi": DEEP})
+    with pytest.raises(UsageError, match="not a delta"):
+        delta.load(tmp_path / "delta.safetensors")
+
+
+@pytest.mark.parametrize("content", [DEEP, "[]", "[1", "null", '{"model_type": 3}'], ids=lambda text: text[:12])
+def test_a_backbone_whose_configuration_is_none_is_named(hifi, encoders, data, tmp_path, content):
+    import shutil
+
+    shutil.copytree(encoders["bert"], tmp_path / "mine")
+    (tmp_path / "mine" / "config.json").write_text(content)
+    line = said(hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "mine", "--data-dir", data), 3)
+    assert "mine" in line

@@ -1,0 +1,175 @@
+"""Results that others share: read-only directories, permissions, what killed processes left, and --out where nothing can be written."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+from conftest import QUICK
+from outside import environment, place
+
+from hifi_cli.files import atomic_directory, atomic_path, is_locked, locked, write_text
+
+
+@pytest.fixture
+def run(tiny, tmp_path):
+    """A finished run of full-ft."""
+    answer = tiny("train", "--method", "full-ft")
+    assert answer.code == 0, answer.err
+    return place(tmp_path, "full-ft").relative_to(tmp_path)
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    """Makes a directory read-only; root needs a mount for that."""
+    frozen = []
+
+    def freeze(path):
+        if os.geteuid():
+            for part in (path, *path.rglob("*")):
+                part.chmod(part.stat().st_mode & ~0o222)
+        elif subprocess.run(["mount", "--bind", path, path], capture_output=True).returncode:
+            pytest.skip("root without the right to mount")
+        else:
+            subprocess.run(["mount", "-o", "remount,ro,bind", path], check=True)
+        frozen.append(path)
+
+    yield freeze
+    for path in frozen:
+        if os.geteuid():
+            for part in (path, *path.rglob("*")):
+                part.chmod(part.stat().st_mode | 0o200)
+        else:
+            subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_read_only_results_are_listed_and_a_grid_prints_what_is_left(run, hifi, encoders, data, read_only, tmp_path):
+    content = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft", "bitfit"]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    read_only(tmp_path / "results")
+    with pytest.raises(OSError, match=r"Read-only|Permission denied"):
+        (tmp_path / "results" / "x").write_text("")
+    answer = hifi("ls", "runs")
+    assert answer.code == 0, answer.err
+    assert answer.out.split()[0] == "done"
+    answer = hifi("grid", "mine.yaml", "--print", *QUICK)
+    assert answer.code == 0, answer.err
+    assert "--method bitfit" in answer.out
+
+
+def test_a_run_under_way_is_seen_where_its_lock_can_only_be_read(read_only, tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    with locked(folder / ".lock", wait=False) as had:
+        assert had
+        assert is_locked(folder / ".lock")
+    assert not is_locked(folder / ".lock")
+    read_only(folder)
+    assert not is_locked(folder / ".lock")
+    assert not is_locked(folder / "none")
+
+
+def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
+    before = os.umask(0o027)
+    try:
+        answer = hifi("export", run, "--to", "out", "--data-dir", data)
+        hifi("train", "--protocol", "demo", "--task", "demo-entailment", "--method", "full-ft", "--limit", "8", "epochs=1", "--results-dir", "demo")
+    finally:
+        os.umask(before)
+    assert answer.code == 0, answer.err
+    for path in (tmp_path / "out", *(tmp_path / "out").rglob("*"), *(tmp_path / "demo").rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
+
+
+LEFTOVER = """
+import os, signal
+from pathlib import Path
+from hifi_cli.files import {function}
+with {function}(Path({path!r})) as temporary:
+    ({file}).write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("function", "file"), [("atomic_path", "temporary"), ("atomic_directory", "temporary / 'part'")])
+def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path, function, file):
+    path = tmp_path / "out"
+    code = LEFTOVER.format(function=function, path=str(path), file=file)
+    assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == -signal.SIGKILL
+    (leftover,) = tmp_path.iterdir()
+    assert leftover.name.startswith(".out.")
+    (tmp_path / ".out.of-somebody-else").write_text("")
+    with atomic_path(path) as living:
+        living.write_text("mine")
+        write_text(path, "the other's")  # as another process would, at the same time
+    assert path.read_text() == "mine"
+    assert sorted(one.name for one in tmp_path.iterdir()) == [".out.of-somebody-else", "out"]
+
+
+def test_a_directory_is_whole_or_absent(tmp_path):
+    with pytest.raises(ZeroDivisionError), atomic_directory(tmp_path / "out") as folder:
+        (folder / "part").write_text("half")
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+    with atomic_directory(tmp_path / "out") as folder:
+        (folder / "part").write_text("whole")
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["out", "out/part"]
+
+
+def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path):
+    checkpoint = tmp_path / run / "checkpoints" / "last.pt"
+    checkpoint.parent.mkdir(exist_ok=True)
+    checkpoint.write_text("of the moment before results.json was there")
+    answer = tiny("train", "--method", "full-ft")
+    assert "finished before" in answer.err
+    assert not checkpoint.exists()
+
+
+def test_a_killed_export_leaves_nothing_in_the_way(run, hifi, data, tmp_path):
+    code = (
+        "import os, sys; from hifi_cli.runs import card; from hifi_cli.cli.app import main;"
+        "card.write = lambda *_, **__: os.kill(os.getpid(), 9); main()"
+    )
+    command = ["export", str(run), "--to", "out", "--data-dir", str(data)]
+    killed = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, env=environment(), capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "out").exists()
+    answer = hifi(*command)
+    assert answer.code == 0, answer.err
+    assert {"config.json", "model.safetensors", "README.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out.")]
+
+
+def test_an_out_where_nothing_can_be_written_is_told_by_its_option_before_anything_is_done(run, hifi, encoders, data, tmp_path):
+    (tmp_path / "file").write_text("")
+    commands = [
+        ("table",),
+        ("report",),
+        ("compare", "full-ft", "bitfit"),
+        ("predict", run, "file"),
+        ("figure", "hifi-4"),
+        ("score", "--task", "rte"),
+    ]
+    for command in commands:
+        for out in ("file/below.png", "."):
+            answer = hifi(*command, "--out", out)
+            assert answer.code == 2, (command, answer.err)
+            assert answer.err.startswith(f"hifi: --out {out}: "), answer.err
+            assert "--results-dir" not in answer.err
+    answer = hifi("export", run, "--to", "file/out", "--data-dir", data)
+    assert (answer.code, answer.err.startswith("hifi: --to file/out: ")) == (2, True), answer.err
+    answer = hifi("export", run, "--to", ".", "--data-dir", data)
+    assert (answer.code, "--to . is there already" in answer.err) == (2, True)
+
+
+def test_a_lock_of_another_kind_than_flock_would_not_be_seen(tmp_path):
+    """`is_locked` reads the lock that `locked` takes: both are the kernel's flock."""
+    path = tmp_path / ".lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert is_locked(path)
+        with locked(path, wait=False) as had:
+            assert not had
