@@ -1,12 +1,12 @@
 """Which runs of a cell belong in one mean, and why the others do not."""
 
-import shlex
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hifi_cli import registry
+from hifi_cli.files import command_line
 from hifi_cli.reports.records import Record
 from hifi_cli.reports.table import Cell, Missing, Sample
 
@@ -107,7 +107,7 @@ def _command(
     named = {"methods": [method], "tasks": tasks, "protocols": [protocol]}
     unknown = [f"{kind[:-1]} {name}" for kind, names in named.items() for name in names if name not in registry.names(kind)]
     remark = f"  # not there yet: {', '.join(unknown)}" if unknown else ""
-    return shlex.join(["hifi", "train", *words]) + remark
+    return command_line(["hifi", "train", *words]) + remark
 
 
 def _refused(record: Record, counted: Collection[str]) -> str | None:

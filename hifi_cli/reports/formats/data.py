@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hifi_cli.reports.table import Cell, Line, Table
+from hifi_cli.reports.table import DASH, Cell, Line, Table
 
 
 def as_csv(tables: Sequence[Table]) -> str:
@@ -22,14 +22,28 @@ def _csv(table: Table) -> str:
     for heading, several in zip(table.headings, full, strict=True):
         label = f"{heading.label} %" if heading.decimals is None else heading.label
         names += [f"{label} mean", f"{label} std", f"{label} seeds"] if several else [label]
-    writer.writerow(["method", "source", *names])
+    writer.writerow(map(_harmless, ["method", "source", *names]))
     for line in table.lines:
         values: list[Any] = []
         for cell, several in zip(line.cells, full, strict=True):
             value = cell.text if cell.mean is None else cell.mean
             values += [value, cell.deviation, len(cell.samples) if line.source == "runs" else None] if several else [value]
-        writer.writerow([line.label, line.source, *values])
+        writer.writerow(map(_harmless, [line.label, line.source, *values]))
     return stream.getvalue()
+
+
+def _harmless(value: Any) -> Any:
+    """A text on one line, after an apostrophe where a spreadsheet would compute it as a formula; numbers as they are."""
+    if not isinstance(value, str):
+        return value
+    text = " ".join(value.split())
+    if not text.startswith(("=", "+", "-", "@")) or text == DASH:
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def as_json(tables: Sequence[Table]) -> str:

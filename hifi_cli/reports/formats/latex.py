@@ -20,7 +20,7 @@ _HEAD = r"""\documentclass{article}
 
 def render(tables: Sequence[Table]) -> str:
     """The whole document; missing runs stand in comments at its head."""
-    comments = [f"% missing: {one.command}" for table in tables for one in table.missing]
+    comments = [_comment(f"missing: {one.command}") for table in tables for one in table.missing]
     return "\n".join([*comments, _HEAD + "\n".join(map(_environment, tables)), r"\end{document}"]) + "\n"
 
 
@@ -43,8 +43,14 @@ def _environment(table: Table) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` with every character that LaTeX reads as a command made harmless."""
-    return re.sub("[" + re.escape("".join(_SPECIAL)) + "]", lambda found: _SPECIAL[found.group()], text)
+    """`text` on one line, with every character that LaTeX reads as a command made harmless."""
+    line = " ".join(text.splitlines())  # an empty line would be a paragraph, which no caption can hold
+    return re.sub("[" + re.escape("".join(_SPECIAL)) + "]", lambda found: _SPECIAL[found.group()], line)
+
+
+def _comment(text: str) -> str:
+    """A comment, in which every line of the text begins as one: a path may hold a line break."""
+    return "\n".join(f"% {line}" for line in text.splitlines())
 
 
 def _cell(table: Table, heading: Heading, cell: Cell, *, signed: bool) -> str:

@@ -1,0 +1,95 @@
+"""What a printed table or a card is opened with must not run what a name or a path holds: LaTeX, spreadsheets, browsers, shells."""
+
+import csv
+import io
+import re
+import subprocess
+
+import pytest
+from markdown_it import MarkdownIt
+
+from hifi_cli.files import command_line
+from hifi_cli.reports.formats import FORMATS
+from hifi_cli.reports.formats import data as data_formats
+from hifi_cli.reports.table import Cell, Heading, Line, Missing, Table
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.directory import RunDirectory
+
+HTML = "<img src=x onerror=alert(1)>"
+BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]
+
+
+def table(text="", command="", cell=None):
+    """A table with a text wherever a text may stand."""
+    headings = [Heading(f"column {text}"), Heading("setting", None)]
+    cells = (cell or Cell(51.25, 1.5, notes=(f"footnote {text}",)), Cell(text=f"value {text}"))
+    lines = [Line(f"label {text}", cells), Line(f"label {text}", (Cell(50.0), Cell(text="-")), source="published")]
+    return Table(f"title {text}", headings, lines, corner=f"corner {text}", notes=[f"note {text}"], missing=[Missing("m", ("t",), (1,), command)])
+
+
+@pytest.mark.parametrize("newline", BREAKS)
+def test_no_line_break_gets_out_of_a_comment_or_into_a_caption(newline):
+    command = f"hifi train --results-dir 'a{newline}\\input{{/etc/passwd}}{newline}{newline}b'"
+    lines = re.split("[\n\r\x0b\x0c\x85\u2028]", FORMATS["tex"]([table(f"x{newline}{newline}y", command)]))
+    at = lines.index(r"\documentclass{article}")
+    assert all(line.startswith("%") for line in lines[:at])
+    assert not any("/etc/passwd" in line for line in lines[at:])
+    (caption,) = [line for line in lines if line.startswith(r"\caption{")]
+    assert caption.endswith("y}")
+
+
+def test_markdown_holds_no_html_of_a_name():
+    text = FORMATS["md"]([table(f"{HTML} | & \n\n<script>", f"hifi train --results-dir '`{HTML}`'")])
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    assert "<img" not in html
+    assert "<script" not in html
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in re.findall("<tr>(.*?)</tr>", html, re.DOTALL)]
+    assert [len(row) for row in rows] == [3, 3, 3]
+    assert "column &lt;img src=x onerror=alert(1)&gt; | &amp;" in rows[0][1]
+    assert f"<code>hifi train --results-dir '`{HTML.replace('<', '&lt;').replace('>', '&gt;')}`'</code>" in html
+
+
+FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "+1+1", "-1+1", "@SUM(A1)", "\t=1+1", "\r=1+1", "\n=1+1", " =1+1", "-A1", "+nan("]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_no_cell_of_a_csv_is_a_formula(text):
+    found = Table(text, [Heading(text), Heading("setting")], [Line(text, (Cell(-51.25), Cell(text=text)))])
+    rows = list(csv.reader(io.StringIO(data_formats.as_csv([found]), newline="")))
+    said = f"'{text.strip()}"
+    assert rows == [["method", "source", said, "setting"], [said, "runs", "-51.25", said]]
+
+
+def test_numbers_in_a_csv_stay_numbers():
+    texts = ["-1.5", "+3", "1e-4", "-", "a=b", "3 of 5"]
+    found = Table("", [Heading(f"h{at}") for at, _ in enumerate(texts)], [Line("x", tuple(Cell(text=text) for text in texts))])
+    _, row = csv.reader(io.StringIO(data_formats.as_csv([found])))
+    assert row[2:] == texts
+    number = Table("", [Heading("h")], [Line("x", (Cell(-0.5, 0.25),), source="difference")])
+    _, row = csv.reader(io.StringIO(data_formats.as_csv([number])))
+    assert [float(value) for value in row[2:4]] == [-0.5, 0.25]
+
+
+@pytest.mark.parametrize("word", ["a b", "a\nb", "it's\n\\n", "\x1b[2J", "é\u2028ü", "", "$HOME `ls`", "\udcff\n"])
+def test_a_command_is_one_line_from_which_bash_reads_the_same_words(word):
+    line = command_line(["printf", "%s", word])
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
+    said = subprocess.run(["bash", "-c", line], capture_output=True, check=True).stdout
+    assert said == word.encode("utf-8", "surrogateescape")
+
+
+def test_a_card_holds_no_html_of_a_name(make, workspace, hifi, data, tmp_path):
+    config = make("full-ft", "epochs=1").model_copy(update={"variant": None})
+    config = config.model_copy(update={"backbone": config.backbone.model_copy(update={"name": f"tiny {HTML}"})})
+    runs.run(config, workspace)
+    run = RunDirectory.of(config, workspace.results_dir).path
+    to = tmp_path / 'a"); import os; ("'
+    assert hifi("export", run, "--to", to, "--data-dir", data).code == 0
+    _, _, card = (to / "README.md").read_text().split("---\n", 2)
+    html = MarkdownIt("commonmark").enable("table").render(card)
+    assert "<img" not in html
+    assert f"tiny {HTML}".replace("<", "&lt;").replace(">", "&gt;") in html
+    snippet = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
+    compiled = compile(snippet, "card", "exec")
+    assert 'a"); import os; ("' in compiled.co_consts
