@@ -1,0 +1,162 @@
+"""Grids in processes of their own: the slots they share, whole grids, stops and kills."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import QUICK
+from outside import fingerprint, finish, flip, hifi, kill_group, start, wait_for, whole
+
+from hifi_cli import registry
+from hifi_cli.grids import cells as cells_of
+from hifi_cli.grids import local, spec
+from hifi_cli.grids.grid import Outcome
+from hifi_cli.grids.jobs import Job, Places
+
+
+def cells(**changes):
+    return cells_of.cells(spec.fill(spec.narrowed(spec.load("demo"), changes), "demo"), ())
+
+
+def test_slots_share_gpus_or_threads(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert [slot.environment for slot in local.slots(None)] == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("4", "6")]
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local.slots(3)] == ["4", "6", "4"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    cores = len(os.sched_getaffinity(0))
+    assert [slot.environment["OMP_NUM_THREADS"] for slot in local.slots(cores)] == ["1"] * cores
+    assert local.slots(1)[0].environment["OMP_NUM_THREADS"] == str(cores)
+
+
+@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+def test_threads_that_the_user_set_are_left_as_they_are(name, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for other in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "3")
+    assert [slot.environment for slot in local.slots(2)] == [{}, {}]
+
+
+def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    """A module of the user's own there, called as one of Python's, must not run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    (tmp_path / "statistics.py").write_text("open('imported', 'w').write('')\n")
+    places = Places(tmp_path / "results")
+    (cell, *_) = cells(tasks=["demo-entailment"], methods=["full-ft"])
+    engine = local.LocalEngine(places, 1)
+    monkeypatch.setattr(Job, "words", lambda *_: ["ls", "tables/demo"])
+    assert engine.submit(Job("train", (cell,)), tmp_path / "log").result() == Outcome(0)
+    engine.close()
+    assert "table demo" in (tmp_path / "log").read_text()
+    assert not (tmp_path / "imported").exists()
+
+
+def grid_file(root, encoders, **content):
+    base = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte", "cola"]}
+    path = root / "mine.yaml"
+    path.write_text(yaml.safe_dump({**base, **content}))
+    return path.name
+
+
+def runs_of(root):
+    return sorted(path.parent for path in (root / "results/runs").rglob("results.json"))
+
+
+def test_a_grid_from_begin_to_end(encoders, data, tmp_path):
+    """With a cell that fails (top-k wants three layers, there are two), a second call, and damage in between."""
+    name = grid_file(tmp_path, encoders, methods=["top-k", "bitfit"], tasks=["rte"])
+    command = ["grid", name, "--data-dir", data, "--jobs", "2", *QUICK]
+    code, said = hifi(*command, cwd=tmp_path)
+    assert code == 1, said
+    assert "1 of 2 done, 1 failed" in said
+    assert "failed: rte/top-k/seed1: hifi: " in said
+    assert "repeat it: hifi train --task rte" in said
+    assert [path.parent.name for path in runs_of(tmp_path)] == ["bitfit"]
+    failure = whole(tmp_path / "results/runs/hifi/tiny-bert/rte/top-k/seed1/failure.json")
+    assert "layers" in failure["lines"][-1]
+    before = {path: fingerprint(path) for path in runs_of(tmp_path)}
+    flip(runs_of(tmp_path)[0] / "delta.safetensors")
+    code, said = hifi(*command, "--methods", "bitfit", cwd=tmp_path)
+    assert code == 0, said
+    assert {path: fingerprint(path) for path in runs_of(tmp_path)} == before
+    listed = hifi("ls", "runs", "--status", "failed,done", cwd=tmp_path)[1]
+    done, failed = (line.split() for line in listed.splitlines())
+    assert (done[0], failed[0]) == ("done", "failed")
+    assert float(done[1]) > 0 and re.fullmatch(r"0:\d\d:\d\d", done[2])  # its score and its time
+
+
+@pytest.mark.slow
+def test_a_stopped_grid_goes_on(encoders, data, tmp_path):
+    long = ["batch_size=8", "epochs=60"]
+    name = grid_file(tmp_path, encoders, methods=["full-ft", "bitfit"], tasks=["rte"])
+    process = start("grid", name, "--data-dir", data, "--jobs", "1", *long, cwd=tmp_path)
+    wait_for(lambda: list((tmp_path / "results").rglob("metrics.jsonl")))
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    code, said = finish(process)
+    assert code == 143, said
+    assert len(list((tmp_path / "results").rglob("last.pt"))) == 1
+    listed = hifi("ls", "runs", cwd=tmp_path)[1]
+    assert "unfinished" in listed
+    assert "running" not in listed
+    code, said = hifi("grid", name, "--data-dir", data, "--jobs", "2", *long, cwd=tmp_path)
+    assert code == 0, said
+
+
+def test_a_task_of_a_users_own_trains(encoders, data, tmp_path, hifi):
+    (tmp_path / "mine.yaml").write_text((registry.configs_directory() / "tasks" / "rte.yaml").read_text())
+    answer = hifi("train", "--task", "mine.yaml", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", data, *QUICK)
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "results/runs/hifi/tiny-bert/mine/bitfit/seed1/results.json").is_file()
+
+
+@pytest.mark.slow
+def test_30_kills_of_a_grid(encoders, data, tmp_path):
+    """The whole of it, as a node that dies, or the grid alone, whose processes then go on under another one."""
+    import random
+
+    long = ["batch_size=8", "epochs=60", "heads.k=2", "scoring.samples=12"]
+    reference, rng, killed = tmp_path / "reference", random.Random(0), 0
+    reference.mkdir()
+    content = {"methods": ["hifi-layerwise", "full-ft"], "seeds": [1, 2]}
+    code, said = hifi("grid", grid_file(reference, encoders, **content), "--data-dir", data, "--jobs", "2", *long, cwd=reference)
+    assert code == 0, said
+    wanted = [fingerprint(path) for path in runs_of(reference)]
+    assert len(wanted) == 8
+    root = tmp_path
+    while killed < 30:
+        root = tmp_path / f"after-{killed}"
+        root.mkdir()
+        name = grid_file(root, encoders, **content)
+        command = ["grid", name, "--data-dir", data, "--jobs", "2", *long]
+        while killed < 30:
+            process = start(*command, cwd=root)
+            time.sleep(rng.uniform(2, 9))
+            if process.poll() is not None:
+                process.stdout.close()
+                break
+            if killed % 3:
+                kill_tree(process.pid)
+            kill_group(process)
+            killed += 1
+            for path in (root / "results").rglob("*.json"):
+                assert whole(path) is not None, path
+        code, said = finish(start(*command, cwd=root), timeout=300)
+        assert code == 0, said
+        assert [fingerprint(path) for path in runs_of(root)] == wanted
+    print(f"\n{killed} kills of a grid survived")
+
+
+def kill_tree(pid):
+    """Every process below one, as when a node dies."""
+    import psutil
+
+    for child in psutil.Process(pid).children(recursive=True):
+        child.kill()
