@@ -47,7 +47,8 @@ def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch
     """A module of the user's own there, called as one of Python's, must not run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
-    (tmp_path / "statistics.py").write_text("open('imported', 'w').write('')\n")
+    for name in ("statistics", "difflib"):  # the second is imported by every command
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w').write('')\n")
     places = Places(tmp_path / "results")
     (cell, *_) = cells(tasks=["demo-entailment"], methods=["full-ft"])
     engine = local.LocalEngine(places, 1)
