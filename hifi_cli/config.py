@@ -217,19 +217,17 @@ class RunConfig(TrainingConfig):
     @property
     def hash(self) -> str:
         """What tells this configuration from any other; where the backbone and the run lie is not part of it."""
-        return digest(self._decisive())
+        return content_hash(self.model_dump(mode="json"))
 
     @property
     def setting_hash(self) -> str:
         """The same without the seed: what runs share that may stand in one mean."""
-        return digest(self._decisive(without=frozenset({"seed"})))
+        return content_hash(self.model_dump(mode="json", exclude={"seed"}))
 
     @property
     def place(self) -> PurePath:
-        """Where a results directory keeps the run: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
-        task = f"{self.task}-{self.shots}-shot" if self.shots else self.task  # both may be run by one protocol
-        parts = (self.protocol, self.backbone.name, task, self.method, *([self.variant] if self.variant else []))
-        return PurePath("runs", *map(safe_name, parts), f"seed{self.seed}")
+        """Where a results directory keeps the run."""
+        return content_place(self.model_dump(mode="json"))
 
     @property
     def heads_vary_with_seed(self) -> bool:
@@ -240,12 +238,22 @@ class RunConfig(TrainingConfig):
             return self.heads.seed is None
         return self.scoring.warm_steps > 0 or (self.selection == "holdout" and not self.shots)
 
-    def _decisive(self, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-        content = self.model_dump(mode="json", exclude={"variant", *without})
-        content["backbone"] = self.backbone.name
-        if self.heads.rank != "random":  # its seed draws nothing, so it tells no runs apart
-            content["heads"]["seed"] = 0
-        return {key: value for key, value in content.items() if key not in _ADDED_LATER or value != _ADDED_LATER[key]}
+
+def content_hash(content: Mapping[str, Any]) -> str:
+    """`RunConfig.hash` of a configuration as config.yaml holds it, also one written before the latest keys were added."""
+    decisive = {key: value for key, value in content.items() if key != "variant"}
+    decisive["backbone"] = content["backbone"]["name"]
+    if content["heads"]["rank"] != "random":  # its seed draws nothing, so it tells no runs apart
+        decisive["heads"] = {**content["heads"], "seed": 0}
+    return digest({key: value for key, value in decisive.items() if key not in _ADDED_LATER or value != _ADDED_LATER[key]})
+
+
+def content_place(content: Mapping[str, Any]) -> PurePath:
+    """`RunConfig.place` of such a configuration: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
+    shots, variant = content.get("shots"), content.get("variant")
+    task = f"{content['task']}-{shots}-shot" if shots else content["task"]  # both may be run by one protocol
+    parts = (content["protocol"], content["backbone"]["name"], task, content["method"], *([variant] if variant else []))
+    return PurePath("runs", *map(safe_name, parts), f"seed{content['seed']}")
 
 
 class BasedSpec(Section):

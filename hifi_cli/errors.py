@@ -19,6 +19,10 @@ class UsageError(HifiError):
     exit_code = 2
 
 
+class SchemaError(UsageError):
+    """A stored file whose layout this version does not know; it must not be replaced as a damaged one may be."""
+
+
 class MissingError(HifiError):
     """Something the command needs is not there: data, weights, scores, a run."""
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.errors import MissingError, RunFailed, UsageError
+from hifi_cli.errors import MissingError, RunFailed, SchemaError, UsageError
 
 _CHECKSUM = "checksum"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -248,6 +248,34 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
             raise UsageError(f"{path} is damaged (line {number}: no JSON object); train the run again with --force")
         rows.append(row)
     return rows
+
+
+def read_sealed(path: Path, *, what: str, schema: int) -> dict[str, Any]:
+    """Read a JSON object that was stored `sealed`, with the number of its layout under `schema`.
+
+    Raises:
+        MissingError: there is no such file.
+        UsageError: it is damaged or has no checksum.
+        SchemaError: its layout is another.
+    """
+    value = read_json(path, what=what)
+    if _CHECKSUM not in value:
+        raise UsageError(f"{path} is not a {what} file (it has no checksum); delete it and make it again")
+    check_schema(value, schema, path)
+    return value
+
+
+def check_schema(value: dict[str, Any], schema: int, path: Path) -> None:
+    """Refuse a stored file of another layout.
+
+    Raises:
+        SchemaError: its `schema` is missing or another one.
+    """
+    if value.get("schema") != schema:
+        raise SchemaError(
+            f"{path} has schema {value.get('schema')}, this version of hifi reads schema {schema}:"
+            " use the version of hifi that wrote it, or delete it and make it again"
+        )
 
 
 def digest(value: Any, length: int = 16) -> str:

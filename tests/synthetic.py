@@ -1,31 +1,48 @@
 """Finished runs written by hand, for tests of what is printed about them."""
 
+import hashlib
 import json
+import re
 from pathlib import Path
 
-from hifi_cli.files import digest
+import yaml
+
+from hifi_cli.files import digest, sealed
 from hifi_cli.reports.published import PublishedTable
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 
 
+def store(directory, config, content):
+    """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
+    decisive = {**{key: value for key, value in config.items() if key != "variant"}, "backbone": config["backbone"]["name"]}
+    if config["heads"]["rank"] != "random":
+        decisive["heads"] = {**config["heads"], "seed": 0}  # draws nothing
+    decisive = {key: value for key, value in decisive.items() if (key, value) != ("primary_metric", None)}  # a key added later
+    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    content = {"schema": 1, **content, "config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    (directory / "results.json").write_text(json.dumps(sealed(content)))
+
+
 def write_run(results_dir, method, task, seed, score, *, protocol="hifi", backbone="bert-large", epochs=3, last=None, top=None, metrics=None, curve=None, setting="a", shots=None, **changes):
-    """A results.json with `score` (a share of 1) at the best epoch; `curve` becomes metrics.jsonl."""
+    """A finished run with `score` (a share of 1) at the best epoch; `curve` becomes metrics.jsonl."""
     place = f"{task}-{shots}-shot" if shots else task
-    folder = Path(results_dir) / "runs" / protocol / backbone / place / method / f"seed{seed}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(results_dir) / "runs" / protocol / backbone / place / re.sub(r"[^\w.-]+", "--", method).strip(".-") / f"seed{seed}"
     primary = changes.pop("primary_metric", PRIMARY.get(task, "accuracy"))
     content = {
-        "schema": 1, "status": "done", "task": task, "method": method, "backbone": backbone, "protocol": protocol, "seed": seed,
+        "status": "done", "task": task, "method": method, "backbone": backbone, "protocol": protocol, "seed": seed,
         "split": "validation", "selection": "few-shot" if shots else "validation", "shots": shots, "report": "best", "primary_metric": primary,
         "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "total": 1000},
-        "config_hash": digest([method, task, seed, setting, shots]), "setting_hash": digest([method, task, setting, epochs, shots]),
+        "setting_hash": digest([method, task, setting, epochs, shots]),
         "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "limited": False, "collapsed": False,
         "scores": {"last": score if last is None else last, "best": score, "max": score if top is None else top},
         "epochs": {"total": epochs, "last": epochs, "best": 2, "max": 2},
         "metrics": {primary: score, **(metrics or {})},
     }  # fmt: skip
-    (folder / "results.json").write_text(json.dumps({**content, **changes}))
+    names = {"protocol": protocol, "backbone": {"name": backbone}, "task": task, "method": method, "seed": seed, "shots": shots}
+    store(folder, {**names, "heads": {"rank": "random"}, "setting": setting}, {**content, **changes})
     if curve:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curve))
     return folder

@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from hifi_cli import registry
+from hifi_cli.files import sealed
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 
@@ -152,7 +153,7 @@ def test_bad_data_leave_nothing_behind(tiny, hifi, encoders, tmp_path):
 
 def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     def given(content):
-        Path("heads.json").write_text(json.dumps(content))
+        Path("heads.json").write_text(json.dumps(sealed({"schema": 1, **content})))
         return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
 
     assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})

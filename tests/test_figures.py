@@ -124,11 +124,14 @@ def test_a_csv_without_or_with_another_companion_is_refused(hifi, tmp_path):
     assert hifi("figure", path).code == 3
     path.write_text("a,b\n1,2\n")
     assert hifi("figure", path).code == 3
-    content = {"drawing": "damping", "description": "d", "source": "", "tasks": {"rte": "RTE"}, "backbone": "b", "protocol": "p", "notes": []}
+    content = {"schema": 1, "drawing": "damping", "description": "d", "source": "", "tasks": {"rte": "RTE"}, "backbone": "b", "protocol": "p", "notes": []}
     path.with_suffix(".json").write_text(json.dumps(content))
     answer = hifi("figure", path)
     assert answer.code == 2
     assert "do not hold this figure" in answer.err
+    path.with_suffix(".json").write_text(json.dumps({**content, "schema": 2}))
+    answer = hifi("figure", path)
+    assert (answer.code, "has schema 2" in answer.err) == (2, True)
 
 
 def test_the_colour_map_and_lines_differ_in_grey():

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 from outside import truncate, whole
+from synthetic import store
 
 from hifi_cli import registry
 from hifi_cli.errors import HifiError, UsageError
-from hifi_cli.files import sealed
 from hifi_cli.grids import cells as cells_of
 from hifi_cli.grids import jobs, search, spec, view
 from hifi_cli.grids.grid import Board, Outcome, Scheduler
@@ -148,16 +148,15 @@ class Scripted:
 
 
 def write(cell, results_dir, state="done", score=0.5):
-    directory = cell.place(results_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory, config = cell.place(results_dir), cell.config.model_dump(mode="json")
     content = {
-        "status": state, "task": cell.task, "method": cell.method, "backbone": cell.backbone, "protocol": cell.protocol,
-        "seed": cell.seed, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
+        **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
+        "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
         "params": {"trainable": 40, "trainable_backbone": 20, "total": 1000}, "collapsed": False, "limited": False,
-        "config_hash": cell.config.hash, "setting_hash": cell.config.setting_hash,
+        "setting_hash": cell.config.setting_hash,
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
-    (directory / "results.json").write_text(json.dumps(sealed(content)))
+    store(directory, config, content)
     return status(directory)
 
 

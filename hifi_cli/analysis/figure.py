@@ -19,7 +19,6 @@ from hifi_cli.reports.figures.spec import FigureSpec
 from hifi_cli.runs import provenance
 from hifi_cli.runs.workspace import Workspace
 
-SCHEMA = 1
 _ORIGIN = ("hifi", "git", "python", "libraries", "device")  # not the command: figures are passed on, its paths are not
 logger = logging.getLogger("hifi")
 
@@ -64,7 +63,7 @@ def make(kind: ModuleType, asked: Request, path: Path, *, force: bool = False) -
         supply(needs(kind, asked), asked)
         inputs = _inputs(kind, asked)
         before = read_json(beside, what="figure's companion") if path.is_file() and beside.is_file() else {}
-        fits = (before.get("schema"), before.get("inputs_hash")) == (SCHEMA, digest(inputs))
+        fits = (before.get("schema"), before.get("inputs_hash")) == (specs.COMPANION_SCHEMA, digest(inputs))
         if fits and not force:
             logger.info(f"numbers: {path} (computed before)")
             now = {**before, **_words(asked, before["found"])}
@@ -75,7 +74,7 @@ def make(kind: ModuleType, asked: Request, path: Path, *, force: bool = False) -
                 pd.DataFrame(points.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
             made_by = {key: value for key, value in provenance.describe().items() if key in _ORIGIN}
             origin = {"inputs_hash": digest(inputs), "inputs": inputs, "provenance": made_by}
-            now = {"schema": SCHEMA, **_words(asked, points.notes), **origin}
+            now = {"schema": specs.COMPANION_SCHEMA, **_words(asked, points.notes), **origin}
             logger.info(f"numbers: {path}")
         if now != before:
             write_json(beside, now)

@@ -38,12 +38,7 @@ class Need:
         return self.directory.results.is_file() and self.results()["config_hash"] == self.config.hash
 
     def results(self) -> dict[str, Any]:
-        """Its results.json.
-
-        Raises:
-            MissingError: it is not finished.
-            UsageError: it is damaged.
-        """
+        """Its results.json; see `hifi_cli.results.read`."""
         return self.directory.read_results()
 
     def fingerprint(self) -> list[str]:

@@ -6,9 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.errors import UsageError
-from hifi_cli.files import file_digest, is_locked, locked, read_json, write_json
-from hifi_cli.run_files import RunResult, check
+from hifi_cli import results
+from hifi_cli.errors import SchemaError, UsageError
+from hifi_cli.files import file_digest, is_locked, locked, read_sealed, sealed, write_json
 
 FAILURE_SCHEMA = 1
 
@@ -79,7 +79,7 @@ def record_failure(directory: Path, *, exit_code: int | None, attempts: int, com
         "command": command,
         "lines": lines,
     }
-    write_json(failure_path(directory), content)
+    write_json(failure_path(directory), sealed(content))
 
 
 def status(directory: Path, *, deltas: bool = False) -> Status:
@@ -87,22 +87,26 @@ def status(directory: Path, *, deltas: bool = False) -> Status:
 
     Args:
         deltas: compare the delta of a finished run with its checksum; a missing one is no damage (big files stay out of git).
+
+    Raises:
+        SchemaError: the run was stored by a version with another layout; it is not damaged, and must not be replaced.
     """
-    results, delta, failure = directory / "results.json", directory / "delta.safetensors", failure_path(directory)
+    delta, failure = directory / "delta.safetensors", failure_path(directory)
     if is_locked(directory / ".lock"):
         return Status(State.RUNNING)
-    if results.is_file():
+    if results.path_in(directory).is_file():
         try:
-            content = read_json(results, what="results.json")
-            check(RunResult, content, results)
+            content = results.read(directory)
             if deltas and delta.is_file() and content.get("delta_sha256") != file_digest(delta):
                 return Status(State.DAMAGED, f"{delta} is not the file the run wrote")
+        except SchemaError:
+            raise
         except UsageError as error:
             return Status(State.DAMAGED, str(error))
         return Status(State(content["status"]), str(content.get("reason", "")), content)
     if failure.is_file():
         try:
-            content = read_json(failure, what="failure.json")
+            content = read_sealed(failure, what="failure.json", schema=FAILURE_SCHEMA)
         except UsageError as error:
             return Status(State.FAILED, str(error))
         lines = content.get("lines")
@@ -112,7 +116,13 @@ def status(directory: Path, *, deltas: bool = False) -> Status:
 
 
 def statuses(results_dir: Path) -> Iterator[tuple[Path, Status]]:
-    """Every run below a results directory, in the order of their paths."""
+    """Every run below a results directory, in the order of their paths; a finished one away from its place is damaged."""
     runs = results_dir / "runs"
     for directory in sorted({path.parent for name in ("config.yaml", "failure.json") for path in runs.rglob(name)}):
-        yield directory, status(directory)
+        found = status(directory)
+        try:
+            if found.is_finished:
+                results.check_place(directory, results_dir)
+        except UsageError as error:
+            found = Status(State.DAMAGED, str(error))
+        yield directory, found

@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_path
+from hifi_cli.files import atomic_path, check_schema
 
+SCHEMA = 1
 _KEY = "hifi"
 
 
@@ -19,7 +20,7 @@ def save(path: Path, tensors: dict[str, Tensor], belongs_to: dict[str, Any]) -> 
     # One metadata key only: safetensors writes several in random order, and equal runs must give equal files.
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, metadata={_KEY: json.dumps(belongs_to)})
+        save_file(contiguous, temporary, metadata={_KEY: json.dumps({"schema": SCHEMA, **belongs_to})})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -28,12 +29,14 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         MissingError: no such file.
         UsageError: it is damaged or not a delta of this project.
+        SchemaError: it was written by a version with another layout.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             belongs_to = json.loads((file.metadata() or {})[_KEY])
+            check_schema(belongs_to, SCHEMA, path)
             return {name: file.get_tensor(name) for name in file.keys()}, belongs_to  # noqa: SIM118
     except FileNotFoundError:
         raise MissingError(f"no delta at {path}") from None

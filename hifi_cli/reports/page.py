@@ -10,12 +10,12 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hifi_cli import results
 from hifi_cli.errors import UsageError
-from hifi_cli.files import read_json, safe_name
+from hifi_cli.files import safe_name
 from hifi_cli.reports import charts, table
 from hifi_cli.reports.records import Record
 from hifi_cli.reports.table import Line, Table
-from hifi_cli.run_files import Manifest, check
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def heatmaps(results_dir: Path) -> list[Picture]:
     """
     drawn = []
     for path in sorted((results_dir / "heads").glob("*/*/*.json")):
-        content = read_json(path, what="heads")
+        content = results.read_heads(path)
         try:
             title = f"{content['backbone']}, {content['task']}: {content['rank']}, {content['strategy']}, k={content['k']}"
             drawn.append(Picture(title, charts.heads(content["values"], content["heads"])))
@@ -107,11 +107,7 @@ def _series(line: Line, number: int) -> charts.Series | None:
 
 def _origin(record: Record, out: Path) -> dict[str, Any]:
     """Where a run's numbers come from, as the list shows it."""
-    path = record.path / "manifest.json"
-    manifest: dict[str, Any] = {}
-    if path.is_file():
-        manifest = read_json(path, what="manifest")
-        check(Manifest, manifest, path)
+    manifest = results.read_manifest(record.path) if results.manifest_path_in(record.path).is_file() else {}
     git = manifest.get("git") or {}
     commit = str(git.get("commit") or "")[:10]
     return {
@@ -119,7 +115,7 @@ def _origin(record: Record, out: Path) -> dict[str, Any]:
         "content": record.content,
         "shots": "" if record.shots == "full" else f", {record.shots}-shot",
         "mark": " and ".join(record.marks),
-        "link": quote(os.path.relpath(record.path / "results.json", out.parent).replace(os.sep, "/")),
+        "link": quote(os.path.relpath(results.path_in(record.path), out.parent).replace(os.sep, "/")),
         "commit": f"{commit}{' + changes' if git.get('changed') else ''}" if commit else "",
         "torch": (manifest.get("libraries") or {}).get("torch", ""),
         "device": manifest.get("device", ""),

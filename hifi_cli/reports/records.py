@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hifi_cli import results
 from hifi_cli.errors import UsageError
-from hifi_cli.files import read_json, read_jsonl
-from hifi_cli.run_files import RunResult, check
+from hifi_cli.files import read_jsonl
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def read(results_dir: Path) -> Iterator[Record]:
     """Every finished run below a results directory, in the order of their paths.
 
     Raises:
-        UsageError: a results.json is damaged.
+        UsageError: a run is damaged, or does not lie at its own place.
     """
     for path in sorted((results_dir / "runs").glob("*/*/*/*/seed*/results.json")):
-        content = read_json(path, what="results.json")
-        check(RunResult, content, path)
+        content = results.read(path.parent)
+        results.check_place(path.parent, results_dir)
         yield Record(path.parent, content)

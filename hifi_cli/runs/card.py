@@ -5,13 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hifi_cli import results as stored
 from hifi_cli.config import method_spec
-from hifi_cli.files import command_line, read_json, write_text
+from hifi_cli.files import command_line, write_text
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply
 from hifi_cli.reports.formats.markdown import code, escaped
-from hifi_cli.run_files import Manifest, check
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.run import Prepared
 
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}  # the hub's names
@@ -32,9 +31,7 @@ def write(prepared: Prepared, run: Path, form: str, to: Path, name: str) -> None
         form: `hf`, `peft` or `delta`.
         name: what the directory is called in the end.
     """
-    results, path = RunDirectory(run).read_results(), RunDirectory(run).manifest
-    manifest = read_json(path, what="manifest.json")
-    check(Manifest, manifest, path)
+    results, manifest = stored.read(run), stored.read_manifest(run)
     title = f"{results['backbone']} on {results['task']}, {results['method']}"
     parts = [
         f"---\n{_front_matter(prepared, results, form, title)}\n---",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.config import RunConfig
-from hifi_cli.files import digest, make_directory, read_json, safe_name, write_json
+from hifi_cli.files import digest, make_directory, read_sealed, safe_name, sealed, write_json
 from hifi_cli.layers import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context
@@ -52,11 +52,11 @@ def path_of(config: RunConfig, results_dir: Path, folder: str, decides: dict[str
 def measured_once(path: Path, method: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The content of a file of measurements, which are made when it is not there."""
     if path.is_file():
-        return read_json(path, what="costs")
+        return read_sealed(path, what="costs", schema=SCHEMA)
     logger.info(f"measuring {method} on {path.parent.name}")
     make_directory(path.parent)
     content = {"schema": SCHEMA, "method": method, **measure(), "provenance": provenance.describe()}
-    write_json(path, content)
+    write_json(path, sealed(content))
     return content
 
 

@@ -8,15 +8,12 @@ from typing import Any
 
 import yaml
 
-from hifi_cli import registry
+from hifi_cli import registry, results
 from hifi_cli.config import RunConfig, parse
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import make_directory, read_json, read_jsonl, write_text
+from hifi_cli.files import make_directory, read_jsonl, write_text
 from hifi_cli.grids.status import checkpoint_path, failure_path, leftovers
 from hifi_cli.registry import read_yaml
-from hifi_cli.run_files import RunResult, check
-
-RESULTS_SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,11 @@ class RunDirectory:
 
     @property
     def manifest(self) -> Path:
-        return self.path / "manifest.json"
+        return results.manifest_path_in(self.path)
 
     @property
     def results(self) -> Path:
-        return self.path / "results.json"
+        return results.path_in(self.path)
 
     @property
     def failure(self) -> Path:
@@ -95,15 +92,8 @@ class RunDirectory:
         write_text(self.path / "config.yaml", f"# the resolved configuration of this run; hash {config.hash}\n{text}")
 
     def read_results(self) -> dict[str, Any]:
-        """A finished run's results.json.
-
-        Raises:
-            MissingError: the run is not finished.
-            UsageError: it is damaged.
-        """
-        content = read_json(self.results, what="results.json of a finished run")
-        check(RunResult, content, self.results)
-        return content
+        """A finished run's results.json; see `hifi_cli.results.read`."""
+        return results.read(self.path)
 
     def check_is_of(self, config: RunConfig) -> None:
         """Refuse a directory that holds a run of another configuration.

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from hifi_cli import results as stored
 from hifi_cli.config import RunConfig
 from hifi_cli.errors import ConflictError, Terminated
-from hifi_cli.files import digest, file_digest, locked, make_directory, sealed, write_json
+from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
@@ -20,7 +21,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.heads import HeadSpec
 from hifi_cli.runs import holdout, memory, processes, provenance, selection
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
-from hifi_cli.runs.directory import RESULTS_SCHEMA, RunDirectory
+from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.engine import Engine
 from hifi_cli.runs.loop import Diverged, fit
 from hifi_cli.runs.watch import Watch
@@ -170,11 +171,10 @@ def _train(
         directory.write_config(config)
         directory.failure.unlink(missing_ok=True)
         used = {"processes": prepared.engine.accelerator.num_processes}
-        write_json(directory.manifest, {**provenance.describe(), **facts, **used})
+        stored.write_manifest(directory.path, {**provenance.describe(), **facts, **used})
     provenance.reset_peak_memory()
     began = time.monotonic()
     results: dict[str, Any] = {
-        "schema": RESULTS_SCHEMA,
         "status": "done",
         "task": config.task,
         "method": config.method,
@@ -225,7 +225,7 @@ def _train(
     results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
     results["accumulation"] = {"asked": config.accumulation, "used": prepared.engine.parts}
     if processes.is_main():
-        write_json(directory.results, sealed(results))
+        stored.write(directory.path, results)
         directory.checkpoint.unlink(missing_ok=True)
     logger.info(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
     return results
@@ -264,7 +264,6 @@ def _fit(
             logger.warning(f"{name(config)}: stopped; the same command goes on from its checkpoint")
         raise
     belongs_to = {
-        "schema": 1,
         "method": config.method,
         "backbone": config.backbone.name,
         "backbone_identity": prepared.identity,

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hifi_cli import results
 from hifi_cli.config import RunConfig
-from hifi_cli.errors import UsageError
-from hifi_cli.files import digest, locked, read_json, safe_name, sealed, write_json
+from hifi_cli.errors import SchemaError, UsageError
+from hifi_cli.files import digest, locked, read_sealed, safe_name, sealed, write_json
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.runs import holdout, processes, provenance
@@ -22,7 +23,7 @@ from hifi_cli.tasks.inputs import Example, single_sequences
 
 logger = logging.getLogger("hifi")
 
-SCORES_SCHEMA = HEADS_SCHEMA = 1
+SCORES_SCHEMA = 1
 
 
 def padding(tokenizer: Any) -> dict[str, int]:
@@ -65,7 +66,6 @@ def choose(
     """
     selection = choose_heads(np.array(found["richness"]), np.array(found["correlation"]), **how)
     content = {
-        "schema": HEADS_SCHEMA,
         "backbone": found["backbone"],
         "task": found["task"],
         "num_heads": found["num_heads"],
@@ -79,7 +79,7 @@ def choose(
     }
     folder = results_dir / "heads" / safe_name(found["backbone"]) / safe_name(found["task"])
     path = out or folder / f"{digest([how, content['scores_sha256']])}.json"
-    write_json(path, sealed(content))  # cheap to make, so what is there already, damaged or not, is replaced
+    results.write_heads(path, content)  # cheap to make, so what is there already, damaged or not, is replaced
     return content, path
 
 
@@ -107,8 +107,9 @@ def read_scores(path: Path) -> dict[str, Any]:
     Raises:
         MissingError: no such file.
         UsageError: not a scores file, or damaged.
+        SchemaError: written by a version with another layout.
     """
-    content = read_json(path, what="scores")
+    content = read_sealed(path, what="scores", schema=SCORES_SCHEMA)
     try:
         shape = (content["num_layers"], content["num_heads"])
         richness, correlation = np.array(content["richness"], float), np.array(content["correlation"], float)
@@ -122,9 +123,15 @@ def read_scores(path: Path) -> dict[str, Any]:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether a stored scores file can be used; scoring again gives the same file, so a damaged one is only told of."""
+    """Whether a stored scores file can be used; scoring again gives the same file, so a damaged one is only told of.
+
+    Raises:
+        SchemaError: written by a version with another layout; not to be replaced.
+    """
     try:
         read_scores(path)
+    except SchemaError:
+        raise
     except UsageError as error:
         logger.warning(f"{error}: done now")
         return False
@@ -132,13 +139,14 @@ def _is_sound(path: Path) -> bool:
 
 
 def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
-    """The heads of a heads file, for `--heads`.
+    """The heads of a file that `hifi select` wrote, for `--heads`; heads chosen by hand are `heads.given`.
 
     Raises:
         MissingError: no such file.
-        UsageError: not a heads file, or one of another backbone.
+        UsageError: not a heads file, damaged, or one of another backbone.
+        SchemaError: written by a version with another layout.
     """
-    content = read_json(path, what="heads")
+    content = results.read_heads(path)
     found = content.get("heads")
     layers: list[list[int]] = found if isinstance(found, list) else []
     if not layers or not all(isinstance(layer, list) and all(isinstance(head, int) for head in layer) for layer in layers):

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from hifi_cli.config import BackboneConfig, RunConfig, parse
-from hifi_cli.files import read_json, write_json
+from hifi_cli.files import read_sealed, sealed, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context
 from hifi_cli.models import delta as deltas
@@ -38,7 +38,7 @@ def export(prepared: Prepared, workspace: Workspace, delta: Path, to: Path) -> N
     shutil.copyfile(delta, to / "delta.safetensors")
     head = {"kind": prepared.head.kind, "labels": prepared.head.labels, "reads_words": prepared.head.reads_words}
     content = {"schema": SCHEMA, "head": head, "config": config.model_dump(mode="json"), "fresh": pretrained.fresh}
-    write_json(to / "hifi.json", content)
+    write_json(to / "hifi.json", sealed(content))
 
 
 def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
@@ -49,10 +49,11 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
 
     Raises:
         MissingError: it is no such directory.
-        UsageError: its delta is damaged or does not fit.
+        UsageError: a file is damaged, or the delta does not fit.
+        SchemaError: a file was written by a version with another layout.
     """
     directory = Path(directory)
-    content = read_json(directory / "hifi.json", what="hifi.json of an exported model")
+    content = read_sealed(directory / "hifi.json", what="hifi.json of an exported model", schema=SCHEMA)
     tensors, belongs_to = deltas.load(directory / "delta.safetensors")
     config = parse(RunConfig, content["config"], str(directory / "hifi.json"))
     wanted = content["head"]

@@ -7,9 +7,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_path, read_json
+from hifi_cli.files import atomic_path, check_schema, read_json
 from hifi_cli.reports.figures import choice, courses, landscapes, points, scores
-from hifi_cli.reports.figures.spec import refuse_unknown
+from hifi_cli.reports.figures.spec import COMPANION_SCHEMA, refuse_unknown
 from hifi_cli.reports.figures.style import Frame, Meta, caption, house_style
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -45,10 +45,13 @@ def draw(numbers: Path, out: Path) -> None:
     Raises:
         MissingError: the CSV or its companion is not there.
         UsageError: one of them is damaged.
+        SchemaError: the companion was written by a version with another layout.
     """
     if not numbers.is_file():
         raise MissingError(f"no numbers at {numbers}; hifi figure NAME computes them")
-    content = read_json(numbers.with_suffix(".json"), what="figure's companion")
+    beside = numbers.with_suffix(".json")
+    content = read_json(beside, what="figure's companion")
+    check_schema(content, COMPANION_SCHEMA, beside)
     try:
         meta = Meta(**{key: content[key] for key in Meta.__dataclass_fields__})
         drawing = str(content["drawing"])

@@ -10,6 +10,8 @@ from hifi_cli.config import Section, Seed, parse
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
+COMPANION_SCHEMA = 1  # of the JSON beside a figure's CSV
+
 
 class FigureSpec(Section):
     """A figure: what it is computed from and how it is drawn.

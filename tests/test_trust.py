@@ -1,0 +1,144 @@
+"""What a results directory says is used only where it is whole, known, and lies where it belongs."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from outside import place, whole
+
+import hifi_cli
+from hifi_cli.errors import UsageError
+
+
+def seal(path, content):
+    """Store JSON with the checksum of everything else in it: what somebody would do who knows the layout."""
+    rest = {key: value for key, value in content.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    path.write_text(json.dumps({**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}))
+
+
+def refused(answer, *said, code=2):
+    assert answer.code == code, answer
+    assert len([line for line in answer.err.splitlines() if not line.startswith("warning: ")]) == 1, answer.err
+    for text in said:
+        assert str(text) in answer.err, answer.err
+
+
+@pytest.fixture
+def trained(tiny, tmp_path):
+    """The directory of a finished run."""
+    assert tiny("train", "--method", "full-ft").code == 0
+    return place(tmp_path, "full-ft").relative_to(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("part", "copy"),
+    [("seed1", "seed1-copy"), ("seed1", "seed2"), ("full-ft", "full-ft-old"), ("tiny-bert", "tiny-bert.1"), ("hifi", "hifi-backup")],
+)
+def test_a_copied_run_does_not_count_twice(hifi, trained, part, copy):
+    (source,) = (path for path in (trained, *trained.parents) if path.name == part)
+    target = shutil.copytree(source, source.with_name(copy))
+    copied = target / trained.relative_to(source)
+    for words in (["table"], ["compare", "full-ft", "bitfit"], ["report"]):
+        refused(hifi(*words), copied, trained)
+    states = {line.split()[0] for line in hifi("ls", "runs").out.splitlines() if str(copied) in line}
+    assert states == {"damaged"}
+    shutil.rmtree(target)
+    assert hifi("table").code == 0
+
+
+def test_a_results_directory_may_be_moved(hifi, trained, data):
+    before = hifi("table").out
+    Path("elsewhere").mkdir()
+    Path("results").rename("elsewhere/moved")
+    assert hifi("table", "--results-dir", "elsewhere/moved").out.replace("--results-dir elsewhere/moved", "") == before
+    assert "logits identical" in hifi("eval", Path("elsewhere/moved") / trained.relative_to("results"), "--data-dir", data).out
+
+
+def test_a_score_is_that_of_the_configuration_beside_it(hifi, tiny, trained, data):
+    path = trained / "config.yaml"
+    text, stored = path.read_text(), yaml.safe_load(path.read_text())
+    another = text.replace("learning_rate: 2.0e-05", "learning_rate: 0.5")
+    assert another != text
+    path.write_text(another)
+    evaluation = ["eval", trained, "--data-dir", data]
+    for answer in (tiny("train", "--method", "full-ft", "learning_rate=0.5"), hifi("table"), hifi(*evaluation)):
+        refused(answer, trained / "results.json", "config.yaml", "--force")
+    path.unlink()
+    for answer in (tiny("train", "--method", "full-ft", "learning_rate=0.5"), hifi("table")):
+        refused(answer, trained / "results.json", "config.yaml", "--force")
+    for harmless in (f"# a remark\n{text}", yaml.safe_dump({**stored, "backbone": {**stored["backbone"], "hub": "some/where"}})):
+        path.write_text(harmless)
+        assert hifi("table").code == 0
+    del stored["log_every"]  # as a version wrote it that had one key less
+    decisive = {**{key: value for key, value in stored.items() if key != "variant"}, "backbone": "tiny-bert"}
+    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
+    path.write_text(yaml.safe_dump(stored))
+    results = whole(trained / "results.json")
+    seal(trained / "results.json", {**results, "config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]})
+    assert hifi("table").code == 0
+    for damage in ("[]", "task: rte", "{", "backbone: bert"):
+        path.write_text(damage)
+        refused(hifi("table"), path)
+
+
+CHANGES = {
+    "another schema": lambda path: seal(path, {**whole(path), "schema": 2}),
+    "no schema": lambda path: seal(path, {key: value for key, value in whole(path).items() if key != "schema"}),
+    "no checksum": lambda path: path.write_text(json.dumps({key: value for key, value in whole(path).items() if key != "checksum"})),
+    "a wrong checksum": lambda path: path.write_text(json.dumps({**whole(path), "checksum": "0" * 64})),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_files_of_another_schema_or_without_checksum_are_refused(tiny, hifi, tmp_path, data, change):
+    train = ["train", "--method", "hifi-layerwise"]
+    assert tiny(*train).code == 0
+    run = place(tmp_path).relative_to(tmp_path)
+    (scores,), (heads,) = (list(Path("results", kind).rglob("*.json")) for kind in ("scores", "heads"))
+    assert hifi("export", run, "--to", "model", "--format", "delta", "--data-dir", data).code == 0
+
+    def answers(path, *commands):
+        kept = path.read_text()
+        CHANGES[change](path)
+        changed = path.read_text()
+        for command in commands:
+            refused(command(), path)
+        assert path.read_text() == changed  # nothing was put in its place
+        path.write_text(kept)
+
+    answers(
+        run / "results.json",
+        lambda: tiny(*train),
+        lambda: hifi("table"),
+        lambda: hifi("eval", run, "--data-dir", data),
+        lambda: hifi("predict", run, data / "RTE/dev.tsv"),
+        lambda: hifi("export", run, "--to", "other", "--data-dir", data),
+    )
+    answers(run / "manifest.json", lambda: hifi("report"), lambda: hifi("export", run, "--to", f"for-{change}", "--data-dir", data))
+    answers(heads, lambda: hifi("report"), lambda: tiny(*train, "--seed", "2", "--heads", heads))
+    answers(scores, lambda: hifi("select", "--scores", scores, "--backbone", "minilm"))
+    if "schema" in change:  # a damaged one is made again; another version's is not
+        answers(scores, lambda: tiny(*train, "--seed", "2"))
+    CHANGES[change](Path("model/hifi.json"))
+    with pytest.raises(UsageError, match=r"hifi\.json"):
+        hifi_cli.open_model("model")
+
+
+@pytest.mark.parametrize("header", [{"schema": 2}, {}])
+def test_a_delta_of_another_schema_is_refused(hifi, trained, data, header):
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    path = trained / "delta.safetensors"
+    with safe_open(path, framework="pt") as file:
+        belongs_to = json.loads(file.metadata()["hifi"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert belongs_to.pop("schema") == 1
+    save_file(tensors, path, metadata={"hifi": json.dumps({**belongs_to, **header})})
+    results = whole(trained / "results.json")
+    seal(trained / "results.json", {**results, "delta_sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+    refused(hifi("eval", trained, "--data-dir", data), path, f"has schema {header.get('schema')}")
