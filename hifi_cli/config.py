@@ -36,8 +36,8 @@ class BackboneConfig(Section):
         name: what results directories are called after.
         hub: a model id on the Hugging Face hub.
         revision: branch, tag or commit on the hub.
-        path: a local directory in Hugging Face's layout.
-        package: an installed Python package that carries such a directory.
+        path: a local directory in Hugging Face's layout; a relative one lies beside the YAML.
+        package: an installed Python package, not one inside another, that carries such a directory.
         directory: that directory, inside `package` or beside the YAML.
         extra: the extra of this distribution that installs `package`.
     """
@@ -46,7 +46,7 @@ class BackboneConfig(Section):
     hub: str | None = None
     revision: str | None = None
     path: str | None = None
-    package: str | None = None
+    package: str | None = Field(None, pattern=r"^\w+$")  # to look for a.b, Python imports a
     directory: str | None = None
     extra: str | None = None
 

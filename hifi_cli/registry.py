@@ -2,7 +2,8 @@
 
 import copy
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,19 @@ def give(kind: str, path: Path) -> None:
 def given(kind: str, name: str) -> Path | None:
     """The user's own file that stands for a name in this process."""
     return _given.get((kind, name))
+
+
+@contextmanager
+def only(files: Mapping[tuple[str, str], Path]) -> Iterator[None]:
+    """Inside, these files of the user's own, by kind and name, stand for their names, and no others do."""
+    before = dict(_given)
+    _given.clear()
+    _given.update(files)
+    try:
+        yield
+    finally:
+        _given.clear()
+        _given.update(before)
 
 
 def find(kind: str, name: str) -> Path:

@@ -28,6 +28,6 @@ def trained_state(make, workspace, method, *overrides):
     config = make(method, *overrides)
     before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
     results = runs.run(config, workspace)
-    prepared, _ = reload(RunDirectory.of(config, workspace.results_dir).path, workspace)
-    prepared.method.merge(prepared.encoder)
+    with reload(RunDirectory.of(config, workspace.results_dir).path, workspace) as (prepared, _):
+        prepared.method.merge(prepared.encoder)
     return before, prepared, results

@@ -261,8 +261,8 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     rows = {row["method"]: row for row in compute(asked)}
     assert rows["linear-probing"]["mean"] == 0
     config = make("full-ft")
-    prepared, _ = evaluate.reload(RunDirectory.of(config, workspace.results_dir).path, workspace)
-    export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, tmp_path / "plain")
+    with evaluate.reload(RunDirectory.of(config, workspace.results_dir).path, workspace) as (prepared, _):
+        export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, tmp_path / "plain")
     texts = workspace.rows("rte").rows("train")
     before, after = (torch.stack([states[0] for states in hidden_states(where, texts)]) for where in (encoders["bert"], tmp_path / "plain"))
     assert rows["full-ft"]["mean"] == pytest.approx(float((after - before).norm(dim=1).mean()), rel=1e-4)

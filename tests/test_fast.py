@@ -197,7 +197,7 @@ def test_methods_train_in_bf16_and_comes_back_the_same(make, workspace, method):
     config = make(method, "precision=bf16", "epochs=20", f"learning_rate={rate}", "dropout=0.0")
     results = runs.run(config, workspace)
     assert results["scores"]["best"] > 0.7
-    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace)["largest_difference"] == 0
+    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference == 0
 
 
 def test_auto_means_what_the_hardware_has(monkeypatch):

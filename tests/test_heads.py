@@ -89,7 +89,7 @@ def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path,
     config = make(method, *head, "epochs=25", f"learning_rate={rate}", "dropout=0.0", task=task)
     results = runs.run(config, workspace)
     assert results["scores"]["best"] > 0.65
-    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace)["largest_difference"] == 0
+    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference == 0
 
 
 def test_word_states_are_means_over_the_words_tokens():

@@ -70,9 +70,9 @@ def test_what_is_frozen_stays_bit_identical_with_weight_decay_on(make, workspace
     before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
     heads = runs.chosen_heads(config, workspace)
     results = runs.run(config, workspace)
-    prepared, _ = reload(directory_of(config, workspace).path, workspace)
-    added = set(prepared.encoder.model.state_dict()) - set(before) if prepared.method.adds_modules else set()
-    prepared.method.merge(prepared.encoder)
+    with reload(directory_of(config, workspace).path, workspace) as (prepared, _):
+        added = set(prepared.encoder.model.state_dict()) - set(before) if prepared.method.adds_modules else set()
+        prepared.method.merge(prepared.encoder)
     after = prepared.encoder.model.state_dict()
     assert before.keys() == after.keys() - added
     moved = sum(int((before[name] != after[name]).sum()) for name in before)
@@ -101,8 +101,8 @@ def test_reloading_gives_the_very_same_logits(make, workspace, method, family):
     config = make(method, family=family)
     runs.run(config, workspace)
     found = evaluate(directory_of(config, workspace).path, workspace)
-    assert found["largest_difference"] == 0
-    assert found["scores"] == found["stored"]
+    assert found.largest_difference == 0
+    assert found.scores == found.stored and not found.differing
 
 
 @every_method
@@ -282,4 +282,4 @@ def test_tuned_rows_train_in_bf16_too(make, workspace):
     results = runs.run(make("hifi-layerwise", "precision=bf16"), workspace)
     assert results["status"] == "done"
     found = evaluate(RunDirectory.of(make("hifi-layerwise", "precision=bf16"), workspace.results_dir).path, workspace)
-    assert found["largest_difference"] == 0
+    assert found.largest_difference == 0

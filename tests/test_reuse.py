@@ -65,7 +65,7 @@ def test_without_dropout_nothing_else_changes(make, workspace, monkeypatch, meth
     assert reused == pytest.approx(plain, rel=1e-3)
     engine = engines[0].engine
     assert (engine.frozen.layer if engine.frozen else 0) == METHODS[method] == reuse.lowest_trained_layer(engine.encoder)
-    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace)["largest_difference"] == 0
+    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference == 0
 
 
 @pytest.mark.parametrize("task", ["copa", "squad"])

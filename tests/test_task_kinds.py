@@ -64,7 +64,7 @@ def test_a_run_learns_is_stored_and_is_made_again(make, every_kind, tmp_path, ta
     assert results["n_examples"] == dict.fromkeys(("train", "choosing", "reported"), ROWS * (2 if task == "multirc" else 1))
     directory = RunDirectory.of(config, workspace.results_dir)
     again = evaluate(directory.path, workspace)
-    assert again["largest_difference"] == 0 and again["scores"] == results["metrics"]
+    assert again.largest_difference == 0 and again.scores == results["metrics"]
     if method == "full-ft":
         assert results["scores"]["best"] > {"copa": 0.8, "swag": 0.6, "multirc": 0.8, "squad": 0.5, "mnli": 0.8}[task]
     if task == "squad":

@@ -10,6 +10,7 @@ import yaml
 from outside import place, whole
 
 import hifi_cli
+from hifi_cli import registry
 from hifi_cli.errors import UsageError
 
 
@@ -142,3 +143,117 @@ def test_a_delta_of_another_schema_is_refused(hifi, trained, data, header):
     results = whole(trained / "results.json")
     seal(trained / "results.json", {**results, "delta_sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
     refused(hifi("eval", trained, "--data-dir", data), path, f"has schema {header.get('schema')}")
+
+
+# --- a run's own files
+
+
+METRIC = """
+from pathlib import Path
+
+import datasets
+import evaluate
+
+Path({mark!r}).touch()
+
+
+class Always(evaluate.Metric):
+    def _info(self):
+        numbers = datasets.Value("int32")
+        features = datasets.Features({{"predictions": numbers, "references": numbers}})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+    def _compute(self, predictions, references):
+        return {{"always": 0.5}}
+"""
+
+
+@pytest.fixture
+def own_task(hifi, monkeypatch):
+    """Trains on a task file of the user's own, called as a shipped one, and gives the run's directory."""
+
+    def train(seed, *changes):
+        monkeypatch.setattr(registry, "_given", {})
+        assert hifi("cp", "tasks/demo-entailment", "demo-entailment.yaml").code == 0
+        path = Path("demo-entailment.yaml")
+        text = path.read_text()
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        path.write_text(text)
+        words = ["--protocol", "demo", "--method", "linear-probing", "--seed", seed, "epochs=1", "limit=40"]
+        answer = hifi("train", "--task", "./demo-entailment.yaml", *words)
+        path.unlink()
+        registry._given.clear()  # as in a later process
+        assert answer.code == 0, answer.err
+        return Path("results/runs/demo/demo/demo-entailment/linear-probing") / f"seed{seed}"
+
+    return train
+
+
+def test_code_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task, tmp_path, monkeypatch):
+    monkeypatch.setattr("evaluate.config.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder, mark = tmp_path / "always", tmp_path / "ran"
+    run = own_task(1)
+    own = run / "own/tasks/demo-entailment.yaml"
+    text = own.read_text()
+    folder.mkdir()
+    (folder / "always.py").write_text(METRIC.format(mark=str(mark)))
+    for name in ("somebody/metric", "always", folder, folder / "always.py"):  # `always` is found in the working directory
+        own.write_text(text.replace("primary:", f"evaluate: {name}\nprimary:"))
+        refused(hifi("eval", run), own, name, "--trust")
+    Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sleeps .\tthe hound sleeps .\n")
+    assert hifi("predict", run, "new.tsv").code == 0
+    assert hifi("export", run, "--to", "model").code == 0
+    assert hifi("score", "--run", run, "--samples", "4", "--out", "scores.json").code == 0
+    assert not mark.exists()
+    trusted = hifi("eval", run, "--trust")
+    assert mark.exists()
+    assert trusted.code == 1  # the run stored no such score
+    assert "always 50.00  stored none" in trusted.out
+
+
+def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(hifi, trained, data, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)  # as `python -m hifi_cli` has the working directory
+    (tmp_path / "trap").mkdir()
+    (tmp_path / "trap/__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    config = yaml.safe_load((trained / "config.yaml").read_text())
+    config["backbone"] |= {"path": None, "package": "trap.inside"}
+    (trained / "config.yaml").write_text(yaml.safe_dump(config))
+    refused(hifi("eval", trained, "--data-dir", data), trained / "config.yaml", "package")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_own_files_belong_to_one_run(hifi, own_task):
+    """Two runs of one task's name: the first on a file of the user's own with the labels swapped, the second on the shipped one."""
+    swapped = own_task(1, ("[entailment, not_entailment]", "[not_entailment, entailment]"))
+    words = ["--task", "demo-entailment", "--protocol", "demo", "--method", "linear-probing"]
+    assert hifi("train", *words, "--seed", "2", "epochs=1", "limit=40").code == 0
+    for seeds in ("1,2", "2,1"):
+        answer = hifi("eval", *words, "--seeds", seeds)
+        assert answer.code == 0, answer
+        for line in answer.out.splitlines():
+            _, metric, now, _, stored, *verdict = line.split()
+            assert (metric, now, verdict) == ("accuracy", stored, ["logits", "identical"])
+    shutil.rmtree(swapped / "own")
+    answer = hifi("eval", swapped)  # with the shipped file its labels are the wrong way round
+    refused(answer, swapped, "accuracy", code=1)
+    now, stored = (float(answer.out.split()[at]) for at in (2, 4))
+    assert now == pytest.approx(100 - stored) and now != stored
+
+
+@pytest.mark.parametrize("changed", ["metrics", "scores", "logits"])
+def test_eval_fails_where_a_run_does_not_give_what_it_stored(hifi, trained, data, changed):
+    evaluation = ["eval", trained, "--data-dir", data]
+    assert hifi(*evaluation).code == 0
+    results = whole(trained / "results.json")
+    if changed == "logits":
+        path = trained / "predictions.jsonl"
+        first, *rest = path.read_text().splitlines()
+        row = json.loads(first)
+        row["logits"][0] += 0.01
+        path.write_text("\n".join([json.dumps(row), *rest]) + "\n")
+    else:
+        results[changed] = {name: value + 0.01 for name, value in results[changed].items()}
+        seal(trained / "results.json", results)
+    refused(hifi(*evaluation), trained, "logits" if changed == "logits" else "accuracy", code=1)

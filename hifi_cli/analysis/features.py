@@ -40,8 +40,8 @@ def compute(asked: Request) -> Points:
         pad = selection.padding(pretrained.tokenizer)
         examples = single_sequences(split_examples(config, workspace).train[: asked.settings.examples])
         before = features(Encoder(pretrained.model), examples, pad)
-        prepared, results = evaluate.reload(one.directory.path, workspace)
-        distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)
+        with evaluate.reload(one.directory.path, workspace) as (prepared, results):
+            distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)
         rows.append(
             {
                 "task": config.task,

@@ -22,15 +22,16 @@ def evaluate(
     submission: Annotated[
         Path | None, typer.Option(help="Write the benchmark's files for the test split here, and a zip when they are complete.")
     ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Run a metric's code that the run's own task file names.")] = False,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Rebuild finished runs from backbone and delta, predict again, and compare with what they stored."""
+    """Rebuild finished runs from backbone and delta, predict again, and compare with what they stored: exit 1 if it differs."""
     from hifi_cli.cli.show import print_evaluation
-    from hifi_cli.errors import UsageError
+    from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.runs import evaluate as evaluation
     from hifi_cli.runs.directory import RunDirectory
     from hifi_cli.runs.workspace import Workspace
@@ -42,12 +43,21 @@ def evaluate(
             task=task, method=method, backbone=backbone, protocol=protocol, seeds=seeds, extra={"shots": shots}
         )
         paths = [RunDirectory.of(config, results_dir).path for config in configs]
-    workspace = Workspace(results_dir, data_dir)
+    workspace = Workspace(results_dir, data_dir, backbone, trust)
     if split == "validation":
         if submission:
             raise UsageError("--submission takes test predictions: give --split test too")
+        differing: list[str] = []
         for path in paths:
-            print_evaluation(evaluation.evaluate(path, workspace))
+            found = evaluation.evaluate(path, workspace)
+            print_evaluation(found)
+            differing += [f"{path}: {', '.join(found.differing)}"] if found.differing else []
+        if differing:
+            listed = "; ".join(differing)
+            raise RunFailed(
+                f"{len(differing)} of {len(paths)} runs do not give again what they stored ({listed});"
+                " evaluate with the library versions in manifest.json, or train again with --force"
+            )
         return
     for path in paths:
         for file in evaluation.predict_test(path, workspace, submission):

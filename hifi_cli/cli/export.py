@@ -27,6 +27,7 @@ def export(
             autocompletion=options.complete_among(FORMATS),
         ),
     ] = "hf",
+    backbone: options.Backbone = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     quiet: options.Quiet = False,
@@ -45,24 +46,25 @@ def export(
         raise UsageError(f"--format '{form}'{registry.nearest(form, FORMATS)}: one of {', '.join(FORMATS)} is wanted")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} is there already; export into a new directory")
-    workspace = Workspace(results_dir, data_dir)
-    prepared, _ = reload(run_dir, workspace)
-    config = prepared.engine.config
-    if form == "peft" and not adapter.fits(prepared):
-        raise UsageError(
-            f"peft's format holds LoRA runs with Hugging Face's own heads, not this run of {config.method}:"
-            " export with --format hf or delta"
-        )
-    if form == "hf" and not standalone.is_plain(prepared):
-        what = f"method {config.method} adds modules" if prepared.method.adds_modules else "the run's task head is one"
-        raise UsageError(f"{what} that no plain Hugging Face model has: export with --format delta, for hifi_cli.open_model")
-    with atomic_directory(to.resolve()) as folder:
-        if form == "delta":
-            standalone.export(prepared, workspace, RunDirectory(run_dir).delta, folder)
-        elif form == "peft":
-            adapter.export(prepared, workspace, folder)
-        else:
-            prepared.method.merge(prepared.encoder)
-            exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, folder)
-        card.write(prepared, run_dir, form, folder, name=to.resolve().name)
+    workspace = Workspace(results_dir, data_dir, backbone)
+    with reload(run_dir, workspace) as (prepared, _):
+        config = prepared.engine.config
+        if form == "peft" and not adapter.fits(prepared):
+            raise UsageError(
+                f"peft's format holds LoRA runs with Hugging Face's own heads, not this run of {config.method}:"
+                " export with --format hf or delta"
+            )
+        if form == "hf" and not standalone.is_plain(prepared):
+            what = f"method {config.method} adds modules" if prepared.method.adds_modules else "the run's task head is one"
+            then = "export with --format delta, for hifi_cli.open_model"
+            raise UsageError(f"{what} that no plain Hugging Face model has: {then}")
+        with atomic_directory(to.resolve()) as folder:
+            if form == "delta":
+                standalone.export(prepared, workspace, RunDirectory(run_dir).delta, folder)
+            elif form == "peft":
+                adapter.export(prepared, workspace, folder)
+            else:
+                prepared.method.merge(prepared.encoder)
+                exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, folder)
+            card.write(prepared, run_dir, form, folder, name=to.resolve().name)
     options.logger.info(f"model: {to}")

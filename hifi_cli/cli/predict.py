@@ -18,6 +18,7 @@ def predict(
             autocompletion=options.complete_among(("tsv", "jsonl")),
         ),
     ] = None,
+    backbone: options.Backbone = None,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
     quiet: options.Quiet = False,
@@ -37,7 +38,7 @@ def predict(
         raise UsageError(f"--format {form}: tsv or jsonl is wanted")
     with tempfile.TemporaryDirectory() as folder:
         path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
-        said = prediction.predict(run_dir, path, Workspace(results_dir))
+        said = prediction.predict(run_dir, path, Workspace(results_dir, backbone=backbone))
         wanted = form or prediction.form_of(path)
     text = prediction.as_text(said, "jsonl" if wanted == "jsonl" else "tsv")
     if out:

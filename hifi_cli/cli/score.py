@@ -57,7 +57,7 @@ def score(
     from hifi_cli.runs import evaluate, selection
     from hifi_cli.runs.workspace import Workspace
 
-    workspace = Workspace(results_dir, data_dir)
+    workspace = Workspace(results_dir, data_dir, backbone)
     if run is not None:
         assert out is not None
         found, path = evaluate.scores_of_run(run, workspace, extra, out), out

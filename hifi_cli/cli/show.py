@@ -11,6 +11,7 @@ import yaml
 from hifi_cli.config import RunConfig
 
 if TYPE_CHECKING:
+    from hifi_cli.runs.evaluate import Evaluation
     from hifi_cli.runs.plan import Size
 
 
@@ -85,12 +86,13 @@ def print_heads(chosen: dict[str, Any]) -> None:
         print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
 
 
-def print_evaluation(found: dict[str, Any]) -> None:
+def print_evaluation(evaluation: "Evaluation") -> None:
     """Scores now and stored, and how far the logits are apart."""
-    difference = found["largest_difference"]
+    difference = evaluation.largest_difference
     verdict = "logits identical" if difference == 0 else f"logits differ by at most {difference:.1e}"
-    for name, value in found["scores"].items():
-        print(f"{found['run']}  {name} {100 * value:.2f}  stored {100 * found['stored'][name]:.2f}  {verdict}")
+    for name, scores in evaluation.compared.items():
+        now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
+        print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
 
 
 def _print_grid(rows: list[list[float]], form: str) -> None:

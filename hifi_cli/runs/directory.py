@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,25 +68,35 @@ class RunDirectory:
         return self.path / "own"
 
     def config(self) -> RunConfig:
-        """The configuration the directory holds; the user's own YAMLs that it names stand for their names from now on.
+        """The configuration the directory holds.
 
         Raises:
             MissingError: it holds none.
         """
-        for path in self.own.glob("*/*.yaml"):
-            registry.give(path.parent.name, path)
-        return self._config()
-
-    def _config(self) -> RunConfig:
         path = self.path / "config.yaml"
         if not path.is_file():
             raise MissingError(f"no run in {self.path} (config.yaml is missing)")
         return parse(RunConfig, read_yaml(path), str(path))
 
+    @contextmanager
+    def opened(self) -> Iterator[RunConfig]:
+        """The configuration the directory holds; inside, the run's own YAMLs and no others stand for the names in it.
+
+        Raises:
+            MissingError: it holds none.
+        """
+        config = self.config()
+        copies = {named: self._own(*named) for named in _named(config)}
+        with registry.only({named: path for named, path in copies.items() if path.is_file()}):
+            yield config
+
+    def _own(self, kind: str, name: str) -> Path:
+        return self.own / kind / f"{name}.yaml"
+
     def write_config(self, config: RunConfig) -> None:
         """Store the resolved configuration, and copies of the user's own YAMLs that it names."""
         for kind, name in _named(config):
-            own, copy = registry.given(kind, name), self.own / kind / f"{name}.yaml"
+            own, copy = registry.given(kind, name), self._own(kind, name)
             if own and own.resolve() != copy.resolve():
                 make_directory(copy.parent)
                 write_text(copy, own.read_text(encoding="utf-8"))
@@ -103,9 +115,9 @@ class RunDirectory:
         """
         if not (self.path / "config.yaml").is_file():
             return
-        held = self._config()
+        held = self.config()
         for kind, name in _named(config):
-            files = registry.given(kind, name), self.own / kind / f"{name}.yaml"
+            files = registry.given(kind, name), self._own(kind, name)
             then_and_now = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in files}
             if len(then_and_now) > 1:
                 raise ConflictError(

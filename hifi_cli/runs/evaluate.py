@@ -1,14 +1,19 @@
 """A finished run made again from its backbone and its delta."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hifi_cli import registry
 from hifi_cli.config import ScoringConfig, parse
 from hifi_cli.errors import RunFailed, UsageError
 from hifi_cli.files import file_digest, sealed, write_json
+from hifi_cli.layers import backbone_config
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.runs import memory, selection
@@ -20,12 +25,51 @@ from hifi_cli.tasks.inputs import rows_of
 
 logger = logging.getLogger("hifi")
 
+_SCORE_TOLERANCE = 1e-6  # a share of 1: less than one row of any task weighs
+_LOGIT_TOLERANCE = 1e-3  # other hardware adds in another order
 
-def reload(path: Path, workspace: Workspace) -> tuple[Prepared, dict[str, Any]]:
-    """Rebuild a finished run's model.
 
-    Returns:
-        The model, and results.json.
+@dataclass(frozen=True)
+class Evaluation:
+    """A run's predictions made again.
+
+    Attributes:
+        scores: every metric now.
+        stored: every metric as the run stored it.
+        largest_difference: between the logits.
+        primary: the metric that stands in tables.
+        kept_score: that metric at the epoch whose model was kept, as tables read it.
+    """
+
+    path: Path
+    scores: dict[str, float]
+    stored: dict[str, float]
+    largest_difference: float
+    primary: str
+    kept_score: float
+
+    @property
+    def compared(self) -> dict[str, tuple[float | None, float | None]]:
+        """Each metric now and stored; None where one side does not have it."""
+        names = [*self.scores, *(name for name in self.stored if name not in self.scores)]
+        return {name: (self.scores.get(name), self.stored.get(name)) for name in names}
+
+    @property
+    def differing(self) -> list[str]:
+        """What does not agree with what the run stored; the rounding of other hardware does."""
+        found = [name for name, pair in self.compared.items() if not _agree(*pair)]
+        if not _agree(self.scores[self.primary], self.kept_score):
+            found.append(f"{self.primary} of the kept epoch ({100 * self.kept_score:.2f} in results.json)")
+        return found if self.largest_difference <= _LOGIT_TOLERANCE else [*found, "logits"]  # NaN is not within it
+
+
+def _agree(now: float | None, then: float | None) -> bool:
+    return now is not None and then is not None and abs(now - then) <= _SCORE_TOLERANCE
+
+
+@contextmanager
+def reload(path: Path, workspace: Workspace) -> Iterator[tuple[Prepared, dict[str, Any]]]:
+    """Rebuild a finished run's model, and give it with results.json; inside, the run's own YAMLs stand for their names.
 
     Raises:
         MissingError: no finished run is there, or its backbone cannot be had.
@@ -33,50 +77,66 @@ def reload(path: Path, workspace: Workspace) -> tuple[Prepared, dict[str, Any]]:
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
-    config, results = directory.config(), directory.read_results()
-    if results["status"] != "done":
-        raise RunFailed(f"the run in {path} {results['status']} and left no model")
-    if not directory.delta.is_file() or file_digest(directory.delta) != results["delta_sha256"]:
-        raise UsageError(f"{directory.delta} is missing or is not the file the run wrote; train the run again with --force")
-    tensors, belongs_to = deltas.load(directory.delta)
-    prepared = prepare(config, workspace, belongs_to["heads"])
-    if prepared.identity != belongs_to["backbone_identity"]:
-        raise UsageError(
-            f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now"
-        )
-    methods.finish(prepared.method, prepared.encoder, tensors)
-    return prepared, results
+    with directory.opened() as config:
+        results = directory.read_results()
+        if results["status"] != "done":
+            raise RunFailed(f"the run in {path} {results['status']} and left no model")
+        if not directory.delta.is_file() or file_digest(directory.delta) != results["delta_sha256"]:
+            raise UsageError(f"{directory.delta} is missing or is not the file the run wrote; train the run again with --force")
+        tensors, belongs_to = deltas.load(directory.delta)
+        if workspace.backbone:
+            elsewhere = backbone_config(workspace.backbone).model_copy(update={"name": config.backbone.name})
+            config = config.model_copy(update={"backbone": elsewhere})
+        prepared = prepare(config, workspace, belongs_to["heads"])
+        if prepared.identity != belongs_to["backbone_identity"]:
+            raise UsageError(
+                f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now;"
+                " give --backbone with the directory or hub id that has them"
+            )
+        methods.finish(prepared.method, prepared.encoder, tensors)
+        yield prepared, results
 
 
-def evaluate(path: Path, workspace: Workspace) -> dict[str, Any]:
+def evaluate(path: Path, workspace: Workspace) -> Evaluation:
     """Predict the reported split again and compare with what the run stored.
 
-    Returns:
-        `scores` (metrics now), `stored` (metrics of the run) and `largest_difference` between the logits.
+    Raises:
+        UsageError: the data are not those of the run, or its own files name code that is not trusted.
+    """
+    with RunDirectory(path).opened() as config:
+        _refuse_code(path, config.task, workspace)
+    with reload(path, workspace) as (prepared, results):
+        config = prepared.engine.config
+        now_read, then_read = (_of_validation(prints) for prints in (workspace.rows(config.task).fingerprint, results["data"]))
+        if now_read != then_read:
+            raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
+        splits = split_examples(config, workspace)
+        examples = splits.reported
+        logits = memory.predict(prepared.engine, examples)
+        predictions = metrics.predictions_of(prepared.task, examples, logits)
+        rows = prediction_rows(prepared.task, examples, logits, predictions)
+        stored = RunDirectory(path).read_predictions()
+        now, then = np.array([row["logits"] for row in rows]), np.array([row["logits"] for row in stored])
+        if now.shape != then.shape:
+            raise UsageError(f"{RunDirectory(path).predictions} does not hold the predictions of this split")
+        scores = metrics.compute(prepared.task, rows_of(examples), predictions) | measure_further(prepared, splits)
+        kept = results["scores"]["last" if config.report == "last" else "best"]
+        difference = float(np.abs(now - then).max())
+        return Evaluation(path, scores, results["metrics"], difference, prepared.task.primary, kept)
+
+
+def _refuse_code(path: Path, task: str, workspace: Workspace) -> None:
+    """Refuse a metric that is code where the run's own files name it, unless the user trusts them.
 
     Raises:
-        UsageError: the data are not those of the run.
+        UsageError: they do.
     """
-    prepared, results = reload(path, workspace)
-    config = prepared.engine.config
-    now_read, then_read = (_of_validation(prints) for prints in (workspace.rows(config.task).fingerprint, results["data"]))
-    if now_read != then_read:
-        raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
-    splits = split_examples(config, workspace)
-    examples = splits.reported
-    logits = memory.predict(prepared.engine, examples)
-    predictions = metrics.predictions_of(prepared.task, examples, logits)
-    rows = prediction_rows(prepared.task, examples, logits, predictions)
-    stored = RunDirectory(path).read_predictions()
-    now, then = np.array([row["logits"] for row in rows]), np.array([row["logits"] for row in stored])
-    if now.shape != then.shape:
-        raise UsageError(f"{RunDirectory(path).predictions} does not hold the predictions of this split")
-    return {
-        "run": str(path),
-        "scores": metrics.compute(prepared.task, rows_of(examples), predictions) | measure_further(prepared, splits),
-        "stored": results["metrics"],
-        "largest_difference": float(np.abs(now - then).max()),
-    }
+    own, metric = registry.given("tasks", task), workspace.task(task).evaluate
+    if own and metric and metrics.is_code(metric) and not workspace.trust:
+        raise UsageError(
+            f"{own} names a metric that is code, '{metric}', and the run in {path} brought that file:"
+            " give --trust if you know the code and trust it"
+        )
 
 
 def predict_test(path: Path, workspace: Workspace, submission_dir: Path | None = None) -> list[Path]:
@@ -89,22 +149,22 @@ def predict_test(path: Path, workspace: Workspace, submission_dir: Path | None =
         MissingError: no run, or no test rows.
         UsageError: the task has no submission, or the rows are not the official ones.
     """
-    prepared, _ = reload(path, workspace)
-    config, task = prepared.engine.config, prepared.task
-    data = workspace.rows(config.task)
-    wanted = submission.of(task).files if submission_dir else task.local.files
-    written = []
-    there = [split for split in wanted if split == "test" or (split.startswith("test_") and split in data.splits)]
-    for split in there or ["test"]:
-        rows = data.rows(split)
-        examples = workspace.examples(config, split, config.max_length)
-        logits = memory.predict(prepared.engine, examples)
-        predictions = metrics.predictions_of(task, examples, logits)
-        lines = prediction_rows(task, examples, logits, predictions)
-        written.append(RunDirectory(path).write_predictions(lines, split))
-        if submission_dir:
-            written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
-    return written
+    with reload(path, workspace) as (prepared, _):
+        config, task = prepared.engine.config, prepared.task
+        data = workspace.rows(config.task)
+        wanted = submission.of(task).files if submission_dir else task.local.files
+        written = []
+        there = [split for split in wanted if split == "test" or (split.startswith("test_") and split in data.splits)]
+        for split in there or ["test"]:
+            rows = data.rows(split)
+            examples = workspace.examples(config, split, config.max_length)
+            logits = memory.predict(prepared.engine, examples)
+            predictions = metrics.predictions_of(task, examples, logits)
+            lines = prediction_rows(task, examples, logits, predictions)
+            written.append(RunDirectory(path).write_predictions(lines, split))
+            if submission_dir:
+                written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
+        return written
 
 
 def complete_submissions(paths: list[Path], workspace: Workspace, directory: Path) -> list[Path]:
@@ -120,11 +180,14 @@ def complete_submissions(paths: list[Path], workspace: Workspace, directory: Pat
         MissingError: files are missing that only a run can give.
         UsageError: a file is not what the server takes.
     """
-    named = {RunDirectory(path).config().task for path in paths}
-    benchmarks = sorted({submission.of(workspace.task(name)).benchmark for name in named})
-    for benchmark in benchmarks:
+    named, benchmarks = set(), set()
+    for path in paths:
+        with RunDirectory(path).opened() as config:
+            named.add(config.task)
+            benchmarks.add(submission.of(workspace.task(config.task)).benchmark)
+    for benchmark in sorted(benchmarks):
         _fill(benchmark, directory, workspace, named)
-    return [submission.pack(benchmark, directory) for benchmark in benchmarks]
+    return [submission.pack(benchmark, directory) for benchmark in sorted(benchmarks)]
 
 
 def _fill(benchmark: str, directory: Path, workspace: Workspace, named: set[str]) -> None:
@@ -148,11 +211,11 @@ def scores_of_run(run: Path, workspace: Workspace, overrides: dict[str, Any], ou
     Args:
         overrides: `scoring.*` keys from the command line; None means not given.
     """
-    prepared, _ = reload(run, workspace)
-    prepared.method.merge(prepared.encoder)
-    config = prepared.engine.config
-    scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
-    setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
-    found = selection.compute_scores(config.model_copy(update={"scoring": setting}), workspace, prepared.encoder)
+    with reload(run, workspace) as (prepared, _):
+        prepared.method.merge(prepared.encoder)
+        config = prepared.engine.config
+        scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
+        setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
+        found = selection.compute_scores(config.model_copy(update={"scoring": setting}), workspace, prepared.encoder)
     write_json(out, sealed({**found, "run": str(run)}))
     return found

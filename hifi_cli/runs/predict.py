@@ -60,12 +60,13 @@ def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]
     Raises:
         MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
     """
-    task = workspace.task(RunDirectory(run).config().task)
+    with RunDirectory(run).opened() as config:
+        task = workspace.task(config.task)
     rows = read(task, file)  # before the model is: a wrong file is told at once
-    prepared, _ = reload(run, workspace)
-    config = prepared.engine.config
-    examples = workspace.tokenise(config, rows, config.max_length)
-    logits = prepared.engine.predict(examples)
+    with reload(run, workspace) as (prepared, _):
+        config = prepared.engine.config
+        examples = workspace.tokenise(config, rows, config.max_length)
+        logits = prepared.engine.predict(examples)
     said = prediction_rows(task, examples, logits, metrics.predictions_of(task, examples, logits))
     return [_said(task, one) for one in said]
 

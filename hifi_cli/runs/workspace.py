@@ -18,13 +18,20 @@ from hifi_cli.tasks.spec import Dataset, Row, Split, TaskSpec
 
 @dataclass
 class Workspace:
-    """Directories named on the command line, and what was read from them so far."""
+    """What the command line says of all runs, and what was read so far.
+
+    Attributes:
+        backbone: loaded for finished runs instead of the one that each names: it may lie elsewhere on this machine.
+        trust: whether code that a finished run's own files name may run.
+    """
 
     results_dir: Path
     data_dir: Path | None = None
+    backbone: str | None = None
+    trust: bool = False
     _rows: dict[str, Dataset] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    _examples: dict[tuple[str, str, Encoding, Split], list[Example]] = field(default_factory=dict)
+    _examples: dict[tuple[str, Encoding, Split], list[Example]] = field(default_factory=dict)
 
     def task(self, name: str) -> TaskSpec:
         """A task's description."""
@@ -36,9 +43,11 @@ class Workspace:
 
     def rows(self, task: str) -> Dataset:
         """A task's rows."""
-        if task not in self._rows:
-            self._rows[task] = inputs.load_rows(self.task(task), data_dir=self.data_dir, results_dir=self.results_dir)
-        return self._rows[task]
+        spec = self.task(task)
+        key = spec.model_dump_json()  # not the name: runs with a YAML of their own may call different tasks the same
+        if key not in self._rows:
+            self._rows[key] = inputs.load_rows(spec, data_dir=self.data_dir, results_dir=self.results_dir)
+        return self._rows[key]
 
     def head(self, config: RunConfig) -> HeadSpec:
         """The head of a run's task."""
@@ -68,7 +77,8 @@ class Workspace:
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
         """A split's tokens."""
-        key = (config.task, config.backbone.name, _encoding(config, max_length), split)
+        names = f"{self.task(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
+        key = (names, _encoding(config, max_length), split)
         if key not in self._examples:
             self._examples[key] = self.tokenise(config, self.rows(config.task).rows(split), max_length)
         return self._examples[key]

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,14 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
     if spec.primary not in scores:
         raise UsageError(f"task {spec.label}: primary '{spec.primary}' is not among its scores, {', '.join(scores)}")
     return scores
+
+
+def is_code(name: str) -> bool:
+    """Whether a metric is somebody's code, in a file or in a repository `owner/name`, rather than one of `evaluate`'s own.
+
+    `evaluate` looks for its own metrics' names in the working directory first.
+    """
+    return not name.isidentifier() or Path(name).exists()
 
 
 def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
