@@ -35,8 +35,8 @@ def backbone_config(name: str) -> BackboneConfig:
     if name in registry.names("backbones") or registry.is_file(name):
         path = registry.find("backbones", name)
         content = {key: value for key, value in registry.read_yaml(path).items() if key not in ("description", "config")}
-        if content.get("path"):
-            content["path"] = str(path.parent / content["path"])
+        if content.get("path") and registry.is_file(name):  # a shipped one's stays relative, for installations elsewhere
+            content["path"] = str((path.parent / content["path"]).resolve())
         return parse(BackboneConfig, {"name": path.stem, **content}, str(path))
     if Path(name).is_dir():
         return BackboneConfig(name=safe_name(Path(name).resolve().name), path=str(Path(name).resolve()))

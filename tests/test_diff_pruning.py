@@ -153,8 +153,8 @@ def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(ma
     before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
     runs.run(config, workspace)
     path = RunDirectory.of(config, workspace.results_dir).path
-    prepared, _ = reload(path, workspace)
-    changed = {name: before[name] != value for name, value in prepared.encoder.model.state_dict().items()}
+    with reload(path, workspace) as (prepared, _):
+        changed = {name: before[name] != value for name, value in prepared.encoder.model.state_dict().items()}
     pooler = changed.pop("bert.pooler.dense.weight"), changed.pop("bert.pooler.dense.bias")
     assert float(torch.cat([part.flatten() for part in pooler]).float().mean()) > 0.9
     inside = [mask for name, mask in changed.items() if not name.startswith("classifier")]

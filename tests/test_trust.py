@@ -3,11 +3,13 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from outside import place, whole
+from outside import ROOT, environment, place, whole
 
 import hifi_cli
 from hifi_cli import registry
@@ -257,3 +259,42 @@ def test_eval_fails_where_a_run_does_not_give_what_it_stored(hifi, trained, data
         results[changed] = {name: value + 0.01 for name, value in results[changed].items()}
         seal(trained / "results.json", results)
     refused(hifi(*evaluation), trained, "logits" if changed == "logits" else "accuracy", code=1)
+
+
+# --- another machine
+
+
+def test_a_run_of_a_shipped_backbone_is_read_by_an_installation_elsewhere(hifi, tmp_path):
+    words = ["--protocol", "demo", "--task", "demo-entailment", "--method", "linear-probing"]
+    assert hifi("train", *words, "epochs=1", "limit=40").code == 0
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(ROOT / "hifi_cli", elsewhere / "hifi_cli", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "configs", elsewhere / "configs")
+    shutil.move("results", elsewhere / "moved")
+    run = elsewhere / "moved/runs/demo/demo/demo-entailment/linear-probing/seed1"
+    for path in run.iterdir():
+        assert path.name == "manifest.json" or str(ROOT).encode() not in path.read_bytes(), path
+    command = [sys.executable, "-m", "hifi_cli", "eval", run, "--results-dir", "moved", "-v"]
+    said = subprocess.run(command, cwd=elsewhere, env=environment(PYTHONPATH=str(elsewhere)), capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert "logits identical" in said.stdout
+
+
+def test_a_backbone_that_lies_elsewhere_now_is_named(hifi, tiny, data, encoders, tmp_path):
+    there = shutil.copytree(encoders["bert"], tmp_path / "first/tiny-bert")
+    assert tiny("train", "--method", "full-ft", "--backbone", there).code == 0
+    run = place(tmp_path, "full-ft")
+    shutil.move(there, tmp_path / "now-here")
+    Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sees\tthe cat\n")
+    commands = {
+        "eval": [run, "--data-dir", data],
+        "predict": [run, "new.tsv"],
+        "export": [run, "--to", "model", "--data-dir", data],
+        "score": ["--run", run, "--out", "scores.json", "--samples", "4", "--data-dir", data],
+    }
+    for command, words in commands.items():
+        refused(hifi(command, *words), there, "--backbone", code=3)
+        answer = hifi(command, *words, "--backbone", tmp_path / "now-here")
+        assert answer.code == 0, answer
+    assert whole(Path("scores.json"))["backbone"] == "tiny-bert"
+    refused(hifi("eval", *commands["eval"], "--backbone", encoders["roberta"]), run, "other weights", "--backbone")

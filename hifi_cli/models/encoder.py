@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hifi_cli import hub
+from hifi_cli import hub, registry
 from hifi_cli.config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import file_digest
@@ -219,9 +219,10 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         MissingError: neither the directory, nor the package, nor a hub id is there.
     """
     if backbone.path:
-        if not (Path(backbone.path) / "config.json").is_file():
-            raise MissingError(f"no encoder in {backbone.path} (config.json is missing)")
-        return backbone.path, None
+        directory = registry.configs_directory() / "backbones" / backbone.path  # a user's own path is absolute
+        if not (directory / "config.json").is_file():
+            raise MissingError(f"no encoder in {directory} (config.json is missing); --backbone names where it is")
+        return str(directory), None
     if backbone.package:
         spec = importlib.util.find_spec(backbone.package)
         if spec and spec.submodule_search_locations:

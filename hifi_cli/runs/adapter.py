@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.methods.lora import LoRA
+from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.run import Prepared
 from hifi_cli.runs.workspace import Workspace
@@ -32,7 +33,7 @@ def export(prepared: Prepared, workspace: Workspace, to: Path) -> None:
     fresh, pretrained = workspace.encoder(config)
     adapter = LoraConfig(
         task_type=_TASK_TYPES.get(prepared.head.kind),
-        base_model_name_or_path=config.backbone.hub or config.backbone.path or config.backbone.name,
+        base_model_name_or_path=config.backbone.hub or encoders.locate(config.backbone)[0],
         revision=config.backbone.revision,
         r=settings.r,
         lora_alpha=settings.alpha,

@@ -37,7 +37,8 @@ def export(prepared: Prepared, workspace: Workspace, delta: Path, to: Path) -> N
     pretrained.tokenizer.save_pretrained(to / "backbone")
     shutil.copyfile(delta, to / "delta.safetensors")
     head = {"kind": prepared.head.kind, "labels": prepared.head.labels, "reads_words": prepared.head.reads_words}
-    content = {"schema": SCHEMA, "head": head, "config": config.model_dump(mode="json"), "fresh": pretrained.fresh}
+    alone = config.model_copy(update={"backbone": BackboneConfig(name=config.backbone.name)})  # it lies in `backbone`
+    content = {"schema": SCHEMA, "head": head, "config": alone.model_dump(mode="json"), "fresh": pretrained.fresh}
     write_json(to / "hifi.json", sealed(content))
 
 
@@ -58,7 +59,7 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
     config = parse(RunConfig, content["config"], str(directory / "hifi.json"))
     wanted = content["head"]
     head = HeadSpec(wanted["kind"], tuple(wanted["labels"]), wanted["reads_words"], config.head)
-    here = BackboneConfig(name=config.backbone.name, path=str(directory / "backbone"))
+    here = BackboneConfig(name=config.backbone.name, path=str((directory / "backbone").resolve()))
     pretrained = encoders.load(here, head=head, dropout=config.dropout)
     encoders.initialise(pretrained.model, pretrained.fresh, config.seed)
     encoder = Encoder(pretrained.model)
