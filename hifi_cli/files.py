@@ -260,7 +260,7 @@ def read_sealed(path: Path, *, what: str, schema: int) -> dict[str, Any]:
     """
     value = read_json(path, what=what)
     if _CHECKSUM not in value:
-        raise UsageError(f"{path} is not a {what} file (it has no checksum); delete it and make it again")
+        raise UsageError(f"{path} is not a {what} file that hifi wrote (it has no checksum); delete it and make it again")
     check_schema(value, schema, path)
     return value
 

@@ -14,6 +14,7 @@ from outside import ROOT, environment, place, whole
 import hifi_cli
 from hifi_cli import registry
 from hifi_cli.errors import UsageError
+from hifi_cli.tasks import metrics
 
 
 def seal(path, content):
@@ -193,8 +194,7 @@ def own_task(hifi, monkeypatch):
     return train
 
 
-def test_code_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task, tmp_path, monkeypatch):
-    monkeypatch.setattr("evaluate.config.HF_MODULES_CACHE", str(tmp_path / "modules"))
+def test_code_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task, tmp_path):
     folder, mark = tmp_path / "always", tmp_path / "ran"
     run = own_task(1)
     own = run / "own/tasks/demo-entailment.yaml"
@@ -204,15 +204,18 @@ def test_code_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task, tm
     for name in ("somebody/metric", "always", folder, folder / "always.py"):  # `always` is found in the working directory
         own.write_text(text.replace("primary:", f"evaluate: {name}\nprimary:"))
         refused(hifi("eval", run), own, name, "--trust")
+    assert not metrics.is_code("google_bleu")  # one of evaluate's own
     Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sleeps .\tthe hound sleeps .\n")
     assert hifi("predict", run, "new.tsv").code == 0
     assert hifi("export", run, "--to", "model").code == 0
     assert hifi("score", "--run", run, "--samples", "4", "--out", "scores.json").code == 0
     assert not mark.exists()
-    trusted = hifi("eval", run, "--trust")
-    assert mark.exists()
-    assert trusted.code == 1  # the run stored no such score
-    assert "always 50.00  stored none" in trusted.out
+    command = [sys.executable, "-m", "hifi_cli", "eval", run, "--trust"]  # `evaluate` keeps what this process loaded
+    env = environment(HF_HOME=str(tmp_path / "home"))
+    trusted = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert mark.exists(), trusted.stderr
+    assert trusted.returncode == 1  # the run stored no such score
+    assert "always 50.00  stored none" in trusted.stdout
 
 
 def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(hifi, trained, data, tmp_path, monkeypatch):
