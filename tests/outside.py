@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 ROOT = Path(__file__).parent.parent
 MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "checksum"}  # of the machine, not of the run
@@ -116,3 +117,14 @@ def arrays(path):
     from safetensors.numpy import load_file
 
     return {name: np.array(value) for name, value in load_file(path).items()}
+
+
+def grid_file(root, encoders, **content):
+    base = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte", "cola"]}
+    path = root / "mine.yaml"
+    path.write_text(yaml.safe_dump({**base, **content}))
+    return path.name
+
+
+def runs_of(root):
+    return sorted(path.parent for path in (root / "results/runs").rglob("results.json"))

@@ -196,6 +196,7 @@ def test_files_that_are_no_json_are_named(hifi, tmp_path, content):
 
 
 MANIFEST = {
+    "schema": 1,
     "command": ["hifi", "train"], "hifi": "1", "libraries": {"torch": "2"}, "device": "cpu", "data": {"origin": {"train": "x"}},
     "git": None,
 }  # fmt: skip
@@ -209,7 +210,7 @@ def test_manifests_of_wrong_types_are_named(hifi, tmp_path, changes):
     assert hifi("report").code == 0
     change(run / "manifest.json", **changes)
     assert f"manifest.json is damaged ({next(iter(changes))}" in said(hifi("report"), 2)
-    (run / "manifest.json").write_text("{}")
+    (run / "manifest.json").write_text(json.dumps(sealed({"schema": 1})))
     assert "manifest.json is damaged ('command' is missing)" in said(hifi("report"), 2)
 
 

@@ -159,7 +159,7 @@ def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(ma
     assert float(torch.cat([part.flatten() for part in pooler]).float().mean()) > 0.9
     inside = [mask for name, mask in changed.items() if not name.startswith("classifier")]
     assert sum(int(mask.sum()) for mask in inside) == round(0.05 * sum(mask.numel() for mask in inside))
-    assert evaluate(path, workspace)["largest_difference"] == 0
+    assert evaluate(path, workspace).largest_difference == 0
 
 
 @pytest.mark.parametrize("share", [0.005, 0.05])

@@ -6,8 +6,7 @@ import time
 
 import pytest
 import yaml
-from outside import fingerprint, finish, hifi, start, wait_for
-from test_grid import grid_file, runs_of
+from outside import fingerprint, finish, grid_file, hifi, runs_of, start, wait_for
 
 from hifi_cli import registry
 from hifi_cli.grids.parsl import ParslEngine, SiteSpec

@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import QUICK
-from outside import fingerprint, finish, flip, hifi, kill_group, start, wait_for, whole
+from outside import fingerprint, finish, flip, grid_file, hifi, kill_group, runs_of, start, wait_for, whole
 
 from hifi_cli import registry
 from hifi_cli.grids import cells as cells_of
@@ -57,17 +56,6 @@ def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch
     engine.close()
     assert "table demo" in (tmp_path / "log").read_text()
     assert not (tmp_path / "imported").exists()
-
-
-def grid_file(root, encoders, **content):
-    base = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte", "cola"]}
-    path = root / "mine.yaml"
-    path.write_text(yaml.safe_dump({**base, **content}))
-    return path.name
-
-
-def runs_of(root):
-    return sorted(path.parent for path in (root / "results/runs").rglob("results.json"))
 
 
 def test_a_grid_from_begin_to_end(encoders, data, tmp_path):

@@ -170,8 +170,8 @@ def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, d
 
 
 LEARNING = {  # what a random encoder of two layers needs to learn the tiny task
-    "bitfit": ["learning_rate=0.03"],
-    "linear-probing": ["learning_rate=0.03"],
+    "bitfit": ["learning_rate=0.01", "epochs=50"],
+    "linear-probing": ["learning_rate=0.01", "epochs=50"],
     "prefix-tuning": ["learning_rate=0.03", "epochs=50"],
     "prefix-tuning-mlp": ["learning_rate=0.01", "epochs=60", "settings.mlp=32"],
     "adapter": ["learning_rate=0.01"],

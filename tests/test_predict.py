@@ -16,7 +16,7 @@ from hifi_cli.runs.predict import predict, probabilities
 @pytest.fixture
 def trained(make, workspace):
     """A finished run of RTE: its directory, and the pairs of texts and logits it stored."""
-    config = make("full-ft", "epochs=2", "batch_size=4", "learning_rate=0.01")
+    config = make("full-ft", "epochs=8", "batch_size=4", "learning_rate=0.003")
     runs.run(config, workspace)
     directory = RunDirectory.of(config, workspace.results_dir)
     pairs = [row.sequences[0] for row in workspace.rows("rte").rows("validation")]

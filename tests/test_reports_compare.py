@@ -166,7 +166,7 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
         ({"selection": "holdout"}, "selection (holdout and validation)"),
         ({"split": "test"}, "split (test and validation)"),
         ({"data": {"train": "other", "validation": "v"}}, "data"),
-        ({"epochs": 5, "data": None}, "epochs (5 and 3), data"),
+        ({"epochs": 5, "data": {}}, "epochs (5 and 3), data"),
     ],
 )
 def test_runs_under_other_conditions_are_refused_by_name(changes, differing, hifi):

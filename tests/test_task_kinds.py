@@ -100,7 +100,7 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi
     assert answer.code == 0, answer.err
     results = json.loads(next(Path("results/runs").rglob("results.json")).read_text())
     assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(results["further"]) == {"mismatched"}
-    table = json.loads(hifi("table", "hifi-2-fewshot", "--backbone", "tiny-bert", "--tasks", "mnli", "--methods", "full-ft", "--seeds", 1, "--format", "json").out)
+    table = json.loads(hifi("table", "hifi-2-fewshot", "--backbone", "tiny-bert", "--tasks", "mnli", "--methods", "full-ft", "--seeds", 1, "--shots", 4, "--format", "json").out)
     cells = table["rows"][0]["cells"]
     matched, mismatched = (100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched"))
     assert cells["MNLI-m (Acc.)"]["mean"] == pytest.approx(matched) and cells["MNLI-mm (Acc.)"]["mean"] == pytest.approx(mismatched)
