@@ -1,0 +1,85 @@
+"""Every command in README and docs/ runs: those of the demo for real, those on other data and weights as far as --dry-run."""
+
+import importlib.util
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+# Commands that need runs which are not there, that measure for minutes, or that train whole grids; other tests run them.
+NOT_RUN = {"README.md": ["compare", "figure", "report", "table", "table"], "reproduce.md": ["grid", "table", "table"]}
+
+
+def lines(page, start):
+    blocks = [block for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE) if not kind]
+    commands = [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    return [command for command in commands if command.startswith(start)]
+
+
+def test_make_commands_are_there():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    named = [line.split()[1] for line in lines("README.md", "make ")]
+    assert named == ["demo", "test"]
+    assert set(named) <= set(targets)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_readme_can_be_finished_and_leads_to_every_page():
+    assert len(PAGES["README.md"].splitlines()) <= 150
+    for page in PAGES.keys() - {"README.md"}:
+        assert f"(docs/{page})" in PAGES["README.md"] and "(../README.md)" in PAGES[page]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    folder = ROOT if page == "README.md" else ROOT / "docs"
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", PAGES[page]):
+        assert (folder / target).exists(), target
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if lines(page, "hifi ")])
+def test_commands_run(page, hifi):
+    left: list[str] = []
+    demo = False
+    for words in (shlex.split(line)[1:] for line in lines(page, "hifi ")):
+        demo = demo or "demo" in words
+        if words[0] in ("train", "score", "select") and "demo" not in words:
+            answer = hifi(*words, *(["--dry-run"] if "--dry-run" not in words else []))
+            assert "learning_rate:" in answer.out
+        elif words[0] in ("ls", "cp") or "--print" in words or (demo and words[0] != "grid"):
+            answer = hifi(*words, *(["epochs=1", "scoring.samples=20"] if words[0] == "train" else []))
+        else:
+            left.append(words[0])
+            continue
+        assert answer.code == 0, (words, answer.err)
+    assert sorted(left) == NOT_RUN.get(page, [])
+
+
+def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench")
+    import report
+
+    measured = json.loads((ROOT / "results" / "bench" / "minilm.json").read_text())
+    assert report.epochs(measured) in PAGES["performance.md"]
+    assert report.more(measured, bars=False) in PAGES["performance.md"]
+
+
+def test_the_parity_studys_table_is_the_paired_t_interval(tmp_path):
+    spec = importlib.util.spec_from_file_location("trainer_parity", ROOT / "scripts" / "trainer_parity.py")
+    study = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(study)
+    ours, theirs = np.array([20.0, 22.0, 19.0, 25.0]), np.array([21.0, 21.5, 20.0, 23.0])
+    path = tmp_path / "scores.jsonl"
+    arms = {"hifi, full-ft": ours, "Trainer, full-ft": theirs}
+    rows = [(arm, seed, score) for arm, scores in arms.items() for seed, score in enumerate(scores, start=1)]
+    rows.append(("hifi, full-ft", 5, 99.0))  # a seed that one side has not trained yet
+    path.write_text("".join(json.dumps({"task": "cola", "arm": arm, "seed": seed, "score": score}) + "\n" for arm, seed, score in rows))
+    low, high = stats.ttest_rel(ours, theirs).confidence_interval()
+    (line,) = study.table(study.read(path)).splitlines()[2:]
+    assert f"| cola | 4 | 21.5 ± 2.6 | 21.4 ± 1.3 | +0.12 | {low:+.2f} to {high:+.2f} | yes | no |" in line
