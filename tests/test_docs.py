@@ -82,4 +82,4 @@ def test_the_parity_studys_table_is_the_paired_t_interval(tmp_path):
     path.write_text("".join(json.dumps({"task": "cola", "arm": arm, "seed": seed, "score": score}) + "\n" for arm, seed, score in rows))
     low, high = stats.ttest_rel(ours, theirs).confidence_interval()
     (line,) = study.table(study.read(path)).splitlines()[2:]
-    assert f"| cola | 4 | 21.5 ± 2.6 | 21.4 ± 1.3 | +0.12 | {low:+.2f} to {high:+.2f} | yes | no |" in line
+    assert f"| cola | 4 | 21.5 ± 2.6 | 21.4 ± 1.2 | +0.12 | {low:+.2f} to {high:+.2f} | yes | no |" in line
