@@ -106,10 +106,10 @@ def _pair(
     runs = {seed: (first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
     differing = next(filter(None, (disagreement(*pair, score) for pair in runs.values())), None)
     if differing:
-        told = f"{' and '.join(pairs.labels)} differ in {differing}"
+        difference = f"{' and '.join(pairs.labels)} differ in {differing}"
         if "unequal" not in counted:
-            return [*notes, f"left out, {told}; --include unequal compares them"]
-        notes.append(f"compared although {told}")
+            return [*notes, f"left out, {difference}; --include unequal compares them"]
+        notes.append(f"compared although {difference}")
     differences = {seed: _difference(*pair, score) for seed, pair in runs.items()}
     known = {seed: value for seed, value in differences.items() if value is not None}
     if lost := len(runs) - len(known):
