@@ -33,7 +33,7 @@ def safe_name(name: str) -> str:
 
 
 def command_line(words: Iterable[str]) -> str:
-    """`words` quoted for bash, on one line: a line break in a word is written as bash's $'\\x0a'."""
+    r"""`words` quoted for bash, on one line: a line break in a word is written as bash's $'\\x0a'."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_quoted, word))}'" for word in words)
 
 

@@ -1,9 +1,9 @@
 """HiFi without the command line: score, choose and tune attention heads of any Hugging Face encoder.
 
-    scores = score_heads(model, batches)
-    heads = select_heads(scores, k=3)
-    tune_heads(model, heads)     # train it with any loop or Trainer, then
-    merge_heads(model)           # a plain Hugging Face model again
+scores = score_heads(model, batches)
+heads = select_heads(scores, k=3)
+tune_heads(model, heads)     # train it with any loop or Trainer, then
+merge_heads(model)           # a plain Hugging Face model again
 """
 
 from collections.abc import Iterable, Mapping

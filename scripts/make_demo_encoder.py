@@ -59,12 +59,20 @@ def make_tokenizer(seed: int) -> BertTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
     )
-    return BertTokenizerFast(tokenizer_object=tokenizer, do_lower_case=True, model_max_length=MAX_LENGTH,
-                             unk_token="[UNK]", sep_token="[SEP]", pad_token="[PAD]", cls_token="[CLS]",
-                             mask_token="[MASK]")
+    return BertTokenizerFast(
+        tokenizer_object=tokenizer,
+        do_lower_case=True,
+        model_max_length=MAX_LENGTH,
+        unk_token="[UNK]",
+        sep_token="[SEP]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        mask_token="[MASK]",
+    )
 
 
 class Damage:
@@ -132,21 +140,29 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
     """
     torch.manual_seed(seed)
     rng, damage = random.Random(seed + 1), Damage(tokenizer, seed)
-    config = BertConfig(vocab_size=len(tokenizer), hidden_size=128, num_hidden_layers=4, num_attention_heads=8,
-                        intermediate_size=512, max_position_embeddings=MAX_LENGTH, pad_token_id=tokenizer.pad_token_id)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        intermediate_size=512,
+        max_position_embeddings=MAX_LENGTH,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     model = BertForMaskedLM(config).eval()  # eval: a model this small underfits endless text, dropout would only hurt
     detector, judge = torch.nn.Linear(config.hidden_size, 1), torch.nn.Linear(config.hidden_size, 1)
     parameters = [*model.parameters(), *detector.parameters(), *judge.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     warm_up = max(1, steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / warm_up, (steps - step) / max(1, steps - warm_up)))
+        optimizer, lambda step: min((step + 1) / warm_up, (steps - step) / max(1, steps - warm_up))
+    )
     texts = {pairs: corpus(rng, pairs=pairs) for pairs in (False, True)}
     totals, start = {False: Counter(), True: Counter()}, time.monotonic()
     for step in range(1, steps + 1):
         pairs = rng.random() < PAIR_STEPS
         reverse = torch.tensor([pairs and rng.random() < 0.15 for _ in range(batch)])
-        rows = [next(texts[pairs])[::-1 if back else 1] for back in reverse]
+        rows = [next(texts[pairs])[:: -1 if back else 1] for back in reverse]
         rows = tokenizer(*map(list, zip(*rows, strict=True)))["input_ids"]
         rows = [damage(row, harm=not back and rng.random() < 0.5) for row, back in zip(rows, reverse, strict=True)]
         length = max(map(len, rows))
@@ -168,14 +184,23 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         schedule.step()
-        totals[pairs].update({
-            "texts": len(rows), "words": len(wanted), "loss": loss.item() * len(wanted),
-            "right": int((logits.argmax(-1) == wanted).sum()), "found": int((suspicion[wrong == 1] > 0).sum()),
-            "wrong": int(wrong.sum()), "judged": int(((verdict > 0) == (any_wrong == 1)).sum())})
+        totals[pairs].update(
+            {
+                "texts": len(rows),
+                "words": len(wanted),
+                "loss": loss.item() * len(wanted),
+                "right": int((logits.argmax(-1) == wanted).sum()),
+                "found": int((suspicion[wrong == 1] > 0).sum()),
+                "wrong": int(wrong.sum()),
+                "judged": int(((verdict > 0) == (any_wrong == 1)).sum()),
+            }
+        )
         if step % 200 == 0 or step == steps:
-            parts = [f"{name} loss {t['loss'] / max(1, t['words']):.3f} accuracy {t['right'] / max(1, t['words']):.3f} "
-                     f"found {t['found'] / max(1, t['wrong']):.3f} judged {t['judged'] / max(1, t['texts']):.3f}"
-                     for name, t in (("single:", totals[False]), ("pair:", totals[True]))]
+            parts = [
+                f"{name} loss {t['loss'] / max(1, t['words']):.3f} accuracy {t['right'] / max(1, t['words']):.3f} "
+                f"found {t['found'] / max(1, t['wrong']):.3f} judged {t['judged'] / max(1, t['texts']):.3f}"
+                for name, t in (("single:", totals[False]), ("pair:", totals[True]))
+            ]
             print(f"step {step}/{steps}  {'  '.join(parts)}  {time.monotonic() - start:.0f} s", flush=True)
             totals = {False: Counter(), True: Counter()}
     return model
@@ -193,8 +218,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     tokenizer = make_tokenizer(arguments.seed)
     print(f"{len(tokenizer)} tokens in the vocabulary", flush=True)
-    model = pretrain(tokenizer, steps=arguments.steps, batch=arguments.batch, rate=arguments.rate,
-                     seed=arguments.seed)
+    model = pretrain(tokenizer, steps=arguments.steps, batch=arguments.batch, rate=arguments.rate, seed=arguments.seed)
     model.bert.save_pretrained(arguments.directory)
     tokenizer.save_pretrained(arguments.directory)
     for path in sorted(arguments.directory.iterdir()):

@@ -17,7 +17,32 @@ from hifi_cli.runs.workspace import Workspace
 torch.set_num_threads(1)
 logging.getLogger("hifi").setLevel(logging.INFO)
 
-WORDS = ["the", "a", "dog", "cat", "bird", "fish", "man", "woman", "boy", "girl", "sees", "likes", "hears", "knows", "big", "small", "old", "new", "not", "never", "and", "here", "there", "now"]
+WORDS = [
+    "the",
+    "a",
+    "dog",
+    "cat",
+    "bird",
+    "fish",
+    "man",
+    "woman",
+    "boy",
+    "girl",
+    "sees",
+    "likes",
+    "hears",
+    "knows",
+    "big",
+    "small",
+    "old",
+    "new",
+    "not",
+    "never",
+    "and",
+    "here",
+    "there",
+    "now",
+]
 LAYERS, HEADS, HIDDEN, INNER = 2, 4, 32, 48
 QUICK = ["epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12"]
 TINY = {  # settings that a two-layer encoder of width 32 can have
@@ -50,7 +75,12 @@ def write_encoder(directory: Path, family: str = "bert") -> Path:
     )
     names = ["input_ids", "token_type_ids", "attention_mask"] if family == "bert" else ["input_ids", "attention_mask"]
     PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]", unk_token="[UNK]", model_input_names=names
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        model_input_names=names,
     ).save_pretrained(directory)
     shape = {
         "vocab_size": len(vocabulary),
@@ -62,7 +92,11 @@ def write_encoder(directory: Path, family: str = "bert") -> Path:
         "pad_token_id": 0,
     }
     torch.manual_seed(0)
-    model = BertModel(BertConfig(**shape)) if family == "bert" else RobertaModel(RobertaConfig(**shape, type_vocab_size=1), add_pooling_layer=False)
+    model = (
+        BertModel(BertConfig(**shape))
+        if family == "bert"
+        else RobertaModel(RobertaConfig(**shape, type_vocab_size=1), add_pooling_layer=False)
+    )
     with torch.no_grad():  # as loud as a trained one: tiny random encoders say nearly nothing
         for parameter in model.parameters():
             parameter.mul_(3.0) if parameter.dim() > 1 else parameter.add_(0.05 * torch.randn_like(parameter))
@@ -83,7 +117,10 @@ def write_data(directory: Path, rows: int = 48) -> Path:
         pairs = [(sentence(), sentence()) for _ in range(number)]
         flags = [index % 2 for index in range(number)]
         starts = ["dog" if flag else "cat" for flag in flags]
-        lines = [f"{i}\t{starts[i]} {a}\t{starts[i]} {b}\t{'not_entailment' if flags[i] else 'entailment'}" for i, (a, b) in enumerate(pairs)]
+        lines = [
+            f"{i}\t{starts[i]} {a}\t{starts[i]} {b}\t{'not_entailment' if flags[i] else 'entailment'}"
+            for i, (a, b) in enumerate(pairs)
+        ]
         _write(directory / "RTE" / f"{split}.tsv", ["index\tsentence1\tsentence2\tlabel", *lines])
         _write(directory / "CoLA" / f"{split}.tsv", [f"x\t{flags[i]}\t\t{starts[i]} {a}" for i, (a, _) in enumerate(pairs)])
         header = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
@@ -114,7 +151,12 @@ def make(encoders: dict[str, Path]) -> Callable[..., RunConfig]:
     """Configurations of tiny runs."""
 
     def build(
-        method: str = "full-ft", *overrides: str, family: str = "bert", task: str = "rte", seed: int = 1, backbone: Path | None = None
+        method: str = "full-ft",
+        *overrides: str,
+        family: str = "bert",
+        task: str = "rte",
+        seed: int = 1,
+        backbone: Path | None = None,
     ) -> RunConfig:
         directory, changed = str(backbone or encoders[family]), [*QUICK, *TINY.get(method, []), *overrides]
         return resolve(task=task, method=method, backbone=directory, protocol="hifi", seed=seed, overrides=changed)

@@ -26,10 +26,29 @@ def store(directory, config, content):
     (directory / "results.json").write_text(json.dumps(sealed(content)))
 
 
-def write_run(results_dir, method, task, seed, score, *, protocol="hifi", backbone="bert-large", epochs=3, last=None, top=None, metrics=None, curve=None, setting="a", shots=None, **changes):
+def write_run(
+    results_dir,
+    method,
+    task,
+    seed,
+    score,
+    *,
+    protocol="hifi",
+    backbone="bert-large",
+    epochs=3,
+    last=None,
+    top=None,
+    metrics=None,
+    curve=None,
+    setting="a",
+    shots=None,
+    **changes,
+):
     """A finished run with `score` (a share of 1) at the best epoch; `curve` becomes metrics.jsonl."""
     place = f"{task}-{shots}-shot" if shots else task
-    folder = Path(results_dir) / "runs" / protocol / backbone / place / re.sub(r"[^\w.-]+", "--", method).strip(".-") / f"seed{seed}"
+    folder = (
+        Path(results_dir) / "runs" / protocol / backbone / place / re.sub(r"[^\w.-]+", "--", method).strip(".-") / f"seed{seed}"
+    )
     primary = changes.pop("primary_metric", PRIMARY.get(task, "accuracy"))
     content = {
         "status": "done", "task": task, "method": method, "backbone": backbone, "protocol": protocol, "seed": seed,
@@ -68,7 +87,10 @@ def write_paper(results_dir, spec, found: PublishedTable):
             continue
         cells: dict[str, list[dict[str, float]]] = {}
         for column in spec.columns:
-            mean, deviation = found.mean(row.published_name, column.published_name), found.deviation(row.published_name, column.published_name)
+            mean, deviation = (
+                found.mean(row.published_name, column.published_name),
+                found.deviation(row.published_name, column.published_name),
+            )
             if not isinstance(mean, float):
                 continue
             metric = column.metric or PRIMARY.get(column.task, "accuracy")

@@ -32,7 +32,13 @@ def ask(encoders, workspace):
 
     def build(kind, settings=None, methods=("hifi-layerwise",), seeds=(1,), *words, train=False, task="rte"):
         spec = FigureSpec(
-            description="d", kind=kind, tasks=[task], methods=list(methods), backbone=str(encoders["bert"]), seeds=list(seeds), settings=settings or {}
+            description="d",
+            kind=kind,
+            tasks=[task],
+            methods=list(methods),
+            backbone=str(encoders["bert"]),
+            seeds=list(seeds),
+            settings=settings or {},
         )
         return figure.request(spec, workspace, given=(*QUICK, *words), train=train)
 
@@ -71,7 +77,12 @@ def test_the_five_settings_are_the_papers(ask):
         return request.config("rte", extra={**variants._STANDARD, "scoring.warm_steps": 2, **variants.VARIANTS[name]})
 
     standard = config("ST")
-    assert (standard.batch_size, standard.learning_rate, standard.scoring.max_length, standard.scoring.samples) == (32, 2e-5, 128, 300)
+    assert (standard.batch_size, standard.learning_rate, standard.scoring.max_length, standard.scoring.samples) == (
+        32,
+        2e-5,
+        128,
+        300,
+    )
     assert config("BS").batch_size == 16
     assert config("LR").learning_rate == 5e-5
     assert config("SL").scoring.max_length == 64
@@ -97,7 +108,9 @@ def test_cumulative_shares_against_numpy(ask, workspace, encoders):
     pretrained = workspace.pretrained(config)
     encoder = Encoder(pretrained.model)
     examples = single_sequences(workspace.examples(config, "train", 128)[:5])
-    shares = singular_values.cumulative_shares(encoder, examples, selection.padding(pretrained.tokenizer), {1: 2}, batch_size=3)[1]
+    shares = singular_values.cumulative_shares(
+        encoder, examples, selection.padding(pretrained.tokenizer), {1: 2}, batch_size=3
+    )[1]
     for index, example in enumerate(examples):
         kept = []
         handle = encoder.output_projection(1).register_forward_pre_hook(lambda _, inputs, kept=kept: kept.append(inputs[0]))
@@ -120,7 +133,9 @@ def test_damping_counts_the_rankings_own_iterations(ask, workspace):
     found, _ = selection.scores(asked[1].config("rte"), workspace)
     for row in rows:
         layer = row["layer"]
-        ranked = damping.RANKINGS["pagerank"](np.array(found["richness"][layer]), np.array(found["correlation"][layer]), row["damping"], 1e-6)
+        ranked = damping.RANKINGS["pagerank"](
+            np.array(found["richness"][layer]), np.array(found["correlation"][layer]), row["damping"], 1e-6
+        )
         assert row["iterations"] == ranked.iterations
         assert row["seconds"] > 0
 
@@ -138,11 +153,16 @@ def test_ranking_shows_a_flat_literal_reading_and_one_deaf_to_richness(ask):
     google = np.linalg.solve(np.eye(12) - 0.5 * (correlation / correlation.sum(1, keepdims=True)).T, np.full(12, 0.5 / 12))
     assert overlaps["pagerank", "correlation"] == len(top & set(np.argsort(-google)[:k]))
     others = ranking._overlaps({}, rng.random(12) + 1, correlation, how, k)
-    assert [row["value"] for row in others if (row["ranking"], row["with"]) == ("pagerank", "correlation")] == [overlaps["pagerank", "correlation"]]
+    assert [row["value"] for row in others if (row["ranking"], row["with"]) == ("pagerank", "correlation")] == [
+        overlaps["pagerank", "correlation"]
+    ]
     rows = compute(ask("ranking", {"dampings": [0.5]}))
     assert sum(row["panel"] == "values" for row in rows) == 5 * LAYERS * HEADS
     assert sum(row["panel"] == "overlap" for row in rows) == 3 * 2 * LAYERS
-    assert all(sum(row["chosen"] for row in rows if row["panel"] == "values" and (row["ranking"], row["layer"]) == key) == 2 for key in {(row["ranking"], row["layer"]) for row in rows if row["panel"] == "values"})
+    assert all(
+        sum(row["chosen"] for row in rows if row["panel"] == "values" and (row["ranking"], row["layer"]) == key) == 2
+        for key in {(row["ranking"], row["layer"]) for row in rows if row["panel"] == "values"}
+    )
 
 
 def test_principal_plane_against_numpy():
@@ -177,7 +197,12 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     examples = workspace.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
     directions = [landscape.filter_normalised(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
-    found = {(x, y): loss for x, y, loss in landscape.surface(engine, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples)}
+    found = {
+        (x, y): loss
+        for x, y, loss in landscape.surface(
+            engine, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
+        )
+    }
     assert all(torch.equal(weight, kept) for weight, kept in zip(weights, before, strict=True))
     with torch.no_grad():
         assert found[0.0, 0.0] == pytest.approx(float(engine.loss(examples)) / 6, rel=1e-5)
@@ -200,7 +225,11 @@ def test_landscapes_of_both_methods_and_regimes(ask, plane):
         assert all(abs(row["x"]) < 1e-6 for row in ways if row["step"] == 12 and row["regime"] == "full-shot")
     else:
         assert not ways
-        centre = {row["moved"]: row["loss"] for row in contours if row["method"] == "hifi-layerwise" and row["regime"] == "full-shot" and row["x"] == row["y"] == 0}
+        centre = {
+            row["moved"]: row["loss"]
+            for row in contours
+            if row["method"] == "hifi-layerwise" and row["regime"] == "full-shot" and row["x"] == row["y"] == 0
+        }
         assert centre["trained"] == pytest.approx(centre["all"], rel=1e-5)  # the merged model is the same model
 
 
@@ -254,7 +283,9 @@ def test_stage_2_begins_at_the_pretrained_weights(ask):
 
 
 def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, workspace, encoders, tmp_path):
-    with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte .* --method linear-probing,full-ft"):
+    with pytest.raises(
+        MissingError, match=r"2 of 2 runs are missing: hifi train --task rte .* --method linear-probing,full-ft"
+    ):
         figure.make(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
     asked = ask("features", None, ("linear-probing", "full-ft"), train=True)
     figure.make(*asked, tmp_path / "x.csv")
@@ -264,7 +295,9 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     with evaluate.reload(RunDirectory.of(config, workspace.results_dir).path, workspace) as (prepared, _):
         export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, tmp_path / "plain")
     texts = workspace.rows("rte").rows("train")
-    before, after = (torch.stack([states[0] for states in hidden_states(where, texts)]) for where in (encoders["bert"], tmp_path / "plain"))
+    before, after = (
+        torch.stack([states[0] for states in hidden_states(where, texts)]) for where in (encoders["bert"], tmp_path / "plain")
+    )
     assert rows["full-ft"]["mean"] == pytest.approx(float((after - before).norm(dim=1).mean()), rel=1e-4)
     assert rows["full-ft"]["mean"] > 0.01
 
@@ -280,7 +313,9 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace):
     supply(wanted, replace(request, train=True))
     rows = {(row["x"], row["seed"]): row for row in kind.compute(request).rows}
     for k in (1, 2):
-        found = json.loads((workspace.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json").read_text())
+        found = json.loads(
+            (workspace.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json").read_text()
+        )
         assert rows[k, 2]["score"] == found["scores"]["best"]
         trained = LAYERS * k * 3 * (HIDDEN // HEADS) * (HIDDEN + 1)
         assert rows[k, 2]["trained_share"] == trained / found["params"]["total"]

@@ -45,7 +45,10 @@ TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-ba
         (("--seeds", "1-999999999"), "at most 100,000 runs"),
         (("--seeds", "1-100001"), "at most 100,000 runs"),
         (("--seeds", "1-50000,60000-110001"), "at most 100,000 runs"),
-        (("--task", "rte,cola", "--method", "full-ft,bitfit", "--seeds", "1-30000"), "120,000 runs; one command has at most 100,000"),
+        (
+            ("--task", "rte,cola", "--method", "full-ft,bitfit", "--seeds", "1-30000"),
+            "120,000 runs; one command has at most 100,000",
+        ),
         (("--seeds", "1" + "0" * 30), "the highest seed is 4294967295"),
         (("--seeds", "1-4294967296"), "the highest seed is 4294967295"),
         (("--seeds", "9" * 5000), "the highest seed is 4294967295"),
@@ -75,7 +78,9 @@ def test_endless_input_is_refused_in_little_memory(tmp_path):
 def test_the_runs_of_a_grid_are_counted_before_they_are_made(hifi, tmp_path):
     values = list(range(1, 101))
     content = {"protocol": "hifi", "backbone": "bert-base", "tasks": ["rte"], "methods": ["full-ft"]}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**content, "vary": dict.fromkeys(("epochs", "batch_size", "log_every"), values)}))
+    (tmp_path / "mine.yaml").write_text(
+        yaml.safe_dump({**content, "vary": dict.fromkeys(("epochs", "batch_size", "log_every"), values)})
+    )
     assert "1,000,000 runs; one command has at most 100,000" in said(hifi("grid", "mine.yaml", "--print"), 2)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**content, "seeds": [10**30]}))
     assert "seeds.0: Input should be less than or equal to 4294967295" in said(hifi("grid", "mine.yaml", "--print"), 2)
@@ -182,7 +187,9 @@ def test_results_of_wrong_types_are_named(hifi, tmp_path, changes):
 DEEP = "[" * 200_000
 
 
-@pytest.mark.parametrize("content", [DEEP, '{"a":' * 200_000, "9" * 5000, '{"seed": ' + "9" * 5000 + "}", "[]", "\xff"], ids=lambda text: text[:12])
+@pytest.mark.parametrize(
+    "content", [DEEP, '{"a":' * 200_000, "9" * 5000, '{"seed": ' + "9" * 5000 + "}", "[]", "\xff"], ids=lambda text: text[:12]
+)
 def test_files_that_are_no_json_are_named(hifi, tmp_path, content):
     run = write_run(tmp_path / "results", "full-ft", "rte", 1, 0.5)
     (run / "config.yaml").touch()
@@ -200,7 +207,15 @@ MANIFEST = {
     "command": ["hifi", "train"], "hifi": "1", "libraries": {"torch": "2"}, "device": "cpu", "data": {"origin": {"train": "x"}},
     "git": None,
 }  # fmt: skip
-WRONG_MANIFESTS = [{"git": "x"}, {"libraries": [1]}, {"libraries": None}, {"data": "x"}, {"data": {"origin": ["x"]}}, {"command": "hifi"}, {"device": 1}]
+WRONG_MANIFESTS = [
+    {"git": "x"},
+    {"libraries": [1]},
+    {"libraries": None},
+    {"data": "x"},
+    {"data": {"origin": ["x"]}},
+    {"command": "hifi"},
+    {"device": 1},
+]
 
 
 @pytest.mark.parametrize("changes", WRONG_MANIFESTS, ids=str)

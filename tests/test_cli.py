@@ -91,7 +91,17 @@ def test_score_and_select(tiny, hifi, tmp_path):
 
 def test_a_finished_run_and_a_warmed_encoder_can_be_scored(tiny, hifi, tmp_path, data):
     assert tiny("train", "--method", "full-ft").code == 0
-    scored = hifi("score", "--run", str(RUN).replace("hifi-layerwise", "full-ft"), "--data-dir", data, "--out", "after.json", "--samples", "10")
+    scored = hifi(
+        "score",
+        "--run",
+        str(RUN).replace("hifi-layerwise", "full-ft"),
+        "--data-dir",
+        data,
+        "--out",
+        "after.json",
+        "--samples",
+        "10",
+    )
     assert scored.code == 0, scored.err
     assert tiny("score", "--samples", "10", "--out", "before.json").code == 0
     assert tiny("score", "--samples", "10", "--out", "warm.json", "--warm-steps", "3", "batch_size=8").code == 0
@@ -136,7 +146,9 @@ def test_an_encoder_without_known_heads_is_refused(hifi, data, tmp_path):
     from transformers import FNetConfig
 
     FNetConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "fnet")
-    answer = one_line(hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", tmp_path / "fnet", "--data-dir", data), 2)
+    answer = one_line(
+        hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", tmp_path / "fnet", "--data-dir", data), 2
+    )
     assert "fnet" in answer
 
 
@@ -293,9 +305,7 @@ def test_two_processes_on_one_run_do_not_mix(tiny, workspace):
     folder.mkdir(parents=True)
     with locked(folder / ".lock", wait=False) as had:
         assert had
-        code = (
-            "import sys; sys.argv = ['hifi'] + sys.argv[1:]; from hifi_cli.cli.app import main; main()"
-        )
+        code = "import sys; sys.argv = ['hifi'] + sys.argv[1:]; from hifi_cli.cli.app import main; main()"
         manifest = [sys.executable, "-c", code, "train", "--task", "rte", "--method", "full-ft"]
         encoder = yaml.safe_load(tiny("train", "--method", "full-ft", "--dry-run").out)["backbone"]["path"]
         words = ["--backbone", encoder, "--data-dir", os.fspath(workspace.data_dir)]
@@ -305,5 +315,7 @@ def test_two_processes_on_one_run_do_not_mix(tiny, workspace):
 
 
 def test_help_needs_no_torch():
-    code = "import sys, hifi_cli.cli.app; print([m for m in ('torch', 'pydantic', 'transformers', 'numpy') if m in sys.modules])"
+    code = (
+        "import sys, hifi_cli.cli.app; print([m for m in ('torch', 'pydantic', 'transformers', 'numpy') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -107,7 +107,11 @@ def test_a_base_comes_before_the_method_and_brings_its_blocks():
 
 def test_a_protocol_changes_its_base(tmp_path):
     text, code = rte(method="eh-ft-bitfit", protocol="ehft"), rte(method="eh-ft-bitfit", protocol="ehft-released")
-    assert (text.epochs, text.batch_size, text.adam_betas) == (code.epochs, code.batch_size, code.adam_betas) == (60, 32, (0.9, 0.98))
+    assert (
+        (text.epochs, text.batch_size, text.adam_betas)
+        == (code.epochs, code.batch_size, code.adam_betas)
+        == (60, 32, (0.9, 0.98))
+    )
     assert (text.weight_decay, code.weight_decay) == (0.1, 0.01)
     assert (text.head.width, text.head.activation, text.head.one_logit) == (2048, "none", False)
     assert (code.head.width, code.head.activation, code.head.one_logit) == (2048, "relu", True)
@@ -155,7 +159,10 @@ def test_any_override_resolves_or_says_in_one_line_what_is_wrong(text):
         assert "\n" not in " ".join(str(error).split()) and str(error)
 
 
-@given(st.sampled_from(sorted(RunConfig.model_fields)), st.one_of(st.integers(), st.floats(), st.text(max_size=9), st.none(), st.lists(st.integers(), max_size=3)))
+@given(
+    st.sampled_from(sorted(RunConfig.model_fields)),
+    st.one_of(st.integers(), st.floats(), st.text(max_size=9), st.none(), st.lists(st.integers(), max_size=3)),
+)
 @settings(max_examples=200, deadline=None)
 def test_any_value_of_a_known_key_resolves_or_is_refused(key, value):
     with contextlib.suppress(HifiError):

@@ -48,10 +48,14 @@ def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch
 
     monkeypatch.setattr(training_costs, "_in_a_process_of_its_own", near)
     rows = ["hifi-layerwise", "hifi-midtop", "eh-ft-bitfit", "linear-probing"]
-    Path("mine.yaml").write_text(f"description: mine\nkind: training-costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n")
+    Path("mine.yaml").write_text(
+        f"description: mine\nkind: training-costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n"
+    )
     answer = hifi("table", "mine.yaml", "--format", "json")
     assert answer.code == 0, answer.err
-    found = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/training-costs").rglob("*.json")}
+    found = {
+        path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/training-costs").rglob("*.json")
+    }
     assert found.keys() == {"full-ft", *rows}
     for name, one in found.items():
         assert one["step"] > 0 and one["step_s"] > 0

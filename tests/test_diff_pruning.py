@@ -47,7 +47,8 @@ def search_by_hand(model, exempt, batches, config):
     heads = [weights[name] for name in exempt]
     rate = config.learning_rate
     weight_optimiser = torch.optim.AdamW(
-        [{"params": heads, "weight_decay": config.weight_decay}, {"params": list(difference.values()), "weight_decay": 0}], lr=rate
+        [{"params": heads, "weight_decay": config.weight_decay}, {"params": list(difference.values()), "weight_decay": 0}],
+        lr=rate,
     )
     gate_optimiser = torch.optim.AdamW(gates, lr=0.1, weight_decay=0)
 

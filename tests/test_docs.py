@@ -79,7 +79,9 @@ def test_the_parity_studys_table_is_the_paired_t_interval(tmp_path):
     arms = {"hifi, full-ft": ours, "Trainer, full-ft": theirs}
     rows = [(arm, seed, score) for arm, scores in arms.items() for seed, score in enumerate(scores, start=1)]
     rows.append(("hifi, full-ft", 5, 99.0))  # a seed that one side has not trained yet
-    path.write_text("".join(json.dumps({"task": "cola", "arm": arm, "seed": seed, "score": score}) + "\n" for arm, seed, score in rows))
+    path.write_text(
+        "".join(json.dumps({"task": "cola", "arm": arm, "seed": seed, "score": score}) + "\n" for arm, seed, score in rows)
+    )
     low, high = stats.ttest_rel(ours, theirs).confidence_interval()
     (line,) = study.table(study.read(path)).splitlines()[2:]
     assert f"| cola | 4 | 21.5 ± 2.6 | 21.4 ± 1.2 | +0.12 | {low:+.2f} to {high:+.2f} | yes | no |" in line

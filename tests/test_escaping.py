@@ -24,7 +24,14 @@ def table(text="", command="", cell=None):
     headings = [Heading(f"column {text}"), Heading("setting", None)]
     cells = (cell or Cell(51.25, 1.5, notes=(f"footnote {text}",)), Cell(text=f"value {text}"))
     lines = [Line(f"label {text}", cells), Line(f"label {text}", (Cell(50.0), Cell(text="-")), source="published")]
-    return Table(f"title {text}", headings, lines, corner=f"corner {text}", notes=[f"note {text}"], missing=[Missing("m", ("t",), (1,), command)])
+    return Table(
+        f"title {text}",
+        headings,
+        lines,
+        corner=f"corner {text}",
+        notes=[f"note {text}"],
+        missing=[Missing("m", ("t",), (1,), command)],
+    )
 
 
 @pytest.mark.parametrize("newline", BREAKS)

@@ -144,7 +144,13 @@ def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make,
     (score,) = card.data.eval_results
     assert (score.metric_type, score.metric_value) == ("accuracy", results["metrics"]["accuracy"])
     assert (score.dataset_type, score.dataset_config, score.dataset_split) == ("nyu-mll/glue", "rte", "validation")
-    for said in (f"{100 * results['metrics']['accuracy']:.2f}", "seed: 1", "full-ft", "command: `hifi", "chosen on this very split"):
+    for said in (
+        f"{100 * results['metrics']['accuracy']:.2f}",
+        "seed: 1",
+        "full-ft",
+        "command: `hifi",
+        "chosen on this very split",
+    ):
         assert said in card.content
     snippet = re.search(r"```python\n(.*?)```", card.content, re.DOTALL)[1]
     assert '"text_pair"' in snippet

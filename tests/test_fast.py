@@ -109,7 +109,10 @@ def test_float32_products_are_pytorchs_forwards_and_backwards(shape, index):
     torch.manual_seed(0)
     plain, x = nn.Linear(3, 6), torch.randn(shape)
     rows = slice(None) if index is None else index
-    ours = [value.detach()[at].clone().requires_grad_() for value, at in ((x, slice(None)), (plain.weight, rows), (plain.bias, rows))]
+    ours = [
+        value.detach()[at].clone().requires_grad_()
+        for value, at in ((x, slice(None)), (plain.weight, rows), (plain.bias, rows))
+    ]
     found = product(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index))
     expected = plain(x.requires_grad_())
     torch.testing.assert_close(found, expected)
@@ -141,7 +144,10 @@ def test_a_frozen_weight_is_cast_once_and_a_changed_one_again():
 def test_a_fused_optimisers_steps_are_seen():
     torch.manual_seed(0)
     linear = nn.Linear(8, 8)
-    quick, tuned = FastLinear(copy.deepcopy(linear), bf16=torch.float32).train(), RowLinear(FastLinear(linear, bf16=torch.float32), [0, 1], biases=True).train()
+    quick, tuned = (
+        FastLinear(copy.deepcopy(linear), bf16=torch.float32).train(),
+        RowLinear(FastLinear(linear, bf16=torch.float32), [0, 1], biases=True).train(),
+    )
     x = torch.randn(4, 8)
     for module in (quick, tuned):
         before = module(x).detach()
@@ -156,7 +162,10 @@ def test_a_fused_optimisers_steps_are_seen():
 def test_tuned_rows_follow_their_parameter_in_bfloat16():
     torch.manual_seed(0)
     linear = nn.Linear(16, 12)
-    tuned, slow = RowLinear(FastLinear(copy.deepcopy(linear), bf16=torch.float32), [2, 3, 7], biases=True).train(), RowLinear(linear, [2, 3, 7], biases=True)
+    tuned, slow = (
+        RowLinear(FastLinear(copy.deepcopy(linear), bf16=torch.float32), [2, 3, 7], biases=True).train(),
+        RowLinear(linear, [2, 3, 7], biases=True),
+    )
     x = torch.randn(6, 16)
     with torch.inference_mode():  # evaluated before it trains
         tuned.eval()(x)

@@ -90,7 +90,9 @@ def stopped_by(number, code, encoders, data, root):
     assert not (place(root) / "results.json").exists()
 
 
-SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("diff-pruning", "child-tuning-f", "mixout", "lora", "full-ft")]
+SLOWER = [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("diff-pruning", "child-tuning-f", "mixout", "lora", "full-ft")
+]
 
 
 @pytest.mark.parametrize("method", ["eh-ft-bitfit", "child-tuning-d", *SLOWER])
@@ -171,7 +173,9 @@ def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, 
     ):
         (tmp_path / name).mkdir()
         command = [*launcher, "-m", "hifi_cli", *map(str, words(encoders, data, *settings, "scoring.samples=12", "heads.k=2"))]
-        ended = subprocess.run(command, cwd=tmp_path / name, env=environment(), capture_output=True, text=True, check=False, timeout=120)
+        ended = subprocess.run(
+            command, cwd=tmp_path / name, env=environment(), capture_output=True, text=True, check=False, timeout=120
+        )
         assert ended.returncode == 0, ended.stderr
     manifest = whole(place(tmp_path / "two") / "manifest.json")
     assert manifest["processes"] == 2

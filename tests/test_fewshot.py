@@ -12,23 +12,9 @@ from hifi_cli.tasks.spec import Row
 CB = spec.load("cb")
 ROWS = [Row(str(at), ((f"text {at}", "x"),), at % 3) for at in range(300)]
 EXPECTED = {
-    "train": [
-        "29",
-        "27",
-        "7",
-        "11",
-        "4",
-        "6"
-    ],
-    "dev": [
-        "8",
-        "17",
-        "21",
-        "24",
-        "16",
-        "10"
-    ],
-    "sha256": "ff92281221f174927e51f49a850feba69e13a7f91bfabfa4bdae74d4ed9540fb"
+    "train": ["29", "27", "7", "11", "4", "6"],
+    "dev": ["8", "17", "21", "24", "16", "10"],
+    "sha256": "ff92281221f174927e51f49a850feba69e13a7f91bfabfa4bdae74d4ed9540fb",
 }
 
 
@@ -73,7 +59,11 @@ def test_a_few_shot_run(tiny, make, workspace):
     assert set(paths) == {"rte", "rte-4-shot"}
     results = {name: json.loads(path.read_text()) for name, path in paths.items()}
     assert results["rte-4-shot"]["n_examples"] == {"train": 8, "choosing": 8, "reported": 24}
-    assert (results["rte-4-shot"]["selection"], results["rte-4-shot"]["shots"], results["rte"]["shots"]) == ("few-shot", 4, None)
+    assert (results["rte-4-shot"]["selection"], results["rte-4-shot"]["shots"], results["rte"]["shots"]) == (
+        "few-shot",
+        4,
+        None,
+    )
     assert results["rte-4-shot"]["heads_sha256"] == results["rte"]["heads_sha256"]  # scored once, in the full-shot setting
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
     lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]

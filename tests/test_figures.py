@@ -37,7 +37,9 @@ def test_a_size_changes_only_the_settings_it_names():
     assert small.settings["key"] == paper.settings["key"] == "heads.k"
     assert small.settings["values"] != paper.settings["values"]
     assert (small.protocol, small.backbone, small.methods) == ("laptop", "minilm", paper.methods)
-    assert spec.load("hifi-6-k", backbone="demo", tasks=["rte"], seeds=[7]).model_dump(include={"backbone", "tasks", "seeds"}) == {
+    assert spec.load("hifi-6-k", backbone="demo", tasks=["rte"], seeds=[7]).model_dump(
+        include={"backbone", "tasks", "seeds"}
+    ) == {
         "backbone": "demo",
         "tasks": ["rte"],
         "seeds": [7],
@@ -89,14 +91,23 @@ def test_missing_runs_are_named_with_their_commands(tiny):
 
 
 def test_the_runs_of_a_figure_are_a_grid(tiny):
-    sweep = {"description": "mine", "kind": "sweep", "tasks": ["rte"], "backbone": "demo", "settings": {"key": "heads.k", "values": [1, 2]}}
+    sweep = {
+        "description": "mine",
+        "kind": "sweep",
+        "tasks": ["rte"],
+        "backbone": "demo",
+        "settings": {"key": "heads.k", "values": [1, 2]},
+    }
     Path("mine.yaml").write_text(yaml.safe_dump(sweep))
     Path("runs.yaml").write_text("figure: mine.yaml\n")
     assert tiny("figure", "mine.yaml", *QUICK).code == 3
     answer = tiny("grid", "runs.yaml", "--jobs", "1", *QUICK)
     assert answer.code == 0 and "2 of 2 done" in answer.err, answer.err
     assert tiny("figure", "mine.yaml", *QUICK).code == 0
-    for word, message in (("methods: [full-ft]", "a figure says itself what it is drawn from"), ("", "not drawn from finished runs")):
+    for word, message in (
+        ("methods: [full-ft]", "a figure says itself what it is drawn from"),
+        ("", "not drawn from finished runs"),
+    ):
         Path("runs.yaml").write_text(f"figure: {'mine.yaml' if word else 'hifi-3'}\n{word}\n")
         refused = tiny("grid", "runs.yaml")
         assert refused.code == 2 and message in refused.err
@@ -124,7 +135,16 @@ def test_a_csv_without_or_with_another_companion_is_refused(hifi, tmp_path):
     assert hifi("figure", path).code == 3
     path.write_text("a,b\n1,2\n")
     assert hifi("figure", path).code == 3
-    content = {"schema": 1, "drawing": "damping", "description": "d", "source": "", "tasks": {"rte": "RTE"}, "backbone": "b", "protocol": "p", "notes": []}
+    content = {
+        "schema": 1,
+        "drawing": "damping",
+        "description": "d",
+        "source": "",
+        "tasks": {"rte": "RTE"},
+        "backbone": "b",
+        "protocol": "p",
+        "notes": [],
+    }
     path.with_suffix(".json").write_text(json.dumps(content))
     answer = hifi("figure", path)
     assert answer.code == 2

@@ -57,7 +57,10 @@ def test_no_methods_name_appears_in_the_loop():
     assert not [name for name in registry.names("methods") if f'"{name}"' in text]
 
 
-@pytest.mark.parametrize("module", ["config", "registry", "scoring.ranking", "scoring.selection", "reports.table", "reports.records", "reports.figures.draw"])
+@pytest.mark.parametrize(
+    "module",
+    ["config", "registry", "scoring.ranking", "scoring.selection", "reports.table", "reports.records", "reports.figures.draw"],
+)
 def test_light_modules_never_load_torch(module):
     code = f"import sys, hifi_cli.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

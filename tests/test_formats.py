@@ -13,9 +13,25 @@ from hifi_cli.tasks import hub, local, spec, statistics
 from hifi_cli.tasks.inputs import load_rows
 from hifi_cli.tasks.spec import HubDataset, Row
 
-WIC = {"word": "run", "sentence1": "He ran home.", "sentence2": "A run of luck.", "idx": 0, "label": True, "start1": 3, "end1": 6, "start2": 2, "end2": 5, "version": 1.1}
+WIC = {
+    "word": "run",
+    "sentence1": "He ran home.",
+    "sentence2": "A run of luck.",
+    "idx": 0,
+    "label": True,
+    "start1": 3,
+    "end1": 6,
+    "start2": 2,
+    "end2": 5,
+    "version": 1.1,
+}
 COPA = {"premise": "The man fell.", "choice1": "He cried.", "choice2": "It rained.", "question": "effect", "label": 1, "idx": 0}
-WSC = {"text": "Mark told Pete that he lied.", "target": {"span1_index": 0, "span1_text": "Mark", "span2_index": 4, "span2_text": "he"}, "idx": 0, "label": False}
+WSC = {
+    "text": "Mark told Pete that he lied.",
+    "target": {"span1_index": 0, "span1_text": "Mark", "span2_index": 4, "span2_text": "he"},
+    "idx": 0,
+    "label": False,
+}
 BOOLQ = {"question": "is it so", "passage": "It is -- so.", "idx": 0, "label": True}
 CB = {"premise": "He said so.", "hypothesis": "it is so", "label": "neutral", "idx": 0}
 MULTIRC = {"idx": 3, "version": 1.1, "passage": {"text": "A text.", "questions": [
@@ -48,9 +64,23 @@ ROWS = {
     "wsc": [Row("0", (("Mark told Pete that * he * lied.", "Mark"),), 0)],
     "boolq": [Row("0", (("It is -- so.", "is it so"),), 1)],
     "cb": [Row("0", (("He said so.", "it is so"),), 2)],
-    "multirc": [Row("3-7-1", (("A text.", "Who? He"),), 1, group="3-7"), Row("3-7-2", (("A text.", "Who? She"),), 0, group="3-7")],
+    "multirc": [
+        Row("3-7-1", (("A text.", "Who? He"),), 1, group="3-7"),
+        Row("3-7-2", (("A text.", "Who? She"),), 0, group="3-7"),
+    ],
     "squad": [Row("q1", (("Who sat?", "The cat sat."),), None, answers=(("cat", 4), ("The cat", 0)))],
-    "swag": [Row("0", (("He stops.", "He goes, then sits"), ("He stops.", "He runs"), ("He stops.", 'He says "no"'), ("He stops.", "He is")), 2)],
+    "swag": [
+        Row(
+            "0",
+            (
+                ("He stops.", "He goes, then sits"),
+                ("He stops.", "He runs"),
+                ("He stops.", 'He says "no"'),
+                ("He stops.", "He is"),
+            ),
+            2,
+        )
+    ],
 }
 
 
@@ -147,7 +177,9 @@ def test_any_json_lines_are_read_or_refused(tmp_path_factory, name, data):
     assert all(isinstance(text, str) and text.strip() for row in rows for sequence in row.sequences for text in sequence)
 
 
-@given(st.sampled_from(["title", "paragraphs", "context", "qas", "id", "question", "answers", "text", "answer_start", "data"]), ANY)
+@given(
+    st.sampled_from(["title", "paragraphs", "context", "qas", "id", "question", "answers", "text", "answer_start", "data"]), ANY
+)
 @settings(max_examples=200, deadline=None)
 def test_any_squad_file_is_read_or_refused(tmp_path_factory, key, value):
     def put(node):
@@ -212,7 +244,11 @@ def test_counts_stand_beside_the_official_ones(tmp_path):
     task = spec.load("cb")
     counts = statistics.count(task, local.load(task, tmp_path, needed=()))
     train = {"entailment": 0, "contradiction": 0, "neutral": 1}
-    assert [(one.split, one.rows, one.official) for one in counts] == [("train", 1, 250), ("validation", None, 56), ("test", None, 250)]
+    assert [(one.split, one.rows, one.official) for one in counts] == [
+        ("train", 1, 250),
+        ("validation", None, 56),
+        ("test", None, 250),
+    ]
     assert {key: value for key, value in train.items() if value} == counts[0].labels
 
 
@@ -256,11 +292,25 @@ def features(name):
 
     truth = ClassLabel(names=["False", "True"])
     if name == "squad":
-        columns = text("id", "title", "context", "question") | {"answers": Many({"text": Value("string"), "answer_start": Value("int32")})}
-        return Features(columns), [{"id": "q1", "title": "T", "context": "The cat sat.", "question": "Who sat?", "answers": {"text": ["cat", "The cat"], "answer_start": [4, 0]}}]
+        columns = text("id", "title", "context", "question") | {
+            "answers": Many({"text": Value("string"), "answer_start": Value("int32")})
+        }
+        return Features(columns), [
+            {
+                "id": "q1",
+                "title": "T",
+                "context": "The cat sat.",
+                "question": "Who sat?",
+                "answers": {"text": ["cat", "The cat"], "answer_start": [4, 0]},
+            }
+        ]
     if name == "swag":
-        columns = text("sent1", "sent2", "ending0", "ending1", "ending2", "ending3") | {"label": ClassLabel(names=["0", "1", "2", "3"])}
-        return Features(columns), [dict(zip(columns, ["He stops.", "He", "goes, then sits", "runs", 'says "no"', "is", 2], strict=True))]
+        columns = text("sent1", "sent2", "ending0", "ending1", "ending2", "ending3") | {
+            "label": ClassLabel(names=["0", "1", "2", "3"])
+        }
+        return Features(columns), [
+            dict(zip(columns, ["He stops.", "He", "goes, then sits", "runs", 'says "no"', "is", 2], strict=True))
+        ]
     if name == "multirc":
         columns = text("paragraph", "question", "answer") | {"idx": whole("paragraph", "question", "answer"), "label": truth}
         idx = [{"paragraph": 3, "question": 7, "answer": answer} for answer in (1, 2)]
@@ -269,7 +319,9 @@ def features(name):
             {"paragraph": "A text.", "question": "Who?", "answer": "She", "idx": idx[1], "label": 0},
         ]
     labels = {"copa": ["choice1", "choice2"], "cb": ["entailment", "contradiction", "neutral"]}
-    record = {key: value for key, value in (JSONL[name] | JSONL[name].get("target", {})).items() if key not in ("target", "version")}
+    record = {
+        key: value for key, value in (JSONL[name] | JSONL[name].get("target", {})).items() if key not in ("target", "version")
+    }
     columns = {key: Value("string") if isinstance(value, str) else Value("int32") for key, value in record.items()}
     names = labels.get(name, ["False", "True"])
     record["label"] = names.index(record["label"]) if isinstance(record["label"], str) else int(record["label"])
@@ -314,7 +366,11 @@ def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     columns = {"question1": ["a", "", "c"], "question2": ["b", "b", "d"], "label": [1, 0, 0]}
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {split: datasets.Dataset.from_dict(columns) for split in ("train", "validation")})
+    monkeypatch.setattr(
+        datasets,
+        "load_dataset",
+        lambda *_, **__: {split: datasets.Dataset.from_dict(columns) for split in ("train", "validation")},
+    )
     data = hub.load(spec.load("qqp"), HubDataset(id="somebody/copy"))
     assert [(row.id, row.sequences[0]) for row in data.splits["train"]] == [("0", ("a", "b")), ("1", ("c", "d"))]
     assert "somebody/copy, train: 1 rows with an empty text are left out" in caplog.text

@@ -29,15 +29,22 @@ values = st.one_of(
     words, numbers.map(str), st.booleans().map(str),
     st.sampled_from(["null", "~", "[", "{a: 1}", "[1, 2]", "&a [*a]", "!!python/object:os.system {}", "1e-4", ".nan", ".inf", "best", "0x10", "1_000", "2001-01-01", "'32'", "yes"]),
 )  # fmt: skip
-mangled = st.builds(lambda key, at, letter: key[:at] + letter + key[at + 1 :], st.sampled_from(KEYS), st.integers(0, 8), st.characters())
-overrides = st.lists(st.builds("{}={}".format, st.one_of(st.sampled_from(KEYS), mangled, words), values), min_size=1, max_size=3)
+mangled = st.builds(
+    lambda key, at, letter: key[:at] + letter + key[at + 1 :], st.sampled_from(KEYS), st.integers(0, 8), st.characters()
+)
+overrides = st.lists(
+    st.builds("{}={}".format, st.one_of(st.sampled_from(KEYS), mangled, words), values), min_size=1, max_size=3
+)
 
 
 def mutations(text):
     """A file with some bytes replaced, deleted, inserted or repeated, or cut off."""
     content = text.encode()
     positions = st.integers(0, len(content))
-    pieces = st.one_of(st.binary(max_size=6), st.sampled_from([b"\t", b"\n", b"\r\n", b": ", b"- ", b"\x00", b"\xff", b"\xef\xbb\xbf", "é\u2028".encode()]))
+    pieces = st.one_of(
+        st.binary(max_size=6),
+        st.sampled_from([b"\t", b"\n", b"\r\n", b": ", b"- ", b"\x00", b"\xff", b"\xef\xbb\xbf", "é\u2028".encode()]),
+    )
     edit = st.tuples(positions, st.integers(0, 30), pieces)
 
     def apply(edits, cut):
@@ -69,7 +76,9 @@ def is_as_given(found, asked):
     if found == asked or str(found) == str(asked):
         return True
     if isinstance(found, bool):
-        return str(asked).lower() in (("true", "1", "1.0", "t", "y", "yes", "on") if found else ("false", "0", "0.0", "f", "n", "no", "off"))
+        return str(asked).lower() in (
+            ("true", "1", "1.0", "t", "y", "yes", "on") if found else ("false", "0", "0.0", "f", "n", "no", "off")
+        )
     try:
         return math.isclose(float(found), float(asked), rel_tol=1e-12)
     except (TypeError, ValueError):
@@ -138,7 +147,13 @@ def test_configuration_files(hifi, tmp_path, tier):
 @pytest.mark.parametrize("tier", TIERS)
 def test_shipped_files(hifi, tmp_path, tier):
     """Task, method, protocol, backbone and grid YAMLs of a user's own."""
-    kinds = {"task": "tasks/rte", "method": "methods/hifi-layerwise", "protocol": "protocols/laptop", "backbone": "backbones/minilm", "grid": "grids/demo-search"}
+    kinds = {
+        "task": "tasks/rte",
+        "method": "methods/hifi-layerwise",
+        "protocol": "protocols/laptop",
+        "backbone": "backbones/minilm",
+        "grid": "grids/demo-search",
+    }
     texts = {kind: (registry.configs_directory() / f"{name}.yaml").read_text() for kind, name in kinds.items()}
     cases = st.one_of([st.tuples(st.just(kind), mutations(text)) for kind, text in texts.items()])
     path = tmp_path / "mutated.yaml"

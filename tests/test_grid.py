@@ -214,7 +214,11 @@ def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
     assert not board.failed
     assert len(board.found) == 8
     scored = [index for index, (command, *_) in enumerate(engine.ran) if command == "score"]
-    heads = [index for index, (command, names, _) in enumerate(engine.ran) if command == "train" and "demo-entailment/hifi-layerwise/seed1" in names]
+    heads = [
+        index
+        for index, (command, names, _) in enumerate(engine.ran)
+        if command == "train" and "demo-entailment/hifi-layerwise/seed1" in names
+    ]
     assert len(scored) == 2
     assert max(scored) < min(heads)
 

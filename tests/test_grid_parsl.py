@@ -41,7 +41,17 @@ def begun(encoders, data, tmp_path):
     root = tmp_path / "parsl"
     root.mkdir()
     (root / "site.yaml").write_text(yaml.safe_dump(SITE))
-    command = ["grid", grid_file(root, encoders, **content), "--engine", "parsl", "--site", "site.yaml", "--data-dir", data, *LONG]
+    command = [
+        "grid",
+        grid_file(root, encoders, **content),
+        "--engine",
+        "parsl",
+        "--site",
+        "site.yaml",
+        "--data-dir",
+        data,
+        *LONG,
+    ]
     process = start(*command, cwd=root)
     wait_for(lambda: len(list((root / "results").rglob("metrics.jsonl"))) >= 2 or process.poll() is not None, timeout=120)
     assert process.poll() is None, finish(process)
@@ -50,9 +60,9 @@ def begun(encoders, data, tmp_path):
 
 def test_workers_are_told_to_encrypt_whatever_parsls_default_is():
     """Tasks come over the network and are executed."""
-    assert {name: registry.load("sites", name)["executor"].get("encrypted") for name in registry.names("sites")} == dict.fromkeys(
-        registry.names("sites"), True
-    )
+    assert {
+        name: registry.load("sites", name)["executor"].get("encrypted") for name in registry.names("sites")
+    } == dict.fromkeys(registry.names("sites"), True)
     spec = SiteSpec(provider={"kind": "LocalProvider"})
     assert ParslEngine._executor(spec)["encrypted"] is True
 

@@ -101,7 +101,9 @@ def test_a_stopped_grid_goes_on(encoders, data, tmp_path):
 
 def test_a_task_of_a_users_own_trains(encoders, data, tmp_path, hifi):
     (tmp_path / "mine.yaml").write_text((registry.configs_directory() / "tasks" / "rte.yaml").read_text())
-    answer = hifi("train", "--task", "mine.yaml", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", data, *QUICK)
+    answer = hifi(
+        "train", "--task", "mine.yaml", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", data, *QUICK
+    )
     assert answer.code == 0, answer.err
     assert (tmp_path / "results/runs/hifi/tiny-bert/mine/bitfit/seed1/results.json").is_file()
 
@@ -115,7 +117,9 @@ def test_30_kills_of_a_grid(encoders, data, tmp_path):
     reference, rng, killed = tmp_path / "reference", random.Random(0), 0
     reference.mkdir()
     content = {"methods": ["hifi-layerwise", "full-ft"], "seeds": [1, 2]}
-    code, said = hifi("grid", grid_file(reference, encoders, **content), "--data-dir", data, "--jobs", "2", *long, cwd=reference)
+    code, said = hifi(
+        "grid", grid_file(reference, encoders, **content), "--data-dir", data, "--jobs", "2", *long, cwd=reference
+    )
     assert code == 0, said
     wanted = [fingerprint(path) for path in runs_of(reference)]
     assert len(wanted) == 8

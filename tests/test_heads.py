@@ -33,10 +33,23 @@ def superglue(tmp_path_factory):
             label = at % 2
             one, two = f"{rest} fish", f"fish {rest}" if label else f"{rest} fish"
             spans = {"start1": one.index("fish"), "end1": len(one), "start2": two.index("fish"), "end2": two.index("fish") + 4}
-            wic.append(json.dumps({"word": "fish", "sentence1": one, "sentence2": two, "idx": at, "label": bool(label), **spans}))
+            wic.append(
+                json.dumps({"word": "fish", "sentence1": one, "sentence2": two, "idx": at, "label": bool(label), **spans})
+            )
             choices = [f"cat {rest}", f"cat {rest}"]
             choices[label] = f"dog {rest}"
-            copa.append(json.dumps({"premise": f"{rest}.", "choice1": choices[0], "choice2": choices[1], "question": "cause", "label": label, "idx": at}))
+            copa.append(
+                json.dumps(
+                    {
+                        "premise": f"{rest}.",
+                        "choice1": choices[0],
+                        "choice2": choices[1],
+                        "question": "cause",
+                        "label": label,
+                        "idx": at,
+                    }
+                )
+            )
         (root / "WiC" / f"{name}.jsonl").write_text("\n".join(wic) + "\n")
         (root / "COPA" / f"{name}.jsonl").write_text("\n".join(copa) + "\n")
     return root
@@ -56,7 +69,9 @@ def test_the_mlp_reads_the_raw_first_token(make, workspace, family, one_logit):
     by_hand = torch.relu(first @ hidden.weight.T + hidden.bias) @ output.weight.T + output.bias
     torch.testing.assert_close(model(**batch).logits, by_hand)
     assert not any("pooler" in name for name, _ in model.named_parameters())
-    assert set(base.head_names(prepared.encoder)) == {f"head.{layer}.{kind}" for layer in ("hidden", "output") for kind in ("weight", "bias")}
+    assert set(base.head_names(prepared.encoder)) == {
+        f"head.{layer}.{kind}" for layer in ("hidden", "output") for kind in ("weight", "bias")
+    }
 
 
 def test_the_mlp_starts_as_configured_and_follows_the_seed(make, workspace):

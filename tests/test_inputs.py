@@ -37,7 +37,12 @@ def test_choices_are_sequences_of_one_example(tokenizer):
     assert batch["attention_mask"].sum(-1).tolist() == [[4, 6], [4, 4]]
     assert words_of(tokenizer, batch["input_ids"][0, 1].tolist()) == ["[CLS]", "the", "big", "old", "cat", "[SEP]"]
     alone = single_sequences(examples)
-    assert [words_of(tokenizer, one.sequences[0]["input_ids"])[1:-1] for one in alone] == [["the", "dog"], ["the", "big", "old", "cat"], ["a", "man"], ["a", "boy"]]
+    assert [words_of(tokenizer, one.sequences[0]["input_ids"])[1:-1] for one in alone] == [
+        ["the", "dog"],
+        ["the", "big", "old", "cat"],
+        ["a", "man"],
+        ["a", "boy"],
+    ]
     assert collate(alone, PAD)["input_ids"].shape == (4, 6)
 
 
@@ -81,7 +86,9 @@ def span_row(context, answer, question="the dog sees", row_id="q"):
     return Row(row_id, ((question, context),), None, answers=((answer, context.index(answer)),))
 
 
-CONTEXTS = st.builds(lambda size, step: [WORDS[at * step % len(WORDS)] for at in range(size)], st.integers(1, 60), st.integers(1, 9))
+CONTEXTS = st.builds(
+    lambda size, step: [WORDS[at * step % len(WORDS)] for at in range(size)], st.integers(1, 60), st.integers(1, 9)
+)
 
 
 @given(CONTEXTS, st.data(), st.integers(14, 40), st.integers(0, 40))
@@ -127,7 +134,9 @@ def logits_for(examples, points):
 def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
     squad = spec.load("squad")
     context = " ".join(["the", "big", "dog", "sees", "a", "small", "cat"] * 6)
-    examples = tokenise(tokenizer, squad, [span_row(context, "small cat"), span_row("a man", "man", row_id="other")], Encoding(20, stride=4))
+    examples = tokenise(
+        tokenizer, squad, [span_row(context, "small cat"), span_row("a man", "man", row_id="other")], Encoding(20, stride=4)
+    )
     windows = [example for example in examples if example.row.id == "q"]
     assert len(windows) > 2 and rows_of(examples) == [windows[0].row, examples[-1].row]
     inside = [at for at, span in enumerate(windows[1].offsets) if span != OUTSIDE]
@@ -170,14 +179,18 @@ def test_losses_are_those_of_torch():
     for name in ("rte", "copa"):
         torch.testing.assert_close(objectives.loss(spec.load(name), logits, labelled([0, 1, 1])), expected)
     numbers = torch.tensor([0.5, 5.0, 2.0])
-    torch.testing.assert_close(objectives.loss(spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])), (logits[:, 0] - numbers).square().sum())
+    torch.testing.assert_close(
+        objectives.loss(spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])), (logits[:, 0] - numbers).square().sum()
+    )
 
 
 def test_one_logit_for_two_classes_is_two_logits_of_which_one_is_zero():
     logits = torch.tensor([[1.5], [-0.3], [0.0]])
     two = torch.cat([torch.zeros(3, 1), logits], 1)
     rte = spec.load("rte")
-    torch.testing.assert_close(objectives.loss(rte, logits, labelled([1, 0, 1])), objectives.loss(rte, two, labelled([1, 0, 1])))
+    torch.testing.assert_close(
+        objectives.loss(rte, logits, labelled([1, 0, 1])), objectives.loss(rte, two, labelled([1, 0, 1]))
+    )
     assert metrics.predictions_of(rte, labelled([1, 0, 1]), logits.numpy()).tolist() == [1, 0, 0]
     assert metrics.predictions_of(rte, labelled([1, 0, 1]), two.numpy()).tolist() == [1, 0, 0]
 
@@ -186,7 +199,9 @@ def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
     torch.manual_seed(0)
     squad = spec.load("squad")
     row = span_row("a cat", "cat")
-    short, long = (Example(row, ({"input_ids": [1] * tokens},), (), (), answer) for tokens, answer in ((4, (1, 2)), (6, (0, 0))))
+    short, long = (
+        Example(row, ({"input_ids": [1] * tokens},), (), (), answer) for tokens, answer in ((4, (1, 2)), (6, (0, 0)))
+    )
     logits = torch.randn(2, 2, 6)
     alone = [objectives.loss(squad, logits[:1, :, :4], [short]), objectives.loss(squad, logits[1:], [long])]
     torch.testing.assert_close(objectives.loss(squad, logits, [short, long]), sum(alone))
@@ -203,16 +218,24 @@ def test_squad_scores_by_hand():
     answers = [spans.Answer(text, 0.0, 0.0) for text in ("a norman  people.", "1999", "")]
     assert metrics.span_em(rows, answers) == pytest.approx(1 / 3)
     assert metrics.span_f1(rows, answers) == pytest.approx((1 + 2 * 1 * 0.5 / 1.5 + 0) / 3)
-    assert metrics.compute(spec.load("squad"), rows, answers) == {"span_f1": pytest.approx(5 / 9), "span_em": pytest.approx(1 / 3)}
+    assert metrics.compute(spec.load("squad"), rows, answers) == {
+        "span_f1": pytest.approx(5 / 9),
+        "span_em": pytest.approx(1 / 3),
+    }
     assert not metrics.is_collapsed(answers)
     assert metrics.is_collapsed([spans.Answer("", float(at), 0.0) for at in range(3)])
 
 
 def test_multirc_scores_by_hand():
-    rows = [Row(f"0-{q}-{a}", (("p", "q"),), label, group=f"0-{q}") for q, a, label in ((0, 0, 1), (0, 1, 0), (1, 0, 1), (1, 1, 1))]
+    rows = [
+        Row(f"0-{q}-{a}", (("p", "q"),), label, group=f"0-{q}") for q, a, label in ((0, 0, 1), (0, 1, 0), (1, 0, 1), (1, 1, 1))
+    ]
     predictions = np.array([1.0, 0, 1, 0])
     assert metrics.question_em(rows, predictions) == 0.5
-    assert metrics.compute(spec.load("multirc"), rows, predictions) == {"f1a": pytest.approx(2 * 2 / (2 * 2 + 0 + 1)), "question_em": 0.5}
+    assert metrics.compute(spec.load("multirc"), rows, predictions) == {
+        "f1a": pytest.approx(2 * 2 / (2 * 2 + 0 + 1)),
+        "question_em": 0.5,
+    }
 
 
 def test_cbs_macro_f1_by_hand():
@@ -221,7 +244,7 @@ def test_cbs_macro_f1_by_hand():
     assert metrics.f1_macro(labels, predictions) == pytest.approx(sum(f1) / 3)
 
 
-METRIC = '''
+METRIC = """
 import datasets
 import evaluate
 
@@ -233,7 +256,7 @@ class Halves(evaluate.Metric):
 
     def _compute(self, predictions, references):
         return {"halves": sum(p == r for p, r in zip(predictions, references)) / 2 / len(references)}
-'''
+"""
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -39,7 +39,13 @@ def test_without_a_word_the_kinds_are_listed_and_a_new_folder_is_found(hifi, tmp
 
 def test_a_name_is_explained_with_settings_defaults_and_meanings(hifi):
     said = hifi("ls", "lora").out
-    for part in ("hifi train --task mrpc --method lora", "Hu et al. 2022", "settings.r=8", "rank", "settings.targets=[query, key]"):
+    for part in (
+        "hifi train --task mrpc --method lora",
+        "Hu et al. 2022",
+        "settings.r=8",
+        "rank",
+        "settings.targets=[query, key]",
+    ):
         assert part in said
     assert re.search(r"settings\.targets=.*default \[query, value\]", said)
     said = hifi("ls", "hifi-midtop").out

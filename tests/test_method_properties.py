@@ -55,8 +55,6 @@ def test_lora_refuses_what_is_no_projection(make, workspace):
         prepare(make, workspace, "lora", "settings.targets=[querry]")
 
 
-
-
 # --- Compacter and Adapter
 
 
@@ -176,7 +174,14 @@ def test_prefix_tuning_refuses_attention_it_cannot_reach(make, workspace):
 def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(make, workspace, family, prefix):
     prepared, _ = prepare(make, workspace, "bitfit", "settings.biases=layers", family=family)
     names = set(prepared.method.trained(prepared.encoder.model)) - set(base.head_names(prepared.encoder))
-    linears = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense", "intermediate.dense", "output.dense"]
+    linears = [
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+        "attention.output.dense",
+        "intermediate.dense",
+        "output.dense",
+    ]
     expected = {f"{prefix}.embeddings.LayerNorm.bias", f"{prefix}.encoder.layer.0.output.LayerNorm.bias"}
     for layer in (0, 1):
         expected |= {f"{prefix}.encoder.layer.{layer}.{part}.bias" for part in [*linears, "attention.output.LayerNorm"]}

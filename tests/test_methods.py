@@ -27,9 +27,9 @@ SPECS = {method: method_spec(method) for method in METHODS}
 VARIATIONS = {name for name, spec in SPECS.items() if spec.base and SPECS[spec.base].implementation == spec.implementation}
 every_method = pytest.mark.parametrize("method", METHODS)
 every_method_and_family = pytest.mark.parametrize(
-    ("method", "family"), [(name, family) for name in METHODS for family in FAMILIES if name not in VARIATIONS or family == "bert"]
+    ("method", "family"),
+    [(name, family) for name in METHODS for family in FAMILIES if name not in VARIATIONS or family == "bert"],
 )
-
 
 
 def shape_of(plain):
@@ -115,10 +115,18 @@ def test_delta_holds_only_what_changed(make, workspace, method):
 
 
 @pytest.mark.parametrize(
-    ("method", "rate"), [("diff-pruning", "learning_rate"), ("eh-ft-bitfit", "stage1.learning_rate"), ("child-tuning-d", "learning_rate")]
+    ("method", "rate"),
+    [("diff-pruning", "learning_rate"), ("eh-ft-bitfit", "stage1.learning_rate"), ("child-tuning-d", "learning_rate")],
 )
 def test_a_diverged_run_has_the_counts_of_its_last_phase(make, workspace, method, rate):
-    config = make(method, f"{rate}=1e30", "max_grad_norm=null", "warmup=0", "log_every=1", "settings.share=0.5" if "eh" in method else "epochs=2")
+    config = make(
+        method,
+        f"{rate}=1e30",
+        "max_grad_norm=null",
+        "warmup=0",
+        "log_every=1",
+        "settings.share=0.5" if "eh" in method else "epochs=2",
+    )
     plain, _ = workspace.encoder(config)
     results = runs.run(config, workspace)
     sizes = {name: parameter.numel() for name, parameter in plain.model.named_parameters()}
@@ -206,6 +214,8 @@ def bert_large():
 
 
 BERT_LARGE = Shape(24, 16, 1024, 4096, (30522 + 512 + 2 + 2) * 1024, prefix=30)
+
+
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in VARIATIONS or "mlp" in name])
 def test_bert_large_counts_are_the_closed_formulas(method):
     encoder = bert_large()

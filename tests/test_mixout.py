@@ -14,10 +14,15 @@ from hifi_cli.runs.directory import RunDirectory
 
 
 def test_mixout_without_mixing_is_full_ft_without_dropout(make, workspace):
-    plain, mixed = make("full-ft", "learning_rate=1e-3", "dropout=0"), make("mixout", "learning_rate=1e-3", "settings.p=0", "settings.place=all")
+    plain, mixed = (
+        make("full-ft", "learning_rate=1e-3", "dropout=0"),
+        make("mixout", "learning_rate=1e-3", "settings.p=0", "settings.place=all"),
+    )
     assert runs.run(mixed, workspace)["scores"] == runs.run(plain, workspace)["scores"]
     one, other = (RunDirectory.of(config, workspace.results_dir).delta for config in (plain, mixed))
-    torch.testing.assert_close(load_file(one), load_file(other), rtol=0, atol=1e-4)  # other products: Adam makes rounding larger
+    torch.testing.assert_close(
+        load_file(one), load_file(other), rtol=0, atol=1e-4
+    )  # other products: Adam makes rounding larger
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -76,7 +81,9 @@ def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, 
     assert mixed == of_layers | ({"bert.pooler.dense", "classifier"} if place == "all" else set())
     assert dropout_rates(model) == (BERT_DROPOUTS if place == "after-dropout" else dict.fromkeys(BERT_DROPOUTS, 0.0))
     prepared.method.release(prepared.encoder)
-    assert {name: type(module) for name, module in model.named_modules() if name in mixed} == dict.fromkeys(mixed, torch.nn.Linear)
+    assert {name: type(module) for name, module in model.named_modules() if name in mixed} == dict.fromkeys(
+        mixed, torch.nn.Linear
+    )
     assert dropout_rates(model) == {name: module.p for name, module in plain.items() if isinstance(module, torch.nn.Dropout)}
     assert set(dropout_rates(model).values()) == {0.1}
 
@@ -105,9 +112,18 @@ def test_mixed_linears_read_nothing_that_dropout_wrote(family):
     """What mixed Linears read in training is what they read in evaluation, in any family."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 30, "pad_token_id": 0}
+    shape = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "vocab_size": 30,
+        "pad_token_id": 0,
+    }
     torch.manual_seed(0)
-    encoder = Encoder(AutoModelForSequenceClassification.from_config(AutoConfig.for_model(family, **(shape | FAMILY_SHAPES[family]))))
+    encoder = Encoder(
+        AutoModelForSequenceClassification.from_config(AutoConfig.for_model(family, **(shape | FAMILY_SHAPES[family])))
+    )
     plain = dropout_rates(encoder.model)
     method = mixout.Mixout(mixout.Mixout.Settings(), Context())
     method.prepare(encoder)
@@ -133,10 +149,14 @@ def test_mixed_linears_read_nothing_that_dropout_wrote(family):
         if isinstance(module, mixout.MixLinear):
             module.p = 0.0
         elif isinstance(module, torch.nn.Dropout) and name in kept and "att" in name and not name.endswith("output.dropout"):
-            module.p = 0.0  # attention probabilities reach the residual stream through the output projection, which is not mixed
+            module.p = (
+                0.0  # attention probabilities reach the residual stream through the output projection, which is not mixed
+            )
     inputs = inputs_of_mixed_linears()
     model.eval()
     for name, value in inputs_of_mixed_linears().items():
         torch.testing.assert_close(inputs[name], value, msg=name)
     method.merge(encoder)
-    assert {name: rate for name, rate in dropout_rates(model).items() if name not in kept} == {name: rate for name, rate in plain.items() if name not in kept}
+    assert {name: rate for name, rate in dropout_rates(model).items() if name not in kept} == {
+        name: rate for name, rate in plain.items() if name not in kept
+    }

@@ -24,6 +24,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def now(monkeypatch):
     """A clock that the test moves."""
+
     class Clock:
         time = 100.0
 
@@ -73,7 +74,9 @@ def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(watch, now, c
     assert [json.loads(line) for line in one.directory.metrics.read_text().splitlines()] == LINES
     told = [record.message for record in caplog.records if record.levelno == logging.INFO]
     assert len(told) == 2
-    assert re.fullmatch(r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, loss 0\.7500, 80 tokens/s, [\d.]+ GB, 0:04 left", told[0])
+    assert re.fullmatch(
+        r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, loss 0\.7500, 80 tokens/s, [\d.]+ GB, 0:04 left", told[0]
+    )
     assert re.fullmatch(r"rte/full-ft/seed1: epoch 2 of 2, accuracy 75\.00, loss 0\.5000, 80 tokens/s, [\d.]+ GB", told[1])
 
 
@@ -121,7 +124,9 @@ def test_two_lines_on_a_terminal_however_wide(watch, monkeypatch, width):
     assert "accuracy 50.00" in lines[1]
     assert width < 80 or "GB" in lines[1]
     said = sys.stderr.getvalue()
-    assert "\x1b[?25l" in said and said.rstrip().endswith(("\x1b[2K", "\x1b[?25h"))  # the cursor hidden, and all wiped in the end
+    assert "\x1b[?25l" in said and said.rstrip().endswith(
+        ("\x1b[2K", "\x1b[?25h")
+    )  # the cursor hidden, and all wiped in the end
     assert "\x1b[2m" in said
 
 

@@ -101,7 +101,9 @@ def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
     for key, origin in origins_of_unstated(protocol_chain(name)).items():
         parts = key.split(".")
         if parts[0] in ("methods", "tasks"):
-            assert parts[1] in registry.names(parts[0]) and parts[2] in TrainingConfig.model_fields | RunConfig.model_fields, key
+            assert parts[1] in registry.names(parts[0]) and parts[2] in TrainingConfig.model_fields | RunConfig.model_fields, (
+                key
+            )
         elif len(parts) == 2:
             assert parts[1] in sections[parts[0]].model_fields, key
         else:
@@ -119,9 +121,22 @@ def test_every_case_names_what_there_is(name):
 def test_each_unstated_key_of_the_released_code_is_told_apart_from_the_texts(hifi):
     lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft-released").out.splitlines()]
     told = {words[0]: words[1] for words in lines if len(words) == 3 and words[1] in ("text:", "code:", "ours:")}
-    from_code = ["epochs", "head.activation", "head.init_std", "head.one_logit", "max_grad_norm", "max_length", "truncation", "report"]
+    from_code = [
+        "epochs",
+        "head.activation",
+        "head.init_std",
+        "head.one_logit",
+        "max_grad_norm",
+        "max_length",
+        "truncation",
+        "report",
+    ]
     from_code += [f"methods.{method}.settings" for method in ("lora", "prefix-tuning", "mixout", "child-tuning-d")]
-    expected = dict.fromkeys(from_code, "code:") | {"learning_rate": "text:", "methods.mixout.learning_rate": "text:", "seeds": "ours:"}
+    expected = dict.fromkeys(from_code, "code:") | {
+        "learning_rate": "text:",
+        "methods.mixout.learning_rate": "text:",
+        "seeds": "ours:",
+    }
     assert told == expected
     lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft").out.splitlines()]
     assert ["methods.lora.settings", "code:"] in [words[:2] for words in lines]
@@ -136,8 +151,14 @@ BASE = "description: x\nsource: a paper\nfollows: text\nunstated:\n  epochs: {so
     [
         ("follows: code\n", "its base does not state epochs, warmup: say for each"),
         ("follows: text\nunstated: {epochs: {source: ours}}\n", "its base does not state warmup: say for each"),
-        ("follows: code\nunstated: {epochs: null, warmup: {source: text}, schedule: null}\n", "null is for a key that the base does not state, and 'schedule'"),
-        ("follows: code\nunstated: {epochs: null, warmup: {source: text}, schedule: {source: ours}}\n", "'schedule' has no reason"),
+        (
+            "follows: code\nunstated: {epochs: null, warmup: {source: text}, schedule: null}\n",
+            "null is for a key that the base does not state, and 'schedule'",
+        ),
+        (
+            "follows: code\nunstated: {epochs: null, warmup: {source: text}, schedule: {source: ours}}\n",
+            "'schedule' has no reason",
+        ),
         ("follows: paper\n", "follows"),
         ("unstated: {epochs: {source: guess}}\n", "unstated.epochs.source"),
         ("cases: [{task: [rte], config: {epochs: 3}}]\n", "task"),
@@ -156,7 +177,9 @@ def test_nothing_unstated_is_inherited_without_a_word(tmp_path, content, message
 def test_what_a_derived_protocol_says_of_unstated_keys_counts(tmp_path):
     (tmp_path / "base.yaml").write_text(BASE)
     code, own = tmp_path / "code.yaml", tmp_path / "own.yaml"
-    code.write_text(f"description: y\nsource: a program\nbase: {tmp_path / 'base.yaml'}\nfollows: code\nunstated: {{epochs: null, warmup: {{source: text}}}}\n")
+    code.write_text(
+        f"description: y\nsource: a program\nbase: {tmp_path / 'base.yaml'}\nfollows: code\nunstated: {{epochs: null, warmup: {{source: text}}}}\n"
+    )
     own.write_text(f"description: z\nbase: {code}\nconfig: {{epochs: 9}}\n")  # follows nothing: what it leaves is its base's
 
     def told(file):
@@ -164,7 +187,9 @@ def test_what_a_derived_protocol_says_of_unstated_keys_counts(tmp_path):
 
     assert told(code) == told(own) == {"epochs": ("code", "stated by a program"), "warmup": ("text", "a tenth")}
     third = tmp_path / "third.yaml"
-    third.write_text(f"description: z\nbase: {code}\nfollows: code\nunstated: {{warmup: null}}\n")  # epochs are stated by its base
+    third.write_text(
+        f"description: z\nbase: {code}\nfollows: code\nunstated: {{warmup: null}}\n"
+    )  # epochs are stated by its base
     assert told(third)["warmup"] == ("code", "stated by third")
 
 
@@ -194,14 +219,18 @@ def test_the_primary_metric_left_alone_changes_no_hash():
     for names, hashes in before.items():
         config = resolve(**dict(zip(("task", "method", "backbone", "protocol"), names, strict=True)))
         assert (config.hash, config.setting_hash) == hashes
-    pearson = resolve(task="stsb", method="full-ft", backbone="bert-large", protocol="hifi", overrides=["primary_metric=pearson"])
+    pearson = resolve(
+        task="stsb", method="full-ft", backbone="bert-large", protocol="hifi", overrides=["primary_metric=pearson"]
+    )
     assert pearson.hash != before["stsb", "full-ft", "bert-large", "hifi"][0]
 
 
 def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, workspace):
     results, by_epoch = {}, {}
     for metric in ("spearman", "pearson"):
-        config = make("full-ft", "epochs=6", "learning_rate=0.003", f"primary_metric={metric}", f"variant={metric}", task="stsb")
+        config = make(
+            "full-ft", "epochs=6", "learning_rate=0.003", f"primary_metric={metric}", f"variant={metric}", task="stsb"
+        )
         results[metric] = runs.run(config, workspace)
         lines = [json.loads(line) for line in RunDirectory.of(config, workspace.results_dir).metrics.read_text().splitlines()]
         by_epoch[metric] = [line[metric] for line in lines if "epoch" in line]

@@ -55,7 +55,9 @@ def test_pagerank_forgets_the_richness_it_starts_from_and_the_personalized_one_d
     richness, correlation = random_scores()
     other = richness[::-1].copy()
     assert np.allclose(pagerank(richness, correlation, 0.85, 1e-13).values, pagerank(other, correlation, 0.85, 1e-13).values)
-    assert not np.allclose(pagerank_personalized(richness, correlation).values, pagerank_personalized(other, correlation).values)
+    assert not np.allclose(
+        pagerank_personalized(richness, correlation).values, pagerank_personalized(other, correlation).values
+    )
 
 
 def test_transition_matrix_is_row_stochastic_even_for_a_head_without_correlations():

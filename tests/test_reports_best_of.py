@@ -18,7 +18,9 @@ def runs_of_three(hifi):
     scores = {"top-k": (0.80, 0.60), "top-k-6": (0.85, 0.50), "top-k-12": (0.70, 0.40)}
     for method, (rte, cola) in scores.items():
         for seed, shift in ((1, 0.0), (2, 0.02)):
-            share = {"params": {"trainable": 10 * (1 + TOP_K.index(method)), "trainable_backbone": 1, "stored": 1, "total": 1000}}
+            share = {
+                "params": {"trainable": 10 * (1 + TOP_K.index(method)), "trainable_backbone": 1, "stored": 1, "total": 1000}
+            }
             write_run("results", method, "rte", seed, rte + shift, protocol="ehft", backbone="roberta-large", **share)
             write_run("results", method, "cola", seed, cola + shift, protocol="ehft", backbone="roberta-large", **share)
     return hifi
@@ -39,7 +41,9 @@ def test_each_cell_is_the_best_of_the_methods_and_says_which(runs_of_three):
     assert rte["notes"] == ["top-k-6, the best of top-k, top-k-6, top-k-12 by the scores shown, which flatters it"]
     assert cola["notes"] == ["top-k, the best of top-k, top-k-6, top-k-12 by the scores shown, which flatters it"]
     assert "varies" in runs_of_three(*words[:-1], "text").out  # two shares of trained parameters
-    alone = runs_of_three("table", "ehft-1", "--tasks", "rte,cola", "--methods", "top-k-12", "--seeds", "1,2", "--format", "json")
+    alone = runs_of_three(
+        "table", "ehft-1", "--tasks", "rte,cola", "--methods", "top-k-12", "--seeds", "1,2", "--format", "json"
+    )
     assert json.loads(alone.out)["rows"][0]["cells"]["RTE (Acc.)"]["mean"] == pytest.approx(71.0)  # a row of its own
 
 
@@ -53,7 +57,11 @@ def test_what_was_not_run_of_them_is_missing_and_told(hifi):
 
 
 def test_the_papers_numbers_stand_beside_the_best(runs_of_three):
-    content, _ = row_of(runs_of_three("table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1,2", "--published", "--format", "json"))
+    content, _ = row_of(
+        runs_of_three(
+            "table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1,2", "--published", "--format", "json"
+        )
+    )
     rows = {row["source"]: row["cells"]["RTE (Acc.)"]["mean"] for row in content["rows"] if row["name"] == "top-k"}
     assert rows["published"] == 86.55 and rows["difference"] == pytest.approx(86.0 - 86.55)
 
@@ -69,4 +77,6 @@ def test_the_grid_runs_all_of_them_each_with_its_k():
 def test_best_of_holds_the_rows_own_method(hifi):
     Path("odd.yaml").write_text("{protocol: hifi, backbone: minilm, rows: [{method: full-ft, best_of: [top-k, bitfit]}]}")
     answer = hifi("table", "odd.yaml")
-    assert answer.code == 2 and "best_of must hold the row's method, full-ft" in answer.err and len(answer.err.splitlines()) == 1
+    assert (
+        answer.code == 2 and "best_of must hold the row's method, full-ft" in answer.err and len(answer.err.splitlines()) == 1
+    )

@@ -27,7 +27,9 @@ def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     assert rows[0]["cells"]["p"]["mean"] == 0.0625
     assert rows[0]["cells"]["Mean"]["mean"] == pytest.approx(20.2)
     assert "nothing may be concluded about which is better" in notes[0]
-    assert "5 pairs cannot reach p < 0.05 in this test (smallest possible: 0.0625), at least 6 that differ are needed" in notes[0]
+    assert (
+        "5 pairs cannot reach p < 0.05 in this test (smallest possible: 0.0625), at least 6 that differ are needed" in notes[0]
+    )
 
 
 def test_enough_pairs_allow_one_and_name_its_limits(hifi):
@@ -35,7 +37,9 @@ def test_enough_pairs_allow_one_and_name_its_limits(hifi):
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "--format", "json"))
     assert rows[0]["cells"]["Pairs"]["mean"] == 10
     assert rows[0]["cells"]["Mean"]["mean"] < 0
-    start = r"Full-FT and BitFit on CoLA, RTE \(2 tasks, 5 seeds\): BitFit is better on these tasks by 1\.\d\d points on average"
+    start = (
+        r"Full-FT and BitFit on CoLA, RTE \(2 tasks, 5 seeds\): BitFit is better on these tasks by 1\.\d\d points on average"
+    )
     assert re.match(start, notes[0]) and "nothing is said about other encoders or settings" in notes[0]
     assert "all of them are about these tasks and new seeds" in notes[1]
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "--tasks", "rte", "--format", "json"))
@@ -144,7 +148,9 @@ def test_a_method_whose_every_run_collapsed_is_still_compared(hifi):
     assert "With them: Full-FT is better on this task" in notes[0]
     assert "Without them (0 pairs on 0 tasks): nothing may be concluded" in notes[0]
     answer = hifi("compare", "bitfit", "full-ft", "--exclude", "collapsed")
-    assert answer.code == 3 and "share no task and seed with a usable run: BitFit on RTE: 7 collapsed runs left out" in answer.err
+    assert (
+        answer.code == 3 and "share no task and seed with a usable run: BitFit on RTE: 7 collapsed runs left out" in answer.err
+    )
 
 
 def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
@@ -220,9 +226,17 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
         (["full-ft"], 2, "two or more different methods"),
         (["full-ft", "full-ft"], 2, "two or more different methods"),
         (["full-ft", "mixout"], 3, "no finished run of mixout"),
-        (["full-ft", "bitfit"], 2, "several backbones: choose one with --backbone (full-ft: bert-large, minilm; bitfit: bert-large)"),
+        (
+            ["full-ft", "bitfit"],
+            2,
+            "several backbones: choose one with --backbone (full-ft: bert-large, minilm; bitfit: bert-large)",
+        ),
         (["full-ft", "bitfit", "--shots", "few"], 2, "a number of training rows per class, or full, is required"),
-        (["full-ft", "bitfit", "--include", "collapsed"], 2, "limited or unequal is required; collapsed runs are counted by default"),
+        (
+            ["full-ft", "bitfit", "--include", "collapsed"],
+            2,
+            "limited or unequal is required; collapsed runs are counted by default",
+        ),
         (["full-ft", "bitfit", "--exclude", "limited"], 2, "--exclude limited: collapsed is required"),
         (["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "cola"], 3, "share no task and seed"),
     ],

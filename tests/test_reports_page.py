@@ -35,7 +35,9 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def of(self, tag, style=None):
-        return [attrs for name, attrs in self.tags if name == tag and (style is None or style in (attrs.get("class") or "").split())]
+        return [
+            attrs for name, attrs in self.tags if name == tag and (style is None or style in (attrs.get("class") or "").split())
+        ]
 
 
 @pytest.fixture
@@ -43,7 +45,14 @@ def page(tmp_path, monkeypatch, hifi):
     """A report on two methods, two tasks and three seeds, with one selection of heads."""
     for seed in (1, 2, 3):
         for task, score in (("rte", 0.6), ("cola", 0.3)):
-            write_run("results", "full-ft", task, seed, score + seed / 100, params={"trainable": 1000, "trainable_backbone": 900, "stored": 1000, "total": 1000})
+            write_run(
+                "results",
+                "full-ft",
+                task,
+                seed,
+                score + seed / 100,
+                params={"trainable": 1000, "trainable_backbone": 900, "stored": 1000, "total": 1000},
+            )
             write_run("results", "hifi-layerwise", task, seed, score - seed / 100)
     write_run("results", "<b>evil & co", "rte", 1, 0.5)
     write_run("results", "full-ft", "rte", 4, 0.1, limited=True)

@@ -65,7 +65,10 @@ def test_a_papers_numbers_come_out_as_it_prints_them(name, tmp_path):
     for row in [row for row in spec.rows if row.method]:
         line, printed = lines[row.method], paper.rows[row.published_name]
         for index, column in enumerate(spec.columns):
-            mean, spread = paper.mean(row.published_name, column.published_name), paper.deviation(row.published_name, column.published_name)
+            mean, spread = (
+                paper.mean(row.published_name, column.published_name),
+                paper.deviation(row.published_name, column.published_name),
+            )
             said = number(table.headings[index], line.cells[index])
             assert said == ("-" if mean == "illegible" else f"{mean:.{paper.decimals}f}"), (row.method, column)
             if isinstance(mean, float) and isinstance(spread, float):
@@ -102,7 +105,9 @@ def test_the_papers_numbers_stand_beside_ours_with_no_difference(name, tmp_path)
             assert cell.mean is None or number(heading, cell, signed=True).strip("+0.") == "", (line.method, heading.label)
             assert not [note for note in cell.notes if "no difference" in note]
     assert any("published:" in note for note in table.notes)
-    assert any("GLUE test server" in note and "ours is the validation split" in note for note in table.notes) is (name == "hifi-2")
+    assert any("GLUE test server" in note and "ours is the validation split" in note for note in table.notes) is (
+        name == "hifi-2"
+    )
 
 
 def test_every_printed_average_is_recomputed():
@@ -122,7 +127,12 @@ def test_every_printed_average_is_recomputed():
 
 def test_the_cell_that_was_copied_is_marked_and_no_other():
     _, table = published.table("ehft/roberta-large")
-    marked = {(row, column): note for row in table.rows for column in table.columns for note in published.cell_notes(table, row, column)}
+    marked = {
+        (row, column): note
+        for row in table.rows
+        for column in table.columns
+        for note in published.cell_notes(table, row, column)
+    }
     assert list(marked) == [("bitfit", "cola")]
     assert "prefix-tuning" in marked["bitfit", "cola"] and "68.31" in marked["bitfit", "cola"]
     _, table = published.table("hifi/full-shot")
@@ -142,7 +152,9 @@ def test_the_footnotes_reach_the_page(hifi):
 
 
 def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
-    rows = json.loads(hifi("table", "hifi-2", "--published", "--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json").out)["rows"]
+    rows = json.loads(
+        hifi("table", "hifi-2", "--published", "--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json").out
+    )["rows"]
     paper = next(row for row in rows if row["source"] == "published")
     assert paper["cells"]["Avg."]["mean"] == pytest.approx((89.7 + 71.5) / 2)
     assert "mean of the 2 columns shown; the paper averages 9" in paper["cells"]["Avg."]["notes"]
@@ -167,7 +179,9 @@ def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):
     write_run("results", "full-ft", "mrpc", 1, 0.9, primary_metric="accuracy")
     line = next(
         row
-        for row in json.loads(hifi("table", "hifi-2", "--published", "--tasks", "mrpc", "--methods", "full-ft", "--format", "json").out)["rows"]
+        for row in json.loads(
+            hifi("table", "hifi-2", "--published", "--tasks", "mrpc", "--methods", "full-ft", "--format", "json").out
+        )["rows"]
         if row["source"] == "difference"
     )
     assert line["cells"]["MRPC (Acc.)"]["mean"] is None

@@ -49,7 +49,9 @@ def test_ties_and_zeros_among_fourteen_pairs_stay_exact():
 
 def test_p_of_many_pairs_is_that_of_the_binomial():
     for count, positive in ((36, 25), (60, 20)):
-        assert sign_flip_p([2.5] * positive + [-2.5] * (count - positive)) == pytest.approx(stats.binomtest(positive, count).pvalue)
+        assert sign_flip_p([2.5] * positive + [-2.5] * (count - positive)) == pytest.approx(
+            stats.binomtest(positive, count).pvalue
+        )
     assert sign_flip_p([0.1] * 100) == pytest.approx(2.0**-99)
 
 

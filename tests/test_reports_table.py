@@ -47,7 +47,14 @@ def users_table(tmp_path, monkeypatch):
         write_run("results", "full-ft", "rte", seed, 0.87 + shift)
         write_run("results", "full-ft", "cola", seed, 0.68 + shift)
         write_run("results", "full-ft", "stsb", seed, 0.91, metrics={"pearson": 0.92 + shift})
-        write_run("results", "bitfit", "rte", seed, 0.88 + shift, params={"trainable": 4, "trainable_backbone": 0, "stored": 4, "total": 1000})
+        write_run(
+            "results",
+            "bitfit",
+            "rte",
+            seed,
+            0.88 + shift,
+            params={"trainable": 4, "trainable_backbone": 0, "stored": 4, "total": 1000},
+        )
     write_run("results", "bitfit", "cola", 1, 0.68)
     write_run("results", "bitfit", "cola", 2, 0.0, collapsed=True)
     write_run("results", "bitfit", "stsb", 1, 0.9, limited=True)
@@ -70,7 +77,14 @@ def test_formats_are_as_they_were(kind, users_table, hifi):
 
 @pytest.mark.parametrize(
     ("value", "decimals", "said"),
-    [(55.95, 1, "56.0"), (55.85, 1, "55.9"), (55.949999999999996, 1, "56.0"), (-0.04, 1, "0.0"), (87.125, 2, "87.13"), (100.0, 2, "100.00")],
+    [
+        (55.95, 1, "56.0"),
+        (55.85, 1, "55.9"),
+        (55.949999999999996, 1, "56.0"),
+        (-0.04, 1, "0.0"),
+        (87.125, 2, "87.13"),
+        (100.0, 2, "100.00"),
+    ],
 )
 def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
     assert str(rounded(value, decimals)) == said
@@ -114,7 +128,9 @@ def _on_a_terminal(tables):
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX here")
 def test_latex_compiles_as_it_is(users_table, hifi):
     assert hifi("table", users_table, "--published", "--compare-scores", "--format", "tex", "--out", "table.tex").code == 0
-    done = subprocess.run(["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"], capture_output=True, text=True)
+    done = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-2000:]
     assert Path("table.pdf").stat().st_size > 1000
 
@@ -185,7 +201,10 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
 def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
     for seed, score in ((1, 0.6), (2, 0.7), (3, 0.5)):
         write_run("results", "full-ft", "rte", seed, score, collapsed=seed == 3)
-    for words, mean, note in (((), 60.0, "1 of 3 runs collapsed, counted"), (("--exclude", "collapsed"), 65.0, "1 collapsed run left out")):
+    for words, mean, note in (
+        ((), 60.0, "1 of 3 runs collapsed, counted"),
+        (("--exclude", "collapsed"), 65.0, "1 collapsed run left out"),
+    ):
         cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
         assert cell["mean"] == pytest.approx(mean) and cell["notes"] == [note]
         assert hifi("report", *words).code == 0
@@ -222,7 +241,9 @@ def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="laptop")
     tables = json.loads(hifi("table", "--format", "json").out)
     assert [table["rows"][0]["scores"] for table in tables] == [{"RTE (Acc.)": [score]} for score in (50.0, 70.0, 90.0)]
-    assert json.loads(hifi("table", "--backbone", "minilm", "--format", "json").out)["rows"][0]["scores"] == {"RTE (Acc.)": [70.0]}
+    assert json.loads(hifi("table", "--backbone", "minilm", "--format", "json").out)["rows"][0]["scores"] == {
+        "RTE (Acc.)": [70.0]
+    }
 
 
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
@@ -269,7 +290,9 @@ def test_full_shot_and_few_shot_runs_stand_in_tables_of_their_own(hifi):
     assert {name: values[0] for name, values in scores[2].items()} == pytest.approx({"bitfit": 50.0, "lora": 55.0})
     assert json.loads(hifi("table", "--shots", "4", "--format", "json").out)["rows"][0]["scores"] == {"RTE (Acc.)": [52.0]}
     text = hifi("report") and Path("results/report.html").read_text()
-    assert text.count('id="run-hifi-bert-large-rte-bitfit-full-1"') == text.count('id="run-hifi-bert-large-rte-bitfit-16-1"') == 1
+    assert (
+        text.count('id="run-hifi-bert-large-rte-bitfit-full-1"') == text.count('id="run-hifi-bert-large-rte-bitfit-16-1"') == 1
+    )
 
 
 def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
@@ -286,7 +309,9 @@ def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     assert content["rows"][0]["scores"] == {"RTE (Acc.)": [30.0]}  # that protocol has 16 shots
     assert content["notes"] == ["1 run of full shots not in this table (--shots full shows them)"]
     assert "--shots" not in content["missing"][0]["command"]
-    missing = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json").out)["missing"]
+    missing = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json").out)[
+        "missing"
+    ]
     assert missing[0]["command"].endswith("shots=null")
 
 
@@ -301,15 +326,23 @@ def test_the_shots_of_a_run_stored_before_results_told_them_are_those_of_its_dir
 def test_each_score_is_the_epochs_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, last=0.5, top=0.7)
     for score, value in (("best", 60.0), ("last", 50.0), ("max", 70.0)):
-        assert json.loads(hifi("table", "--score", score, "--format", "json").out)["rows"][0]["scores"] == {"RTE (Acc.)": [value]}
+        assert json.loads(hifi("table", "--score", score, "--format", "json").out)["rows"][0]["scores"] == {
+            "RTE (Acc.)": [value]
+        }
     compared = json.loads(hifi("table", "--compare-scores", "--format", "json").out)
     assert [next(iter(table["rows"][0]["scores"].values())) for table in compared] == [[60.0], [50.0], [70.0]]
-    assert [re.search(r"(best|last|maximum)[^)]*", table["title"]).group(1) for table in compared] == ["best", "last", "maximum"]
+    assert [re.search(r"(best|last|maximum)[^)]*", table["title"]).group(1) for table in compared] == [
+        "best",
+        "last",
+        "maximum",
+    ]
     assert "up to 20.0 (Full-FT, RTE (Acc.))" in compared[-1]["notes"][-1]
 
 
 def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all(users_table, hifi):
-    curve = [{"step": 5, "loss": 1.0}] + [{"epoch": epoch, "spearman": 0.9, "pearson": value} for epoch, value in ((1, 0.5), (2, 0.4), (3, 0.3))]
+    curve = [{"step": 5, "loss": 1.0}] + [
+        {"epoch": epoch, "spearman": 0.9, "pearson": value} for epoch, value in ((1, 0.5), (2, 0.4), (3, 0.3))
+    ]
     write_run("results", "full-ft", "stsb", 1, 0.9, metrics={"pearson": 0.4}, curve=curve)
     write_run("results", "full-ft", "stsb", 2, 0.9, metrics={"pearson": 0.4})
     found = {}
@@ -332,7 +365,20 @@ def test_a_protocol_that_reports_the_maximum_keeps_the_best_epochs_other_metrics
 
 def test_a_laptops_runs_in_a_papers_layout(hifi):
     write_run("results", "full-ft", "mrpc", 1, 0.8, protocol="laptop", backbone="minilm")
-    answer = hifi("table", "hifi-2", "--protocol", "laptop", "--backbone", "minilm", "--tasks", "cola,mrpc", "--seeds", "1", "--format", "json")
+    answer = hifi(
+        "table",
+        "hifi-2",
+        "--protocol",
+        "laptop",
+        "--backbone",
+        "minilm",
+        "--tasks",
+        "cola,mrpc",
+        "--seeds",
+        "1",
+        "--format",
+        "json",
+    )
     content = json.loads(answer.out)
     assert content["columns"][:2] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
     assert content["notes"][0] == "the layout only: protocol laptop instead of hifi, backbone minilm instead of bert-large"

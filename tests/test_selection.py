@@ -115,7 +115,10 @@ def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_
     whole = make("hifi-layerwise")
     paths = [selection.scores(config, workspace)[1] for config in (whole, make("hifi-layerwise", seed=2))]
     assert paths[0] == paths[1]
-    cuts = [make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed) for share, seed in ((0.1, 1), (0.2, 1), (0.1, 2))]
+    cuts = [
+        make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed)
+        for share, seed in ((0.1, 1), (0.2, 1), (0.1, 2))
+    ]
     paths += [selection.scores(config, workspace)[1] for config in cuts]
     assert len(set(paths)) == 4
     again = Workspace(tmp_path / "again", data)
@@ -140,7 +143,10 @@ def test_score_and_select_leave_the_held_out_rows_out_too(tiny, data, tmp_path):
         assert tiny("score", *words, "--out", f"{name}.json").code == 0
         assert tiny("select", *words, "--out", f"{name}-heads.json").code == 0
         answers.append([json.loads(Path(f"{name}.json").read_text())[key] for key in ("richness", "correlation", "samples")])
-        assert json.loads(Path(f"{name}-heads.json").read_text())["scores_sha256"] == json.loads(Path(f"{name}.json").read_text())["sha256"]
+        assert (
+            json.loads(Path(f"{name}-heads.json").read_text())["scores_sha256"]
+            == json.loads(Path(f"{name}.json").read_text())["sha256"]
+        )
     assert answers[0] == answers[1]
     assert answers[0][2] == 36
 

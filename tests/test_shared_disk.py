@@ -76,7 +76,20 @@ def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
     before = os.umask(0o027)
     try:
         answer = hifi("export", run, "--to", "out", "--data-dir", data)
-        hifi("train", "--protocol", "demo", "--task", "demo-entailment", "--method", "full-ft", "--limit", "8", "epochs=1", "--results-dir", "demo")
+        hifi(
+            "train",
+            "--protocol",
+            "demo",
+            "--task",
+            "demo-entailment",
+            "--method",
+            "full-ft",
+            "--limit",
+            "8",
+            "epochs=1",
+            "--results-dir",
+            "demo",
+        )
     finally:
         os.umask(before)
     assert answer.code == 0, answer.err

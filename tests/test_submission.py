@@ -45,7 +45,19 @@ def write_all(benchmark, load, directory):
 def test_glues_zip_holds_its_eleven_files_in_its_words(small, tmp_path):
     write_all("glue", small, tmp_path)
     with zipfile.ZipFile(submission.pack("glue", tmp_path)) as archive:
-        names = ["AX.tsv", "CoLA.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "MRPC.tsv", "QNLI.tsv", "QQP.tsv", "RTE.tsv", "SST-2.tsv", "STS-B.tsv", "WNLI.tsv"]
+        names = [
+            "AX.tsv",
+            "CoLA.tsv",
+            "MNLI-m.tsv",
+            "MNLI-mm.tsv",
+            "MRPC.tsv",
+            "QNLI.tsv",
+            "QQP.tsv",
+            "RTE.tsv",
+            "SST-2.tsv",
+            "STS-B.tsv",
+            "WNLI.tsv",
+        ]
         assert sorted(archive.namelist()) == sorted(names) and len(names) == 11
         text = {name: archive.read(name).decode() for name in names}
     assert text["RTE.tsv"] == "index\tprediction\n0\tentailment\n1\tnot_entailment\n2\tnot_entailment\n3\tentailment\n"
@@ -111,7 +123,12 @@ def test_a_file_the_server_would_not_take_is_named_with_its_line(small, tmp_path
 
 def test_every_official_file_but_three_comes_from_a_task_here():
     assert set(submission.tasks_by_file("glue")) == set(submission.FILES["glue"])
-    assert set(submission.FILES["superglue"]) - set(submission.tasks_by_file("superglue")) == {"AX-b.jsonl", "AX-g.jsonl", "ReCoRD.jsonl", "RTE.jsonl"}
+    assert set(submission.FILES["superglue"]) - set(submission.tasks_by_file("superglue")) == {
+        "AX-b.jsonl",
+        "AX-g.jsonl",
+        "ReCoRD.jsonl",
+        "RTE.jsonl",
+    }
     for name in registry.names("tasks"):
         how = spec.load(name).submission
         assert not how or set(how.files.values()) <= set(submission.FILES[how.benchmark])
@@ -141,7 +158,9 @@ def test_eval_writes_the_files_of_a_run_and_fills_in_wnli(tiny, hifi, data, smal
         assert [line["id"] for line in lines] == ["0", "1", "2", "3"] and all(line["label"] is None for line in lines)
         answer = tiny("eval", "--method", "full-ft", "--split", "test", "--submission", tmp_path / "out")
         assert answer.code == 3
-        assert "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv, SST-2.tsv, STS-B.tsv" in answer.err
+        assert (
+            "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv, SST-2.tsv, STS-B.tsv" in answer.err
+        )
         assert "WNLI.tsv was filled with the commonest training label, entailment" in answer.err
         predicted = [line.split("\t")[1] for line in (tmp_path / "out" / "RTE.tsv").read_text().splitlines()[1:]]
         assert predicted == [line["prediction"] for line in lines]

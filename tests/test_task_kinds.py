@@ -31,27 +31,72 @@ def every_kind(tmp_path_factory):
         path.write_text("\n".join(rows) + "\n", encoding="utf-8")
 
     for split, name in (("train", "train"), ("validation", "val")):
-        copa, multirc, swag, questions = [], [], [",".join(["sent1", "sent2", *(f"ending{at}" for at in range(4)), "label"])], []
+        copa, multirc, swag, questions = (
+            [],
+            [],
+            [",".join(["sent1", "sent2", *(f"ending{at}" for at in range(4)), "label"])],
+            [],
+        )
         for at in range(ROWS):
             label, endings = at % 2, [f"cat {text()}", f"cat {text()}"]
             endings[label] = f"dog {text()}"
-            copa.append(json.dumps({"premise": f"{text()}.", "choice1": endings[0], "choice2": endings[1], "question": "cause", "label": label, "idx": at}))
+            copa.append(
+                json.dumps(
+                    {
+                        "premise": f"{text()}.",
+                        "choice1": endings[0],
+                        "choice2": endings[1],
+                        "question": "cause",
+                        "label": label,
+                        "idx": at,
+                    }
+                )
+            )
             swag.append(",".join([text(), "the", *endings, f"cat {text()}", f"cat {text()}", str(label)]))
             answers = [{"text": ending, "idx": place, "label": int(place == label)} for place, ending in enumerate(endings)]
-            multirc.append(json.dumps({"idx": at, "passage": {"text": text(), "questions": [{"question": text(2), "idx": at, "answers": answers}]}}))
+            multirc.append(
+                json.dumps(
+                    {
+                        "idx": at,
+                        "passage": {"text": text(), "questions": [{"question": text(2), "idx": at, "answers": answers}]},
+                    }
+                )
+            )
             answer = {"text": ("dog", "cat")[label], "answer_start": len(before := text(9)) + 1}
-            questions.append({"context": f"{before} {answer['text']} {text(12)}", "qas": [{"id": f"q{at}", "question": "the animal", "answers": [answer]}]})
+            questions.append(
+                {
+                    "context": f"{before} {answer['text']} {text(12)}",
+                    "qas": [{"id": f"q{at}", "question": "the animal", "answers": [answer]}],
+                }
+            )
         lines(root / "COPA" / f"{name}.jsonl", copa)
         lines(root / "MultiRC" / f"{name}.jsonl", multirc)
         lines(root / "swag" / f"{name}.csv", swag)
-        lines(root / "squad" / f"{'train' if split == 'train' else 'dev'}-v1.1.json", [json.dumps({"data": [{"title": "t", "paragraphs": questions}]})])
+        lines(
+            root / "squad" / f"{'train' if split == 'train' else 'dev'}-v1.1.json",
+            [json.dumps({"data": [{"title": "t", "paragraphs": questions}]})],
+        )
     for name, shift in (("train", 0), ("dev_matched", 0), ("dev_mismatched", 1)):
-        pairs = [(("dog", "cat", "bird")[at % 3], ("entailment", "neutral", "contradiction")[(at + shift) % 3]) for at in range(ROWS)]
-        lines(root / "MNLI" / f"{name}.tsv", ["index\tsentence1\tsentence2\tgold_label", *(f"{at}\t{word} {text()}\t{word}\t{label}" for at, (word, label) in enumerate(pairs))])
+        pairs = [
+            (("dog", "cat", "bird")[at % 3], ("entailment", "neutral", "contradiction")[(at + shift) % 3]) for at in range(ROWS)
+        ]
+        lines(
+            root / "MNLI" / f"{name}.tsv",
+            [
+                "index\tsentence1\tsentence2\tgold_label",
+                *(f"{at}\t{word} {text()}\t{word}\t{label}" for at, (word, label) in enumerate(pairs)),
+            ],
+        )
     return root
 
 
-CASES = {"copa": ["epochs=12"], "swag": ["epochs=12"], "multirc": ["epochs=12", "max_length=32"], "squad": ["epochs=12", "max_length=20", "stride=4"], "mnli": ["epochs=12"]}
+CASES = {
+    "copa": ["epochs=12"],
+    "swag": ["epochs=12"],
+    "multirc": ["epochs=12", "max_length=32"],
+    "squad": ["epochs=12", "max_length=20", "stride=4"],
+    "mnli": ["epochs=12"],
+}
 
 
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise"])
@@ -83,7 +128,11 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kin
     assert results["further"]["mismatched"]["best"] == mismatched
     lines = [json.loads(line) for line in (RunDirectory.of(config, workspace.results_dir).metrics).read_text().splitlines()]
     by_epoch = [line["accuracy_mismatched"] for line in lines if "epoch" in line]
-    assert results["further"]["mismatched"] == {"last": by_epoch[-1], "best": by_epoch[results["epochs"]["best"] - 1], "max": max(by_epoch)}
+    assert results["further"]["mismatched"] == {
+        "last": by_epoch[-1],
+        "best": by_epoch[results["epochs"]["best"] - 1],
+        "max": max(by_epoch),
+    }
     (every_kind / "MNLI" / "dev_mismatched.tsv").rename(tmp_path / "away")
     try:
         with pytest.raises(UsageError, match="made on other validation data"):
@@ -100,10 +149,29 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi
     assert answer.code == 0, answer.err
     results = json.loads(next(Path("results/runs").rglob("results.json")).read_text())
     assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(results["further"]) == {"mismatched"}
-    table = json.loads(hifi("table", "hifi-2-fewshot", "--backbone", "tiny-bert", "--tasks", "mnli", "--methods", "full-ft", "--seeds", 1, "--shots", 4, "--format", "json").out)
+    table = json.loads(
+        hifi(
+            "table",
+            "hifi-2-fewshot",
+            "--backbone",
+            "tiny-bert",
+            "--tasks",
+            "mnli",
+            "--methods",
+            "full-ft",
+            "--seeds",
+            1,
+            "--shots",
+            4,
+            "--format",
+            "json",
+        ).out
+    )
     cells = table["rows"][0]["cells"]
     matched, mismatched = (100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched"))
-    assert cells["MNLI-m (Acc.)"]["mean"] == pytest.approx(matched) and cells["MNLI-mm (Acc.)"]["mean"] == pytest.approx(mismatched)
+    assert cells["MNLI-m (Acc.)"]["mean"] == pytest.approx(matched) and cells["MNLI-mm (Acc.)"]["mean"] == pytest.approx(
+        mismatched
+    )
     assert cells["Avg."]["mean"] == pytest.approx((matched + mismatched) / 2)
 
 
@@ -116,7 +184,9 @@ def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path)
     words = {"matched": ["dog", "cat"], "mismatched": ["bird", "dog", "cat"], "diagnostic": ["cat"]}
     try:
         for name, path in files.items():
-            path.write_text("index\tsentence1\tsentence2\n" + "".join(f"{at}\t{word} man\t{word}\n" for at, word in enumerate(words[name])))
+            path.write_text(
+                "index\tsentence1\tsentence2\n" + "".join(f"{at}\t{word} man\t{word}\n" for at, word in enumerate(words[name]))
+            )
         runs.run(config, workspace)
         written = predict_test(RunDirectory.of(config, workspace.results_dir).path, workspace)
     finally:
@@ -124,7 +194,11 @@ def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path)
             path.unlink()
     found = {path.stem: [json.loads(line)["prediction"] for line in path.read_text().splitlines()] for path in written}
     meant = {"dog": "entailment", "cat": "neutral", "bird": "contradiction"}
-    splits = {"matched": "predictions-test", "mismatched": "predictions-test_mismatched", "diagnostic": "predictions-test_diagnostic"}
+    splits = {
+        "matched": "predictions-test",
+        "mismatched": "predictions-test_mismatched",
+        "diagnostic": "predictions-test_diagnostic",
+    }
     assert found == {splits[name]: [meant[word] for word in words[name]] for name in files}
 
 

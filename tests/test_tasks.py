@@ -15,7 +15,7 @@ from hifi_cli.tasks.inputs import load_rows
 from hifi_cli.tasks.spec import HubDataset
 
 RTE = spec.load("rte").model_copy(update={"rows": {}})
-GOOD = "index\tsentence1\tsentence2\tlabel\n0\tA dog.\tA \"pet.\tentailment\n1\tNo.\tYes.\tnot_entailment\n"
+GOOD = 'index\tsentence1\tsentence2\tlabel\n0\tA dog.\tA "pet.\tentailment\n1\tNo.\tYes.\tnot_entailment\n'
 
 
 def read(tmp_path, train, dev=GOOD, task=RTE):
@@ -61,7 +61,9 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(("word", "message"), [("six", "is not a number"), ("5.1", "is not in [0, 5]"), ("nan", "is not in [0, 5]")])
+@pytest.mark.parametrize(
+    ("word", "message"), [("six", "is not a number"), ("5.1", "is not in [0, 5]"), ("nan", "is not in [0, 5]")]
+)
 def test_a_score_out_of_range_is_refused(word, message):
     with pytest.raises(UsageError) as error:
         formats.parse_label(spec.load("stsb"), word, [], "line 2")
@@ -97,11 +99,23 @@ def test_a_hub_repository_gives_the_same_rows_as_the_official_files(tmp_path):
     by_file = read(tmp_path, GOOD)
     repository = tmp_path / "repository"
     names = {"train": "train", "validation": "validation", "test": "test"}
-    features = Features({"sentence1": Value("string"), "sentence2": Value("string"), "label": ClassLabel(names=RTE.labels), "idx": Value("int32")})
+    features = Features(
+        {
+            "sentence1": Value("string"),
+            "sentence2": Value("string"),
+            "label": ClassLabel(names=RTE.labels),
+            "idx": Value("int32"),
+        }
+    )
     rows = by_file.splits["train"]
     for split in names:
         labels = [-1 if split == "test" else row.label for row in rows]
-        content = {"sentence1": [r.sequences[0][0] for r in rows], "sentence2": [r.sequences[0][1] for r in rows], "label": labels, "idx": [0, 1]}
+        content = {
+            "sentence1": [r.sequences[0][0] for r in rows],
+            "sentence2": [r.sequences[0][1] for r in rows],
+            "label": labels,
+            "idx": [0, 1],
+        }
         (repository / "data").mkdir(parents=True, exist_ok=True)
         Dataset.from_dict(content, features=features).to_parquet(repository / "data" / f"{split}-00000-of-00001.parquet")
     by_hub = hub.load(RTE, HubDataset(id=str(repository)))

@@ -46,9 +46,7 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
         use_cpu=True,
     )
     rows = [{**example.sequences[0], "labels": int(example.row.label)} for example in examples]
-    OrderedTrainer(
-        model=model, args=arguments, train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer)
-    ).train()
+    OrderedTrainer(model=model, args=arguments, train_dataset=rows, data_collator=DataCollatorWithPadding(tokenizer)).train()
 
 
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])

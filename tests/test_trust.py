@@ -40,7 +40,13 @@ def trained(tiny, tmp_path):
 
 @pytest.mark.parametrize(
     ("part", "copy"),
-    [("seed1", "seed1-copy"), ("seed1", "seed2"), ("full-ft", "full-ft-old"), ("tiny-bert", "tiny-bert.1"), ("hifi", "hifi-backup")],
+    [
+        ("seed1", "seed1-copy"),
+        ("seed1", "seed2"),
+        ("full-ft", "full-ft-old"),
+        ("tiny-bert", "tiny-bert.1"),
+        ("hifi", "hifi-backup"),
+    ],
 )
 def test_a_copied_run_does_not_count_twice(hifi, trained, part, copy):
     (source,) = (path for path in (trained, *trained.parents) if path.name == part)
@@ -74,7 +80,10 @@ def test_a_score_is_that_of_the_configuration_beside_it(hifi, tiny, trained, dat
     path.unlink()
     for answer in (tiny("train", "--method", "full-ft", "learning_rate=0.5"), hifi("table")):
         refused(answer, trained / "results.json", "config.yaml", "--force")
-    for harmless in (f"# a remark\n{text}", yaml.safe_dump({**stored, "backbone": {**stored["backbone"], "hub": "some/where"}})):
+    for harmless in (
+        f"# a remark\n{text}",
+        yaml.safe_dump({**stored, "backbone": {**stored["backbone"], "hub": "some/where"}}),
+    ):
         path.write_text(harmless)
         assert hifi("table").code == 0
     del stored["log_every"]  # as a version wrote it that had one key less
@@ -94,7 +103,9 @@ def test_a_score_is_that_of_the_configuration_beside_it(hifi, tiny, trained, dat
 CHANGES = {
     "another schema": lambda path: seal(path, {**whole(path), "schema": 2}),
     "no schema": lambda path: seal(path, {key: value for key, value in whole(path).items() if key != "schema"}),
-    "no checksum": lambda path: path.write_text(json.dumps({key: value for key, value in whole(path).items() if key != "checksum"})),
+    "no checksum": lambda path: path.write_text(
+        json.dumps({key: value for key, value in whole(path).items() if key != "checksum"})
+    ),
     "a wrong checksum": lambda path: path.write_text(json.dumps({**whole(path), "checksum": "0" * 64})),
 }
 
@@ -124,7 +135,9 @@ def test_files_of_another_schema_or_without_checksum_are_refused(tiny, hifi, tmp
         lambda: hifi("predict", run, data / "RTE/dev.tsv"),
         lambda: hifi("export", run, "--to", "other", "--data-dir", data),
     )
-    answers(run / "manifest.json", lambda: hifi("report"), lambda: hifi("export", run, "--to", f"for-{change}", "--data-dir", data))
+    answers(
+        run / "manifest.json", lambda: hifi("report"), lambda: hifi("export", run, "--to", f"for-{change}", "--data-dir", data)
+    )
     answers(heads, lambda: hifi("report"), lambda: tiny(*train, "--seed", "2", "--heads", heads))
     answers(scores, lambda: hifi("select", "--scores", scores, "--backbone", "minilm"))
     if "schema" in change:  # a damaged one is made again; another version's is not
@@ -280,7 +293,9 @@ def test_a_run_of_a_shipped_backbone_is_read_by_an_installation_elsewhere(hifi, 
     for path in run.iterdir():
         assert path.name == "manifest.json" or str(ROOT).encode() not in path.read_bytes(), path
     command = [sys.executable, "-m", "hifi_cli", "eval", run, "--results-dir", "moved", "-v"]
-    said = subprocess.run(command, cwd=elsewhere, env=environment(PYTHONPATH=str(elsewhere)), capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        command, cwd=elsewhere, env=environment(PYTHONPATH=str(elsewhere)), capture_output=True, text=True, check=False
+    )
     assert said.returncode == 0, said.stderr
     assert "logits identical" in said.stdout
 

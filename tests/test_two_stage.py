@@ -65,7 +65,8 @@ def test_too_few_steps_for_two_stages_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("method", "part"), [("eh-ft-bitfit-reserve", "LayerNorm.bias"), ("eh-ft-lora-reserve", "lora_B"), ("eh-ft-prefix-reserve", "prefixes")]
+    ("method", "part"),
+    [("eh-ft-bitfit-reserve", "LayerNorm.bias"), ("eh-ft-lora-reserve", "lora_B"), ("eh-ft-prefix-reserve", "prefixes")],
 )
 def test_reserve_keeps_what_stage_1_trained(make, workspace, method, part):
     prepared, _ = prepare(make, workspace, method)

@@ -82,8 +82,10 @@ def compute(asked: Request) -> Points:
     for run in list(_runs(asked)):  # all of them first: rows that are too few for a regime are refused before anything trains
         trajectory = _Trajectory(asked.settings.snapshots)
         prepared = train(run.config, asked.workspace, trajectory)
-        cut = _principal(asked.settings, prepared, trajectory, run.examples) if asked.settings.plane == "pca" else (
-            _random(asked.settings, prepared, run.examples)
+        cut = (
+            _principal(asked.settings, prepared, trajectory, run.examples)
+            if asked.settings.plane == "pca"
+            else (_random(asked.settings, prepared, run.examples))
         )
         rows += [{**run.place, **row} for row in cut]
     return Points(rows, [f"loss of up to {asked.settings.examples} training examples, dropout off; one seed"])

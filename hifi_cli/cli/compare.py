@@ -40,9 +40,7 @@ def compare(
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
     counted = options.counted_marks(include, exclude)
     records = pairs.setting_of(Results(results_dir).records, methods, protocol, backbone, options.shots(shots))
-    table = comparison.compare(
-        records, methods, tasks=options.names(tasks), score=options.score_name(score), counted=counted
-    )
+    table = comparison.compare(records, methods, tasks=options.names(tasks), score=options.score_name(score), counted=counted)
     text = FORMATS[format]([table])
     if out:
         write_text(out, text)

@@ -23,9 +23,7 @@ def figure(
     results_dir: options.ResultsDir = Path("results"),
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="The picture: .png, .pdf or .svg; default: a PNG beside the CSV.", callback=options.can_be_written
-        ),
+        typer.Option(help="The picture: .png, .pdf or .svg; default: a PNG beside the CSV.", callback=options.can_be_written),
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="Train the runs that are missing.")] = False,
     print_commands: Annotated[bool, typer.Option("--print", help="Print the commands of the missing runs and stop.")] = False,

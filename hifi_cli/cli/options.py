@@ -93,7 +93,10 @@ Tasks = Annotated[
 Methods = Annotated[
     str | None,
     typer.Option(
-        "--methods", "--method", help="These methods only, with commas.", autocompletion=complete("methods"),
+        "--methods",
+        "--method",
+        help="These methods only, with commas.",
+        autocompletion=complete("methods"),
         callback=holds_a_name,
     ),
 ]
@@ -120,16 +123,12 @@ ReportTo = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the configuration, and for a run its size, and stop.")]
-Quiet = Annotated[
-    bool, typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No messages but errors.")
-]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No messages but errors.")]
 Verbose = Annotated[
     bool, typer.Option("-v", "--verbose", callback=_level(logging.DEBUG), help="Every logged step and every file read.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
-AutoBatch = Annotated[
-    bool, typer.Option("--auto-batch", help="Compute a batch that does not fit in memory in more parts.")
-]
+AutoBatch = Annotated[bool, typer.Option("--auto-batch", help="Compute a batch that does not fit in memory in more parts.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.", callback=can_be_written)]
 
 

@@ -14,7 +14,8 @@ def predict(
     form: Annotated[
         str | None,
         typer.Option(
-            "--format", help="Of the output: tsv or jsonl; default: that of the input.",
+            "--format",
+            help="Of the output: tsv or jsonl; default: that of the input.",
             autocompletion=options.complete_among(("tsv", "jsonl")),
         ),
     ] = None,

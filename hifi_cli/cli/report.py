@@ -12,7 +12,9 @@ def report(
     tables: Annotated[
         str | None,
         typer.Option(
-            "--tables", "--table", help="Tables by name, with commas; default: all runs there are.",
+            "--tables",
+            "--table",
+            help="Tables by name, with commas; default: all runs there are.",
             callback=options.holds_a_name,
         ),
     ] = None,

@@ -55,8 +55,7 @@ def train(
         configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]
     workspace = Workspace(results_dir, data_dir)
     results = [
-        runs.run(config, workspace, force=force, resume=resume, auto_batch=auto_batch, report_to=reported)
-        for config in configs
+        runs.run(config, workspace, force=force, resume=resume, auto_batch=auto_batch, report_to=reported) for config in configs
     ]
     if any(one["status"] != "done" for one in results):
         raise typer.Exit(1)

@@ -83,9 +83,7 @@ def _combinations(varied: dict[str, list[object]]) -> Iterable[tuple[tuple[str, 
     return ((keys, tuple(map(word, values))) for values in product(*varied.values()))
 
 
-def _seeds(
-    grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], words: tuple[str, ...]
-) -> list[Cell]:
+def _seeds(grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> list[Cell]:
     own = [f"{key}={value}" for key, value in settings]
     named = [*grid.config, *own]
     overrides = (*grid.config, *own, *words, *([f"variant={variant(named)}"] if named else []))

@@ -46,9 +46,7 @@ class TwoStage(Method):
 
     def phases(self) -> list[Phase]:
         share = self.settings.share
-        first = [
-            replace(phase, share=phase.share * share, training=self.context.stage1) for phase in self.stage1.phases()
-        ]
+        first = [replace(phase, share=phase.share * share, training=self.context.stage1) for phase in self.stage1.phases()]
         return [*first, Phase(self, 1 - share, begin=self._begin_stage_2)]
 
     @torch.no_grad()

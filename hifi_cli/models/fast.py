@@ -44,7 +44,7 @@ NOISE = Noise()
 
 
 def _dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """x * keep * scale."""
+    """X * keep * scale."""
     return keep.to(x.dtype).mul_(scale).mul_(x)
 
 

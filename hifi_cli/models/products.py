@@ -16,7 +16,7 @@ _ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_l
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W' + b. PyTorch itself gives float32 to MKL, which has half of oneDNN's rate on processors that are not Intel's."""
+    """X W' + b. PyTorch itself gives float32 to MKL, which has half of oneDNN's rate on processors that are not Intel's."""
     if _ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu":
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return found
@@ -54,7 +54,7 @@ class _Product(Function):
 def product(
     x: Tensor, rows: Tensor, row_bias: Tensor | None, weight: Tensor, bias: Tensor | None, index: Tensor | None = None
 ) -> Tensor:
-    """x W' + b, with gradients for x and for what trains of W and b.
+    """X W' + b, with gradients for x and for what trains of W and b.
 
     Args:
         x: [..., in].

@@ -20,12 +20,9 @@ class SparseWeights:
     def __init__(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
         """Take the entries where `masks` (bool, a parameter's shape) are True."""
         self._parameters = {name: model.get_parameter(name) for name in masks}
-        self._index = {
-            name: mask.flatten().nonzero()[:, 0].to(self._parameters[name].device) for name, mask in masks.items()
-        }
+        self._index = {name: mask.flatten().nonzero()[:, 0].to(self._parameters[name].device) for name, mask in masks.items()}
         self.values = {
-            name: nn.Parameter(parameter.detach().flatten()[self._index[name]])
-            for name, parameter in self._parameters.items()
+            name: nn.Parameter(parameter.detach().flatten()[self._index[name]]) for name, parameter in self._parameters.items()
         }
 
     def gather_gradients(self) -> None:

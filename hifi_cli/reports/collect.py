@@ -13,9 +13,7 @@ from hifi_cli.reports.table import Cell, Missing, Sample
 COUNTED = frozenset({"collapsed"})  # to predict one class is an outcome of the method: without it the unstable look better
 
 
-def comparable(
-    records: Sequence[Record], seeds: Sequence[int], counted: Collection[str]
-) -> tuple[list[Record], list[str]]:
+def comparable(records: Sequence[Record], seeds: Sequence[int], counted: Collection[str]) -> tuple[list[Record], list[str]]:
     """The runs of one method on one task that may stand in one mean, and a footnote for each kind left out or counted.
 
     Args:

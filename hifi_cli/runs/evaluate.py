@@ -200,7 +200,6 @@ def _fill(benchmark: str, directory: Path, workspace: Workspace, named: set[str]
             logger.warning(f"note: {file} was filled with the commonest training label, {task.labels[label]}: no run was named")
 
 
-
 def _of_validation(fingerprint: dict[str, str]) -> dict[str, str]:
     return {split: content for split, content in fingerprint.items() if split.startswith("validation")}
 

@@ -118,9 +118,7 @@ class Stretch:
         """One optimiser step; returns the batch's loss."""
         method, model = self.phase.method, self.engine.encoder.model
         method.before_step(model, number)
-        loss = memory.accumulate(
-            self.engine, len(batch), lambda: self.engine.accumulate_gradient(batch, method.extra_loss)
-        )
+        loss = memory.accumulate(self.engine, len(batch), lambda: self.engine.accumulate_gradient(batch, method.extra_loss))
         method.after_backward(model)
         if self.training.max_grad_norm:
             for group in self.clip_groups:

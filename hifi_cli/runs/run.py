@@ -240,6 +240,7 @@ def _fit(
         How far the run came, and the parameters of its last phase.
     """
     engine, task, method, config = prepared.engine, prepared.task, prepared.method, prepared.engine.config
+
     def evaluate() -> tuple[float, float, dict[str, Any]]:
         reported = measure(prepared, splits.reported) | measure_further(prepared, splits)
         if splits.choosing is splits.reported:
@@ -298,9 +299,7 @@ def scores_of_further(task: TaskSpec, name: str, progress: Progress) -> dict[str
     return {"last": by_epoch[-1], "best": by_epoch[progress.best_epoch - 1], "max": max(by_epoch)}
 
 
-def prediction_rows(
-    task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions
-) -> list[dict[str, Any]]:
+def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[dict[str, Any]]:
     """What predictions.jsonl holds: id, label, prediction (label words, numbers or answers) and logits (an answer's two)."""
     if isinstance(predictions, list):
         return [
@@ -325,9 +324,7 @@ def prediction_rows(
 def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
     """Train, choosing and reported examples, as `shots`, `selection` and `limit` say."""
     task, data = workspace.task(config.task), workspace.rows(config.task)
-    further = {
-        name: _examples(config, workspace, split) for name, split in task.further.items() if split in data.splits
-    }
+    further = {name: _examples(config, workspace, split) for name, split in task.further.items() if split in data.splits}
     if config.shots:
         drawn = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
         train, choosing = (workspace.tokenise(config, rows, config.max_length) for rows in (drawn.train, drawn.dev))
@@ -347,9 +344,7 @@ def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
 def _batches(examples: list[Example], config: RunConfig) -> list[list[Example]]:
     """Each example once, in batches of the configured size."""
     lengths = [len(example) for example in examples]
-    order = training_order(
-        lengths, config.batch_size, strategy=config.train_sampling_strategy, seed=config.seed, epoch=0
-    )
+    order = training_order(lengths, config.batch_size, strategy=config.train_sampling_strategy, seed=config.seed, epoch=0)
     return [[examples[index] for index in batch] for batch in order]
 
 

@@ -51,9 +51,7 @@ def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tenso
     sequences = [sequence for example in examples for sequence in example.sequences]
     lengths = [len(sequence["input_ids"]) for sequence in sequences]
     batch = {
-        name: torch.tensor(
-            [sequence[name] + [pad.get(name, 0)] * (longest - len(sequence[name])) for sequence in sequences]
-        )
+        name: torch.tensor([sequence[name] + [pad.get(name, 0)] * (longest - len(sequence[name])) for sequence in sequences])
         for name in sequences[0]
     }
     batch["attention_mask"] = torch.tensor([[1] * length + [0] * (longest - length) for length in lengths])

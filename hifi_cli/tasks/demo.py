@@ -25,10 +25,27 @@ NOUNS = {
     "container": "box=crate bag=sack bottle drawer basket jar",
     "document": "book letter map poem report ticket",
 }
-IRREGULAR = {"man": "men", "woman": "women", "lady": "ladies", "lorry": "lorries", "bunny": "bunnies",
-             "fox": "foxes", "box": "boxes", "bus": "buses", "peach": "peaches"}
-GENDER = {"boy": "himself", "lad": "himself", "man": "himself", "king": "himself", "girl": "herself",
-          "woman": "herself", "lady": "herself", "queen": "herself"}
+IRREGULAR = {
+    "man": "men",
+    "woman": "women",
+    "lady": "ladies",
+    "lorry": "lorries",
+    "bunny": "bunnies",
+    "fox": "foxes",
+    "box": "boxes",
+    "bus": "buses",
+    "peach": "peaches",
+}
+GENDER = {
+    "boy": "himself",
+    "lad": "himself",
+    "man": "himself",
+    "king": "himself",
+    "girl": "herself",
+    "woman": "herself",
+    "lady": "herself",
+    "queen": "herself",
+}
 LIVING, THINGS = ("person", "animal"), ("vehicle", "fruit", "garment", "tool", "container")
 
 # frame -> verbs ("=" joins synonyms)
@@ -41,24 +58,47 @@ VERBS = {
     "claim": "think hope claim",  # that ...
 }
 FORMS = {  # past, participle and -ing where they are not regular
-    "spot": "spotted spotted spotting", "buy": "bought bought buying", "find": "found found finding",
-    "cry": "cried cried crying", "weep": "wept wept weeping", "sleep": "slept slept sleeping",
-    "give": "gave given giving", "send": "sent sent sending", "lend": "lent lent lending",
-    "show": "showed shown showing", "think": "thought thought thinking",
+    "spot": "spotted spotted spotting",
+    "buy": "bought bought buying",
+    "find": "found found finding",
+    "cry": "cried cried crying",
+    "weep": "wept wept weeping",
+    "sleep": "slept slept sleeping",
+    "give": "gave given giving",
+    "send": "sent sent sending",
+    "lend": "lent lent lending",
+    "show": "showed shown showing",
+    "think": "thought thought thinking",
 }
 LOOKS, MOODS = "big=large small=little old black white brown", "glad=happy angry=furious clever=smart young famous"
-PLACES = ("in the garden=in the yard,in the shop=in the store,near the road=near the street,in the kitchen,"
-          "at the station,near the river,at the market,behind the house")
+PLACES = (
+    "in the garden=in the yard,in the shop=in the store,near the road=near the street,in the kitchen,"
+    "at the station,near the river,at the market,behind the house"
+)
 MANNERS = "quickly=rapidly quietly=silently slowly gently suddenly proudly"
 # complementary adjectives: one denied is the other affirmed
-OPPOSITES = {"person": "awake:asleep present:absent married:single", "animal": "awake:asleep alive:dead tame:wild",
-             "container": "open:closed full:empty clean:dirty"}
+OPPOSITES = {
+    "person": "awake:asleep present:absent married:single",
+    "animal": "awake:asleep alive:dead tame:wild",
+    "container": "open:closed full:empty clean:dirty",
+}
 NOUN_PARTS = ("subject", "object", "recipient")
 ROLES = {"living": LIVING, "thing": THINGS, "give": ("document",)}  # frame -> kinds of its object
-WEIGHTS = {"subject": 3.0, "verb": 3.0, "object": 3.0, "recipient": 2.0, "subject adjective": 1.0,
-           "object adjective": 1.0, "place": 1.5, "manner": 1.0}  # what a part counts for in the similarity
-HEADERS = {"Acceptability": "", "Entailment": "index sentence1 sentence2 label",
-           "Similarity": "index genre filename year old_index source1 source2 sentence1 sentence2 score"}
+WEIGHTS = {
+    "subject": 3.0,
+    "verb": 3.0,
+    "object": 3.0,
+    "recipient": 2.0,
+    "subject adjective": 1.0,
+    "object adjective": 1.0,
+    "place": 1.5,
+    "manner": 1.0,
+}  # what a part counts for in the similarity
+HEADERS = {
+    "Acceptability": "",
+    "Entailment": "index sentence1 sentence2 label",
+    "Similarity": "index genre filename year old_index source1 source2 sentence1 sentence2 score",
+}
 SINGULAR, PLURAL = ("the", "a", "this", "that", "every"), ("the", "these", "those", "many", "several")  # "the": either
 FAULTS = ("agreement", "determiner", "order", "form", "object", "dative", "reflexive", "gap", "clause")
 
@@ -74,11 +114,17 @@ def _words(text: str, separator: str | None = None) -> list[str]:
 
 
 KIND = {noun: kind for kind, text in NOUNS.items() for noun in _words(text)}
-OPPOSITE = {one: other for text in OPPOSITES.values() for pair in text.split()
-            for one, other in (pair.split(":"), pair.split(":")[::-1])}
+OPPOSITE = {
+    one: other
+    for text in OPPOSITES.values()
+    for pair in text.split()
+    for one, other in (pair.split(":"), pair.split(":")[::-1])
+}
 CONCEPT = {  # every word -> the words that mean the same, itself included
-    word: group for text in (*NOUNS.values(), *VERBS.values(), LOOKS, MOODS, MANNERS)
-    for group in _groups(text) for word in group
+    word: group
+    for text in (*NOUNS.values(), *VERBS.values(), LOOKS, MOODS, MANNERS)
+    for group in _groups(text)
+    for word in group
 } | {place: group for group in _groups(PLACES, ",") for place in group}
 
 
@@ -113,7 +159,7 @@ def _phrase(rng: random.Random, kinds: tuple[str, ...], plural: bool, fault: str
     words = [rng.choice(determiners[1:] if fault in ("determiner", "determiner?") else determiners), *words]
     if fault == "order":
         at = rng.choice((0, 1))
-        words[at:at + 2] = words[at:at + 2][::-1]
+        words[at : at + 2] = words[at : at + 2][::-1]
     return words
 
 
@@ -122,9 +168,13 @@ def _verb(rng: random.Random, frame: str, plural: bool, fault: str = "") -> list
     base, plural = rng.choice(_words(VERBS[frame])), plural != (fault == "agreement")
     past, participle, ing = _forms(base)
     third = {"cry": "cries", "vanish": "vanishes"}.get(base, base + "s")
-    groups = {"present": [base if plural else third], "perfect": ["have" if plural else "has", participle],
-              "progressive": ["are" if plural else "is", ing], "past": [past],
-              "modal": [rng.choice(("will", "can", "did not")), base]}
+    groups = {
+        "present": [base if plural else third],
+        "perfect": ["have" if plural else "has", participle],
+        "progressive": ["are" if plural else "is", ing],
+        "past": [past],
+        "modal": [rng.choice(("will", "can", "did not")), base],
+    }
     if fault in ("agreement", "agreement?"):  # only what shows its number
         return groups[rng.choice(("present", "present", "perfect", "progressive"))]
     if fault in ("form", "form?"):
@@ -151,8 +201,9 @@ def _sentence(rng: random.Random, fault: str, broken: bool) -> str:
     other = _phrase(rng, LIVING, rng.random() < 0.5)
     if fault == "agreement":  # something of its own number may stand between the subject and its verb
         inner, verb = _phrase(rng, LIVING, inner_plural), _verb(rng, "living", plural)
-        between = rng.choice((
-            [], ["near", *inner], ["that", *verb, *inner], ["that", *inner, *_verb(rng, "living", inner_plural)]))
+        between = rng.choice(
+            ([], ["near", *inner], ["that", *verb, *inner], ["that", *inner, *_verb(rng, "living", inner_plural)])
+        )
         words = subject + between + _predicate(rng, plural, mark)
     elif fault in ("determiner", "order"):
         words = _phrase(rng, LIVING, plural, mark) + _predicate(rng, plural)
@@ -167,8 +218,8 @@ def _sentence(rng: random.Random, fault: str, broken: bool) -> str:
     elif fault == "dative":
         frame = rng.choice(("give", "explain"))
         gift = _phrase(rng, ("document",), rng.random() < 0.4)
-        good = [[*gift, "to", *other], [*other, *gift]][:2 if frame == "give" else 1]
-        bad = [["to", *other], ["to", *other], [*gift, *other], [*other, *gift]][:3 if frame == "give" else 4]
+        good = [[*gift, "to", *other], [*other, *gift]][: 2 if frame == "give" else 1]
+        bad = [["to", *other], ["to", *other], [*gift, *other], [*other, *gift]][: 3 if frame == "give" else 4]
         words = subject + _verb(rng, frame, plural) + rng.choice(bad if broken else good)
     elif fault == "reflexive":
         noun, plural = rng.choice(sorted(GENDER)), rng.random() < 1 / 3  # each pronoun as often right as wrong
@@ -278,8 +329,14 @@ def _edits(rng: random.Random, p: Proposition) -> tuple[list[Proposition], list[
     if "object" in p:
         kept += [{"swapped": not p["swapped"]}] * 2
     if p["frame"] == "living":  # the same words, the other way round
-        broken += [{"subject": p["object"], "object": p["subject"], "subject adjective": p["object adjective"],
-                    "object adjective": p["subject adjective"]}] * 2
+        broken += [
+            {
+                "subject": p["object"],
+                "object": p["subject"],
+                "subject adjective": p["object adjective"],
+                "object adjective": p["subject adjective"],
+            }
+        ] * 2
     return kept, broken
 
 

@@ -54,9 +54,7 @@ class Encoding:
     stride: int = 128
 
 
-def load_rows(
-    spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, needed: Iterable[Split] = NEEDED
-) -> Dataset:
+def load_rows(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, needed: Iterable[Split] = NEEDED) -> Dataset:
     """A task's rows: generated, from `data_dir`, or from the hub when no directory is given.
 
     Raises:
@@ -124,11 +122,7 @@ def _tokens_of_words(encoded: Any, index: int, words: Sequence[Span], row: Row, 
     offsets, texts = encoded["offset_mapping"][index], encoded.sequence_ids(index)
     found = []
     for text, (start, end) in enumerate(words):
-        tokens = [
-            token
-            for token, (first, last) in enumerate(offsets)
-            if texts[token] == text and first < end and last > start
-        ]
+        tokens = [token for token, (first, last) in enumerate(offsets) if texts[token] == text and first < end and last > start]
         if not tokens or offsets[tokens[-1]][1] < end:
             raise UsageError(f"row {row.id}: max_length={how.max_length} cuts off the target word; a larger one is wanted")
         found.append((tokens[0], tokens[-1] + 1))

@@ -45,9 +45,7 @@ def warn_of_count(spec: TaskSpec, split: Split, count: int, origin: str) -> None
     """Tell when a split does not have its official number of rows."""
     official = spec.rows.get(split)
     if official and count != official:
-        logger.warning(
-            f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})"
-        )
+        logger.warning(f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})")
 
 
 def find_folder(local: LocalFiles, data_dir: Path) -> Path:

@@ -30,7 +30,6 @@ class Answer(NamedTuple):
     end: float
 
 
-
 def best_answers(examples: Sequence[Example], logits: NDArray[np.float64]) -> list[Answer]:
     """The possible answer with the highest sum of logits, over all windows of a row.
 

@@ -45,4 +45,3 @@ def shares(work: Work, method: str, **keys: str) -> dict[str, float]:
     spent["outside kernels"] = max(0.0, whole - sum(spent.values()))
     total = sum(spent.values())
     return {name: round(one / total, 3) for name, one in spent.items()}
-

@@ -1,5 +1,6 @@
 """An epoch of each program with its evaluation, in turn, and the ratios between them: random batches against random batches,
-batches grouped by length against batches grouped by length."""
+batches grouped by length against batches grouped by length.
+"""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -86,7 +87,8 @@ def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
 
 def nearness(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> dict[str, Any]:
     """For our random batches: the time that matrix products and the optimizer's memory traffic need at least, its share of
-    the epoch, and where the rest goes."""
+    the epoch, and where the rest goes.
+    """
     found = {}
     random = {name: (method, settings) for name, (method, settings) in OURS.items() if not name.endswith("grouped")}
     for name, (method, settings) in {**random, REUSED: ("hifi-midtop", REUSE)}.items():
