@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hifi_cli.library import HeadScores, merge_heads, score_heads, select_heads, tune_heads
-    from hifi_cli.runs.standalone import open_model
+    from hifi_cli.runs.export_delta import open_model
 
 __version__ = "0.1.0"
 __all__ = ["HeadScores", "merge_heads", "open_model", "score_heads", "select_heads", "tune_heads"]
@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
 
     if name not in __all__:
         raise AttributeError(f"module 'hifi_cli' has no attribute '{name}'")
-    where = "hifi_cli.runs.standalone" if name == "open_model" else "hifi_cli.library"
+    where = "hifi_cli.runs.export_delta" if name == "open_model" else "hifi_cli.library"
     return getattr(importlib.import_module(where), name)
 
 

@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hifi_cli.config import HeadsConfig, ScoringConfig, parse
+from hifi_cli.config.run_config import HeadsConfig, ScoringConfig, parse
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Context
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.scoring.selection import Selection, choose_heads
+from hifi_cli.scoring.head_choice import Selection, choose_heads
 
 _READ = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 

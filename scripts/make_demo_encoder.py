@@ -2,7 +2,7 @@
 
     python scripts/make_demo_encoder.py configs/backbones/demo
 
-The corpus is endless unlabelled text from hifi_cli.tasks.demo: single well-formed sentences, and pairs of a
+The corpus is endless unlabelled text from hifi_cli.demo_data: single well-formed sentences, and pairs of a
 sentence and another way to say it, from which the encoder learns to look across the [SEP]. Beside masked language
 modelling it learns to spot damage done to that text without regard to its meaning: words replaced, dropped, added or
 exchanged, and pairs in the wrong order. No row and no label of the tasks' files takes part.
@@ -24,7 +24,7 @@ from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs without the package being installed
-from hifi_cli.tasks import demo
+from hifi_cli import demo_data
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -37,9 +37,9 @@ IGNORED = -100
 def corpus(rng: random.Random, *, pairs: bool) -> Iterator[tuple[str, ...]]:
     """Endless texts of one sentence, or of two related ones."""
     if pairs:
-        yield from demo.pairs(rng)
+        yield from demo_data.pairs(rng)
     else:
-        for sentence in demo.sentences(rng):
+        for sentence in demo_data.sentences(rng):
             yield (sentence,)
 
 

@@ -27,11 +27,11 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 from torch.utils.data import Sampler
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from hifi_cli.config import RunConfig
-from hifi_cli.layers import resolve
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
 from hifi_cli.models.encoder import locate
+from hifi_cli.runs.resources import Workspace
 from hifi_cli.runs.run import run
-from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks.batches import training_order
 
 TASKS = {"cola": {"epochs": 2, "batch_size": 32}, "cb": {"epochs": 10, "batch_size": 16}}

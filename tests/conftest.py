@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from hifi_cli.config import RunConfig
-from hifi_cli.layers import resolve
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
+from hifi_cli.runs.resources import Workspace
 
 torch.set_num_threads(1)
 logging.getLogger("hifi").setLevel(logging.INFO)

@@ -2,8 +2,8 @@
 
 import torch
 
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import reload
 from hifi_cli.tasks.batches import collate
 

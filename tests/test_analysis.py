@@ -12,16 +12,16 @@ from safetensors.torch import load_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from hifi_cli.analysis import damping, figure, landscape, observe, ranking, singular_values, training, tsne, variants
-from hifi_cli.analysis.needs import commands, supply
-from hifi_cli.config import parse
+from hifi_cli.analysis import damping, figure_data, landscape, observers, ranking, singular_values, training, tsne, variants
+from hifi_cli.analysis.required_runs import commands, supply
+from hifi_cli.config.run_config import parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.export import export
-from hifi_cli.reports.figures.spec import FigureSpec
-from hifi_cli.runs import evaluate, selection
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.reports.figures.figure_spec import FigureSpec
+from hifi_cli.runs import evaluate, head_selection
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs.export_hf import export
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.inputs import single_sequences
 
@@ -40,7 +40,7 @@ def ask(encoders, workspace):
             seeds=list(seeds),
             settings=settings or {},
         )
-        return figure.request(spec, workspace, given=(*QUICK, *words), train=train)
+        return figure_data.request(spec, workspace, given=(*QUICK, *words), train=train)
 
     return build
 
@@ -109,7 +109,7 @@ def test_cumulative_shares_against_numpy(ask, workspace, encoders):
     encoder = Encoder(pretrained.model)
     examples = single_sequences(workspace.examples(config, "train", 128)[:5])
     shares = singular_values.cumulative_shares(
-        encoder, examples, selection.padding(pretrained.tokenizer), {1: 2}, batch_size=3
+        encoder, examples, head_selection.padding(pretrained.tokenizer), {1: 2}, batch_size=3
     )[1]
     for index, example in enumerate(examples):
         kept = []
@@ -130,7 +130,7 @@ def test_cumulative_shares_against_numpy(ask, workspace, encoders):
 def test_damping_counts_the_rankings_own_iterations(ask, workspace):
     asked = ask("damping", {"dampings": [0.1, 0.9], "repeats": 1})
     rows = compute(asked)
-    found, _ = selection.scores(asked[1].config("rte"), workspace)
+    found, _ = head_selection.scores(asked[1].config("rte"), workspace)
     for row in rows:
         layer = row["layer"]
         ranked = damping.RANKINGS["pagerank"](
@@ -192,7 +192,7 @@ def test_filter_normalisation_by_hand():
 
 def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, workspace):
     config = make("full-ft")
-    prepared = observe.train(config, workspace, observe.Watcher(), most_steps=2)
+    prepared = observers.train(config, workspace, observers.Watcher(), most_steps=2)
     engine, weights = prepared.engine, list(prepared.encoder.model.parameters())
     examples = workspace.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
@@ -286,9 +286,9 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     with pytest.raises(
         MissingError, match=r"2 of 2 runs are missing: hifi train --task rte .* --method linear-probing,full-ft"
     ):
-        figure.make(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
+        figure_data.make(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
     asked = ask("features", None, ("linear-probing", "full-ft"), train=True)
-    figure.make(*asked, tmp_path / "x.csv")
+    figure_data.make(*asked, tmp_path / "x.csv")
     rows = {row["method"]: row for row in compute(asked)}
     assert rows["linear-probing"]["mean"] == 0
     config = make("full-ft")
@@ -305,7 +305,7 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
 def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace):
     kind, request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2))
     request = replace(request, given=("epochs=1", "batch_size=8", "scoring.samples=12"))
-    wanted = figure.needs(kind, request)
+    wanted = figure_data.needs(kind, request)
     lines = commands(wanted, workspace.data_dir)
     assert len(lines) == 2
     assert all("--seeds 1,2" in line for line in lines)
@@ -324,7 +324,7 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace):
 def test_stage_2_keeps_its_epochs(ask):
     kind, request = ask("sweep", {"key": "settings.share", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",))
     request = replace(request, given=("batch_size=8",))
-    config = figure.needs(kind, request)[0].config
+    config = figure_data.needs(kind, request)[0].config
     plain = request.config("rte", "eh-ft-bitfit").epochs
     assert config.epochs == round(1.5 * plain)
     assert config.epochs * (1 - config.settings["share"]) == pytest.approx(plain, abs=0.5)
@@ -357,16 +357,16 @@ def test_tsne_refuses_a_head_without_hidden_layer(ask):
 
 def test_numbers_are_computed_once_for_the_same_inputs(ask, tmp_path, caplog):
     path = tmp_path / "figures" / "f.csv"
-    figure.make(*ask("damping", {"dampings": [0.5]}), path)
+    figure_data.make(*ask("damping", {"dampings": [0.5]}), path)
     first = path.stat().st_mtime_ns
-    figure.make(*ask("damping", {"dampings": [0.5]}), path)
+    figure_data.make(*ask("damping", {"dampings": [0.5]}), path)
     assert path.stat().st_mtime_ns == first
     assert "computed before" in caplog.text
-    figure.make(*ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3"), path)
+    figure_data.make(*ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3"), path)
     assert path.stat().st_mtime_ns > first
     first = path.stat().st_mtime_ns
     kind, request = ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3")
-    figure.make(kind, replace(request, spec=request.spec.model_copy(update={"note": "another word"})), path)
+    figure_data.make(kind, replace(request, spec=request.spec.model_copy(update={"note": "another word"})), path)
     assert path.stat().st_mtime_ns == first
     stored = json.loads(path.with_suffix(".json").read_text())
     assert stored["notes"][0] == "another word"
@@ -381,9 +381,9 @@ def test_unknown_kinds_and_settings_are_refused(ask):
 
 
 def test_every_kind_has_settings():
-    assert set(figure.kinds()) >= {"richness", "landscape", "sweep", "training"}
-    for name in figure.kinds():
-        assert parse(figure._module(name).Settings, {"key": "heads.k", "values": [1]} if name == "sweep" else {}, name)
+    assert set(figure_data.kinds()) >= {"richness", "landscape", "sweep", "training"}
+    for name in figure_data.kinds():
+        assert parse(figure_data._module(name).Settings, {"key": "heads.k", "values": [1]} if name == "sweep" else {}, name)
 
 
 def test_norm_and_distance_by_hand():

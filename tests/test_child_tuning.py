@@ -9,7 +9,7 @@ from preparing import prepare, trained_state
 
 from hifi_cli.methods import child_tuning_d
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.loop import Stretch, backpropagate
+from hifi_cli.runs.trainer import Stretch, backpropagate
 from hifi_cli.tasks.batches import collate
 
 

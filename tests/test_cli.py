@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.files import sealed
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
@@ -57,13 +57,13 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
 def test_export_opens_in_transformers_with_the_same_logits(tiny, hifi, tmp_path, data):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from hifi_cli.tasks import local, spec
+    from hifi_cli.tasks import local_files, task_spec
 
     assert tiny("train", "--method", "hifi-layerwise").code == 0
     assert hifi("export", RUN, "--to", "plain", "--data-dir", data).code == 0
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained("plain"), AutoTokenizer.from_pretrained("plain")
     assert model.config.id2label == {0: "entailment", 1: "not_entailment"}
-    rows = local.load(spec.load("rte"), data).splits["validation"]
+    rows = local_files.load(task_spec.load("rte"), data).splits["validation"]
     stored = [json.loads(line)["logits"] for line in (RUN / "predictions.jsonl").read_text().splitlines()]
     for row, logits in zip(rows, stored, strict=True):
         with torch.no_grad():

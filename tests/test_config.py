@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifi_cli import registry
-from hifi_cli.config import RunConfig, method_spec
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import RunConfig, method_spec
+from hifi_cli.config.sources import parse_override, resolve
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name
-from hifi_cli.layers import parse_override, resolve
 
 
 def rte(**changes):
@@ -138,9 +138,9 @@ def test_stage_1_trains_as_its_method_does_alone():
 
 @pytest.mark.parametrize("name", registry.names("tasks"))
 def test_every_task_yaml_is_sound(name):
-    from hifi_cli.tasks import metrics, spec
+    from hifi_cli.tasks import metrics, task_spec
 
-    task = spec.load(name)
+    task = task_spec.load(name)
     assert set(task.metrics) <= set(metrics.METRICS | metrics.ROW_METRICS)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from formulas import Shape, trained
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.runs import costs, training_costs
 
 

@@ -10,10 +10,10 @@ import torch
 from preparing import prepare, trained_state
 
 from hifi_cli.methods import base
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import evaluate, reload
-from hifi_cli.runs.loop import Stretch
+from hifi_cli.runs.trainer import Stretch
 from hifi_cli.tasks.batches import collate
 
 SHARED = ["dropout=0.0", "warmup=0", "settings.first=0.999"]

@@ -9,11 +9,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 from hifi_cli.files import command_line
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports.formats import FORMATS
 from hifi_cli.reports.formats import data as data_formats
 from hifi_cli.reports.table import Cell, Heading, Line, Missing, Table
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 
 HTML = "<img src=x onerror=alert(1)>"
 BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]

@@ -11,8 +11,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 import hifi_cli
 from hifi_cli.errors import MissingError
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.tasks.batches import collate
 
 ADDING = {"adapter", "compacter", "prefix-tuning", "prefix-tuning-mlp", "eh-ft-prefix-reserve"}

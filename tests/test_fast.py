@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn import functional
 
 from hifi_cli.methods.hifi import RowLinear
-from hifi_cli.models import fast
-from hifi_cli.models.fast import NOISE, FastDropout
-from hifi_cli.models.products import FastLinear, product
+from hifi_cli.models import cpu_kernels
+from hifi_cli.models.cpu_kernels import NOISE, FastDropout
+from hifi_cli.models.cpu_linear import FastLinear, product
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.tasks.batches import collate
 
@@ -43,7 +43,7 @@ def test_dropout_scales_what_it_keeps_and_its_gradient_likewise():
     (y * 2).sum().backward()
     torch.testing.assert_close(x.grad, 2 * kept.float() / 0.75)
     assert FastDropout(0.25).eval()(x) is x
-    assert fast.dropout(x, 0.0) is x
+    assert cpu_kernels.dropout(x, 0.0) is x
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -58,14 +58,16 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     module = nn.Module()
     module.is_causal = False
     how = {"scaling": 8**-0.5}
-    found, _ = fast.attend(module, query, key, value, mask, dropout=0.0, **how)
+    found, _ = cpu_kernels.attend(module, query, key, value, mask, dropout=0.0, **how)
     torch.testing.assert_close(found, expected)
-    tiny, _ = fast.attend(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
+    tiny, _ = cpu_kernels.attend(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
     torch.testing.assert_close(tiny, expected)
     direction = torch.randn(expected.shape, dtype=torch.float64)
     gradients = [torch.autograd.grad((one * direction).sum(), given, retain_graph=True)[0] for one in (tiny, expected)]
     torch.testing.assert_close(*gradients)
-    draws = torch.stack([fast.attend(module, query, key, value, mask, dropout=0.3, **how)[0].detach() for _ in range(3000)])
+    draws = torch.stack(
+        [cpu_kernels.attend(module, query, key, value, mask, dropout=0.3, **how)[0].detach() for _ in range(3000)]
+    )
     torch.testing.assert_close(draws.mean(0), expected.detach(), rtol=0, atol=0.12)
     assert float(draws.std(0).mean()) > 0.05
 
@@ -78,7 +80,7 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
     def attended(*given):
         torch.manual_seed(1)
         NOISE.reseed()
-        return fast.attend(nn.Module(), *given, mask, dropout=0.4, scaling=0.5)[0]
+        return cpu_kernels.attend(nn.Module(), *given, mask, dropout=0.4, scaling=0.5)[0]
 
     assert torch.autograd.gradcheck(attended, [one.requires_grad_() for one in (query, key, value)])
 
@@ -214,5 +216,5 @@ def test_auto_means_what_the_hardware_has(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     for there in (False, True):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda there=there: there)
-        assert fast.wants_bf16("auto") is there
-    assert fast.wants_bf16("bf16") and not fast.wants_bf16("fp32")
+        assert cpu_kernels.wants_bf16("auto") is there
+    assert cpu_kernels.wants_bf16("bf16") and not cpu_kernels.wants_bf16("fp32")

@@ -26,9 +26,9 @@ from outside import (
 )
 
 from hifi_cli.errors import Terminated
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.runs.resources import Workspace
 
 LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=60"]
 
@@ -98,12 +98,12 @@ SLOWER = [
 @pytest.mark.parametrize("method", ["eh-ft-bitfit", "child-tuning-d", *SLOWER])
 def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monkeypatch):
     """Also in the middle of an epoch, at the end of a stage, and during evaluation."""
-    from hifi_cli.runs import loop
-    from hifi_cli.runs.engine import Engine
+    from hifi_cli.runs import trainer
+    from hifi_cli.runs.model_runner import Engine
 
     config = make(method, "dropout=0.1", "log_every=4")
     whole_run = runs.run(config, Workspace(tmp_path / "whole", data))
-    step, predict, made = loop.Stretch.step, Engine.predict, []
+    step, predict, made = trainer.Stretch.step, Engine.predict, []
 
     def stopping_step(self, batch, number):
         loss = step(self, batch, number)
@@ -118,7 +118,7 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monke
             os.kill(os.getpid(), signal.SIGTERM)
         return predict(self, examples)
 
-    monkeypatch.setattr(loop.Stretch, "step", stopping_step)
+    monkeypatch.setattr(trainer.Stretch, "step", stopping_step)
     monkeypatch.setattr(Engine, "predict", stopping_predict)
     previous = signal.signal(signal.SIGTERM, _terminate)
     stops = 0

@@ -6,10 +6,10 @@ import pytest
 
 from hifi_cli.errors import UsageError
 from hifi_cli.runs import run as runs
-from hifi_cli.tasks import fewshot, spec
-from hifi_cli.tasks.spec import Row
+from hifi_cli.tasks import fewshot, task_spec
+from hifi_cli.tasks.task_spec import Row
 
-CB = spec.load("cb")
+CB = task_spec.load("cb")
 ROWS = [Row(str(at), ((f"text {at}", "x"),), at % 3) for at in range(300)]
 EXPECTED = {
     "train": ["29", "27", "7", "11", "4", "6"],
@@ -44,7 +44,7 @@ def test_the_sample_is_the_same_on_every_machine():
 def test_what_has_no_classes_or_too_few_rows_is_refused():
     for name, what in (("stsb", "a number"), ("squad", "a part of the text")):
         with pytest.raises(UsageError, match=f"no few-shot setting: it predicts {what}"):
-            fewshot.sample(spec.load(name), ROWS, 16, seed=1)
+            fewshot.sample(task_spec.load(name), ROWS, 16, seed=1)
     with pytest.raises(UsageError, match="has 10 training rows of 'entailment'; 16 shots want 32"):
         fewshot.sample(CB, ROWS[:30], 16, seed=1)
 
@@ -68,7 +68,7 @@ def test_a_few_shot_run(tiny, make, workspace):
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
     lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
-    drawn = fewshot.sample(spec.load("rte"), workspace.rows("rte").splits["train"], 4, seed=1).record()
+    drawn = fewshot.sample(task_spec.load("rte"), workspace.rows("rte").splits["train"], 4, seed=1).record()
     assert results["rte-4-shot"]["fewshot"] == drawn
     again = tiny("eval", "--method", "hifi-layerwise", "--shots", 4, "--protocol", "hifi")
     assert "rte-4-shot" in again.out and "logits identical" in again.out

@@ -10,20 +10,20 @@ import pytest
 import yaml
 from conftest import QUICK
 
-from hifi_cli import registry
-from hifi_cli.analysis import figure as analysis
-from hifi_cli.reports.figures import draw, spec, style
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.analysis import figure_data as analysis
+from hifi_cli.config import registry
+from hifi_cli.reports.figures import draw, figure_spec, style
+from hifi_cli.runs.resources import Workspace
 
 KEPT = sorted((Path(__file__).parent.parent / "results" / "figures").glob("*.csv"))
 
 
 @pytest.mark.parametrize("name", registry.names("figures"))
 def test_every_figure_is_whole_in_every_size(name, tmp_path):
-    sizes = [None, *spec.load(name).protocols]
+    sizes = [None, *figure_spec.load(name).protocols]
     assert {"laptop", "demo"} <= set(sizes)
     for protocol in sizes:
-        found = spec.load(name, protocol=protocol, seeds=[1])
+        found = figure_spec.load(name, protocol=protocol, seeds=[1])
         kind, asked = analysis.request(found, Workspace(tmp_path))
         assert (found.drawing or found.kind) in draw.DRAWINGS
         for task in found.tasks:
@@ -33,11 +33,11 @@ def test_every_figure_is_whole_in_every_size(name, tmp_path):
 
 
 def test_a_size_changes_only_the_settings_it_names():
-    paper, small = spec.load("hifi-6-k"), spec.load("hifi-6-k", protocol="laptop")
+    paper, small = figure_spec.load("hifi-6-k"), figure_spec.load("hifi-6-k", protocol="laptop")
     assert small.settings["key"] == paper.settings["key"] == "heads.k"
     assert small.settings["values"] != paper.settings["values"]
     assert (small.protocol, small.backbone, small.methods) == ("laptop", "minilm", paper.methods)
-    assert spec.load("hifi-6-k", backbone="demo", tasks=["rte"], seeds=[7]).model_dump(
+    assert figure_spec.load("hifi-6-k", backbone="demo", tasks=["rte"], seeds=[7]).model_dump(
         include={"backbone", "tasks", "seeds"}
     ) == {
         "backbone": "demo",

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import hub, local, spec, statistics
+from hifi_cli.tasks import hub_dataset, local_files, row_counts, task_spec
 from hifi_cli.tasks.inputs import load_rows
-from hifi_cli.tasks.spec import HubDataset, Row
+from hifi_cli.tasks.task_spec import HubDataset, Row
 
 WIC = {
     "word": "run",
@@ -50,12 +50,12 @@ def content(name):
 
 def read(tmp_path, name, text, needed=()):
     """The train rows of a task whose train file holds `text`."""
-    task = spec.load(name).model_copy(update={"rows": {}})
+    task = task_spec.load(name).model_copy(update={"rows": {}})
     names = task.local.files["train"]
     path = tmp_path / task.local.folder / (names if isinstance(names, str) else names[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return local.load(task, tmp_path, needed=needed).splits["train"]
+    return local_files.load(task, tmp_path, needed=needed).splits["train"]
 
 
 ROWS = {
@@ -210,7 +210,7 @@ MNLI_HEADER = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2
 
 
 def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path, caplog):
-    task = spec.load("mnli")
+    task = task_spec.load("mnli")
     folder = tmp_path / "glue" / "MNLI"
     folder.mkdir(parents=True)
     row = "0" + "\tn/a" * 7 + "\tA b.\tC."
@@ -219,7 +219,7 @@ def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path, caplog)
     (folder / "test_matched.tsv").write_text(f"{MNLI_HEADER}\n{row}\n")
     (folder.parent / "diagnostic").mkdir()
     (folder.parent / "diagnostic" / "diagnostic.tsv").write_text("index\tsentence1\tsentence2\n0\tA.\tB.\n")
-    data = local.load(task, tmp_path)
+    data = local_files.load(task, tmp_path)
     assert {split: [row.label for row in rows] for split, rows in data.splits.items()} == {
         "train": [1], "validation": [0], "validation_mismatched": [2], "test": [None], "test_diagnostic": [None],
     }  # fmt: skip
@@ -227,7 +227,7 @@ def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path, caplog)
     with pytest.raises(MissingError, match="no test_mismatched split"):
         data.rows("test_mismatched")
     (folder / "dev_mismatched.tsv").unlink()
-    assert "validation_mismatched" not in local.load(task, tmp_path).splits
+    assert "validation_mismatched" not in local_files.load(task, tmp_path).splits
     assert "dev_mismatched.tsv" in caplog.text
 
 
@@ -235,14 +235,14 @@ def test_a_task_without_its_train_file_says_which(tmp_path):
     read(tmp_path, "cb", json.dumps(CB))
     (tmp_path / "CB" / "train.jsonl").rename(tmp_path / "CB" / "val.jsonl")
     with pytest.raises(MissingError, match=r"no file .*train\.jsonl; the train split of the official download is wanted"):
-        local.load(spec.load("cb"), tmp_path)
-    assert [*local.load(spec.load("cb"), tmp_path, needed=()).splits] == ["validation"]
+        local_files.load(task_spec.load("cb"), tmp_path)
+    assert [*local_files.load(task_spec.load("cb"), tmp_path, needed=()).splits] == ["validation"]
 
 
 def test_counts_stand_beside_the_official_ones(tmp_path):
     read(tmp_path, "cb", json.dumps(CB))
-    task = spec.load("cb")
-    counts = statistics.count(task, local.load(task, tmp_path, needed=()))
+    task = task_spec.load("cb")
+    counts = row_counts.count(task, local_files.load(task, tmp_path, needed=()))
     train = {"entailment": 0, "contradiction": 0, "neutral": 1}
     assert [(one.split, one.rows, one.official) for one in counts] == [
         ("train", 1, 250),
@@ -254,12 +254,12 @@ def test_counts_stand_beside_the_official_ones(tmp_path):
 
 def test_counts_of_several_tasks_leave_a_gap_where_data_are_not_at_hand(tmp_path):
     read(tmp_path, "cb", json.dumps(CB))
-    found = statistics.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
+    found = row_counts.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
     assert [one.rows for one in found["cb"]] == [1, None, None]
     assert [(one.rows, one.official) for one in found["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
     (tmp_path / "CB" / "train.jsonl").write_text("{")
     with pytest.raises(UsageError, match="broken JSON"):
-        statistics.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)
+        row_counts.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
@@ -275,7 +275,7 @@ def test_a_task_file_that_does_not_hold_together_is_told(tmp_path, old, new, mes
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace(old, new))
     with pytest.raises(UsageError) as error:
-        spec.load(str(path))
+        task_spec.load(str(path))
     assert message in str(error.value) and str(path) in str(error.value)
 
 
@@ -332,7 +332,7 @@ def write_repository(directory, name, splits):
     """A data set repository with one configuration, as the hub lays them out."""
     from datasets import Dataset
 
-    task = spec.load(name)
+    task = task_spec.load(name)
     columns, records = features(name)
     config = task.hub.config or "default"
     for split in splits:
@@ -358,7 +358,7 @@ def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, messa
     table = change(datasets.Dataset.from_list(records, features=columns))
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": table, "validation": table})
     with pytest.raises(UsageError, match=message):
-        hub.load(spec.load("cb"), HubDataset(id="somebody/copy"))
+        hub_dataset.load(task_spec.load("cb"), HubDataset(id="somebody/copy"))
 
 
 def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
@@ -371,7 +371,7 @@ def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
         "load_dataset",
         lambda *_, **__: {split: datasets.Dataset.from_dict(columns) for split in ("train", "validation")},
     )
-    data = hub.load(spec.load("qqp"), HubDataset(id="somebody/copy"))
+    data = hub_dataset.load(task_spec.load("qqp"), HubDataset(id="somebody/copy"))
     assert [(row.id, row.sequences[0]) for row in data.splits["train"]] == [("0", ("a", "b")), ("1", ("c", "d"))]
     assert "somebody/copy, train: 1 rows with an empty text are left out" in caplog.text
 
@@ -379,21 +379,21 @@ def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
 @pytest.mark.parametrize("name", ROWS)
 def test_the_hub_gives_the_same_rows_as_the_official_files(tmp_path, monkeypatch, name):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    task = spec.load(name).model_copy(update={"rows": {}})
+    task = task_spec.load(name).model_copy(update={"rows": {}})
     repository = write_repository(tmp_path / "repository", name, ["train", "validation"])
-    data = hub.load(task, repository)
+    data = hub_dataset.load(task, repository)
     assert data.splits["train"] == read(tmp_path, name, content(name)) == ROWS[name]
     assert len(data.fingerprint["train"]) == 64
 
 
 def test_a_repository_with_other_columns_or_splits_is_refused(tmp_path):
-    task = spec.load("cb")
+    task = task_spec.load("cb")
     repository = write_repository(tmp_path / "one", "boolq", ["train", "validation"])
     with pytest.raises(UsageError, match=r"train: labels .* the task has"):
-        hub.load(task, repository.model_copy(update={"labels": None}))
+        hub_dataset.load(task, repository.model_copy(update={"labels": None}))
     repository = write_repository(tmp_path / "two", "cb", ["train"])
     with pytest.raises(UsageError, match="no split 'validation'; there are train"):
-        hub.load(task, repository)
+        hub_dataset.load(task, repository)
 
 
 def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypatch):
@@ -411,7 +411,7 @@ def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypa
         return real(local_copy.id, data_dir)
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    data = hub.load(spec.load("cb"), HubDataset(id="aps/super_glue", config="cb"))
+    data = hub_dataset.load(task_spec.load("cb"), HubDataset(id="aps/super_glue", config="cb"))
     assert data.splits["train"] == ROWS["cb"]
     assert asked == [("aps/super_glue", "cb", None, None), ("aps/super_glue", None, "cb", "refs/convert/parquet")]
 
@@ -420,13 +420,13 @@ def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):
     monkeypatch.setattr("hifi_cli.hub.commit", lambda *_: pytest.fail("the hub was asked"))
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("the hub was read"))
     read(tmp_path, "cb", json.dumps(CB))
-    data = load_rows(spec.load("cb"), data_dir=tmp_path, results_dir=tmp_path, needed=())
+    data = load_rows(task_spec.load("cb"), data_dir=tmp_path, results_dir=tmp_path, needed=())
     assert data.splits["train"] == ROWS["cb"]
 
 
 def test_every_task_with_a_hub_names_its_splits_and_counts():
     for name in registry.names("tasks"):
-        task = spec.load(name)
+        task = task_spec.load(name)
         if task.hub:
             assert set(task.hub.splits) >= {"train", "validation"}
             assert {"train", "validation"} <= set(task.rows) <= set(task.local.files)

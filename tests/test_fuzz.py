@@ -12,10 +12,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hifi_cli import registry
-from hifi_cli.config import RunConfig, _all_keys
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import RunConfig, _all_keys
 from hifi_cli.errors import HifiError
-from hifi_cli.tasks import local, spec
+from hifi_cli.tasks import local_files, task_spec
 
 QUICKLY = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 FULLY = settings(QUICKLY, max_examples=500)
@@ -195,7 +195,7 @@ def rows_of(content):
 @pytest.mark.parametrize("tier", TIERS)
 def test_data_files(data, tmp_path, tier):
     logging.getLogger("hifi").handlers.clear()  # of commands that other tests ran
-    task, folder = spec.load("rte"), tmp_path / "RTE"
+    task, folder = task_spec.load("rte"), tmp_path / "RTE"
     folder.mkdir()
     (folder / "dev.tsv").write_bytes((data / "RTE" / "dev.tsv").read_bytes())
     text = "\n".join((data / "RTE" / "train.tsv").read_text().splitlines()[:6]) + "\n"
@@ -206,7 +206,7 @@ def test_data_files(data, tmp_path, tier):
         (folder / "train.tsv").write_bytes(content)
         expected = rows_of(content)
         try:
-            rows = local.load(task, tmp_path).splits["train"]
+            rows = local_files.load(task, tmp_path).splits["train"]
         except HifiError as error:
             assert "\n" not in str(error)
             assert "train.tsv" in str(error)

@@ -11,26 +11,26 @@ import yaml
 from outside import truncate, whole
 from synthetic import store
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.grids import cells as cells_of
-from hifi_cli.grids import jobs, search, spec, view
-from hifi_cli.grids.grid import Board, Outcome, Scheduler
+from hifi_cli.grids import grid_display, grid_spec, jobs, search
 from hifi_cli.grids.jobs import Job, Places
-from hifi_cli.grids.status import State, Status, status
-from hifi_cli.reports import kinds
-from hifi_cli.reports.spec import ScoresSpec
+from hifi_cli.grids.scheduler import Board, Outcome, Scheduler
+from hifi_cli.records.run_status import State, Status, status
+from hifi_cli.reports import table_types
+from hifi_cli.reports.table_spec import ScoresSpec
 
-TABLES = [name for name in registry.names("tables") if isinstance(kinds.load(name), ScoresSpec)]
+TABLES = [name for name in registry.names("tables") if isinstance(table_types.load(name), ScoresSpec)]
 
 
 def cells(*words, name="demo", **changes):
-    return cells_of.cells(spec.fill(spec.narrowed(spec.load(name), changes), name), words)
+    return cells_of.cells(grid_spec.fill(grid_spec.narrowed(grid_spec.load(name), changes), name), words)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
-    table = kinds.load(name)
+    table = table_types.load(name)
     found = {(cell.method, cell.task, cell.seed, cell.config.protocol, cell.config.backbone.name) for cell in cells(name=name)}
     methods = [method for row in table.rows for method in (row.best_of or [row.method]) if method]
     tasks = {column.task for column in table.columns}
@@ -45,7 +45,7 @@ def test_a_process_that_closes_counts_as_done_only(tmp_path):
     at_work = [Job("train", (first, second)), Job("train", (third, fourth)), Job("score", (last,))]
     board.running = {Future(): (job, tmp_path) for job in at_work}
     board.found = dict.fromkeys((first, second, third), Status(State.DONE))
-    assert view.line(board).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
+    assert grid_display.line(board).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
 
 
 @pytest.mark.parametrize("name", registry.names("grids"))
@@ -110,7 +110,7 @@ def test_jobs_hold_every_cell_once_and_none_holds_too_many(processes):
 
 def test_what_is_chosen_by_scores_waits_for_them():
     needing = {job.cells[0].method for job in jobs.training_jobs(cells(name="hifi-3"), 500) if job.needs}
-    assert needing == {row.method for row in kinds.load("hifi-3").rows}
+    assert needing == {row.method for row in table_types.load("hifi-3").rows}
     assert not any(job.needs for job in jobs.training_jobs(cells(name="ehft-1"), 500))
     assert cells_of.chooses_heads("eh-ft-hifi")
     assert len(jobs.scoring_jobs(cells(name="hifi-3", tasks=["rte", "mrpc"]))) == 2
@@ -231,7 +231,7 @@ def test_cells_that_wait_for_scores_fail_with_them(tmp_path):
 
 
 def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("hifi_cli.grids.grid._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("hifi_cli.grids.scheduler._BUSY_SECONDS", 0.1)
     board, engine, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [Outcome(4)] * 3})
     assert not board.failed
     assert sum("demo-entailment/full-ft/seed1" in names for _, names, _ in engine.ran) == 4

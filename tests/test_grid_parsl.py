@@ -8,8 +8,8 @@ import pytest
 import yaml
 from outside import fingerprint, finish, grid_file, hifi, runs_of, start, wait_for
 
-from hifi_cli import registry
-from hifi_cli.grids.parsl import ParslEngine, SiteSpec
+from hifi_cli.config import registry
+from hifi_cli.grids.parsl_engine import ParslEngine, SiteSpec
 
 LONG = ["batch_size=8", "epochs=150", "heads.k=2", "scoring.samples=12"]
 SITE = {

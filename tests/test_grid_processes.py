@@ -10,27 +10,27 @@ import pytest
 from conftest import QUICK
 from outside import fingerprint, finish, flip, grid_file, hifi, kill_group, runs_of, start, wait_for, whole
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.grids import cells as cells_of
-from hifi_cli.grids import local, spec
-from hifi_cli.grids.grid import Outcome
+from hifi_cli.grids import grid_spec, local_engine
 from hifi_cli.grids.jobs import Job, Places
+from hifi_cli.grids.scheduler import Outcome
 
 
 def cells(**changes):
-    return cells_of.cells(spec.fill(spec.narrowed(spec.load("demo"), changes), "demo"), ())
+    return cells_of.cells(grid_spec.fill(grid_spec.narrowed(grid_spec.load("demo"), changes), "demo"), ())
 
 
 def test_slots_share_gpus_or_threads(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    assert [slot.environment for slot in local.slots(None)] == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("4", "6")]
-    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local.slots(3)] == ["4", "6", "4"]
+    assert [slot.environment for slot in local_engine.slots(None)] == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("4", "6")]
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local_engine.slots(3)] == ["4", "6", "4"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     cores = len(os.sched_getaffinity(0))
-    assert [slot.environment["OMP_NUM_THREADS"] for slot in local.slots(cores)] == ["1"] * cores
-    assert local.slots(1)[0].environment["OMP_NUM_THREADS"] == str(cores)
+    assert [slot.environment["OMP_NUM_THREADS"] for slot in local_engine.slots(cores)] == ["1"] * cores
+    assert local_engine.slots(1)[0].environment["OMP_NUM_THREADS"] == str(cores)
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
@@ -39,7 +39,7 @@ def test_threads_that_the_user_set_are_left_as_they_are(name, monkeypatch):
     for other in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "3")
-    assert [slot.environment for slot in local.slots(2)] == [{}, {}]
+    assert [slot.environment for slot in local_engine.slots(2)] == [{}, {}]
 
 
 def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
@@ -50,7 +50,7 @@ def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').write('')\n")
     places = Places(tmp_path / "results")
     (cell, *_) = cells(tasks=["demo-entailment"], methods=["full-ft"])
-    engine = local.LocalEngine(places, 1)
+    engine = local_engine.LocalEngine(places, 1)
     monkeypatch.setattr(Job, "words", lambda *_: ["ls", "tables/demo"])
     assert engine.submit(Job("train", (cell,)), tmp_path / "log").result() == Outcome(0)
     engine.close()

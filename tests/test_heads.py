@@ -8,12 +8,12 @@ import torch
 from conftest import FAMILIES, HIDDEN, WORDS
 
 from hifi_cli.methods import base
-from hifi_cli.models.heads import word_states
+from hifi_cli.models.task_heads import word_states
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import evaluate
-from hifi_cli.runs.workspace import Workspace
-from hifi_cli.tasks import objectives
+from hifi_cli.runs.resources import Workspace
+from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate
 
 MLP = ["head.kind=mlp", "head.width=24", "head.activation=relu"]
@@ -90,9 +90,9 @@ def test_one_logit_is_binary_cross_entropy(make, workspace):
     y = torch.tensor([float(example.row.label) for example in examples])
     p = torch.sigmoid(z[:, 0])
     by_hand = -(y * p.log() + (1 - y) * (1 - p).log()).sum()
-    torch.testing.assert_close(objectives.loss(prepared.task, z, examples), by_hand)
+    torch.testing.assert_close(losses.loss(prepared.task, z, examples), by_hand)
     two = torch.cat([torch.zeros_like(z), z], 1)  # the same as two logits of which the first is 0
-    torch.testing.assert_close(objectives.loss(prepared.task, two, examples), by_hand)
+    torch.testing.assert_close(losses.loss(prepared.task, two, examples), by_hand)
 
 
 @pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit", "lora"])

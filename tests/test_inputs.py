@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import metrics, objectives, spans, spec
+from hifi_cli.tasks import losses, metrics, spans, task_spec
 from hifi_cli.tasks.batches import collate
 from hifi_cli.tasks.inputs import OUTSIDE, Encoding, Example, rows_of, single_sequences, tokenise
-from hifi_cli.tasks.spec import Row
+from hifi_cli.tasks.task_spec import Row
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 
@@ -30,7 +30,7 @@ def words_of(tokenizer, ids):
 
 def test_choices_are_sequences_of_one_example(tokenizer):
     rows = [Row("0", (("the dog",), ("the big old cat",)), 1), Row("1", (("a man",), ("a boy",)), 0)]
-    examples = tokenise(tokenizer, spec.load("copa"), rows, Encoding(32))
+    examples = tokenise(tokenizer, task_spec.load("copa"), rows, Encoding(32))
     assert [len(example) for example in examples] == [6, 4]
     batch = collate(examples, PAD)
     assert {name: tuple(values.shape) for name, values in batch.items()} == dict.fromkeys(batch, (2, 2, 6))
@@ -49,7 +49,7 @@ def test_choices_are_sequences_of_one_example(tokenizer):
 @pytest.mark.parametrize("swap", [False, True])
 def test_target_words_are_found_among_the_tokens(tokenizer, swap):
     row = Row("0", (("the dog sees", "a big old cat"),), 1, words=((4, 7), (6, 9)))
-    (example,) = tokenise(tokenizer, spec.load("wic"), [row], Encoding(32, swap_texts=swap))
+    (example,) = tokenise(tokenizer, task_spec.load("wic"), [row], Encoding(32, swap_texts=swap))
     tokens = words_of(tokenizer, example.sequences[0]["input_ids"])
     assert [tokens[first:last] for first, last in example.words] == ([["old"], ["dog"]] if swap else [["dog"], ["old"]])
     batch = collate([example, example], PAD)
@@ -59,7 +59,7 @@ def test_target_words_are_found_among_the_tokens(tokenizer, swap):
 
 def test_a_word_of_several_tokens_is_spanned_whole(tokenizer):
     row = Row("0", (("the dog-cat sees", "a cat"),), 1, words=((4, 11), (2, 5)))
-    (example,) = tokenise(tokenizer, spec.load("wic"), [row], Encoding(32))
+    (example,) = tokenise(tokenizer, task_spec.load("wic"), [row], Encoding(32))
     first, last = example.words[0]
     assert words_of(tokenizer, example.sequences[0]["input_ids"])[first:last] == ["dog", "[UNK]", "cat"]
 
@@ -67,7 +67,7 @@ def test_a_word_of_several_tokens_is_spanned_whole(tokenizer):
 def test_a_target_word_that_is_cut_off_is_refused(tokenizer):
     row = Row("7", (("the old dog sees the cat", "a cat"),), 1, words=((21, 24), (2, 5)))
     with pytest.raises(UsageError, match="row 7: max_length=6 cuts off the target word"):
-        tokenise(tokenizer, spec.load("wic"), [row], Encoding(6))
+        tokenise(tokenizer, task_spec.load("wic"), [row], Encoding(6))
 
 
 @pytest.mark.parametrize(("how", "expected"), [
@@ -78,7 +78,7 @@ def test_a_target_word_that_is_cut_off_is_refused(tokenizer):
 ])  # fmt: skip
 def test_order_and_truncation_are_settings(tokenizer, how, expected):
     row = Row("0", (("a a a a a a", "the the"),), 0)
-    (example,) = tokenise(tokenizer, spec.load("qnli"), [row], how)
+    (example,) = tokenise(tokenizer, task_spec.load("qnli"), [row], how)
     assert words_of(tokenizer, example.sequences[0]["input_ids"]) == expected.split()
 
 
@@ -103,7 +103,7 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
     start = len(" ".join(context[:first])) + (first > 0)
     answer = " ".join(context[first : last + 1])
     row = Row("q", (("the dog " * 9, text),), None, answers=((answer, start),))
-    examples = tokenise(tokenizer, spec.load("squad"), [row], Encoding(length, stride=stride))
+    examples = tokenise(tokenizer, task_spec.load("squad"), [row], Encoding(length, stride=stride))
     covered = {span for example in examples for span in example.offsets if span != OUTSIDE}
     assert [text[start:end] for start, end in sorted(covered)] == context
     for example in examples:
@@ -120,7 +120,7 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
 
 def test_a_window_too_small_for_anything_is_refused(tokenizer):
     with pytest.raises(UsageError, match="max_length=4 leaves no room for two texts"):
-        tokenise(tokenizer, spec.load("squad"), [span_row("the cat", "cat")], Encoding(4))
+        tokenise(tokenizer, task_spec.load("squad"), [span_row("the cat", "cat")], Encoding(4))
 
 
 def logits_for(examples, points):
@@ -132,7 +132,7 @@ def logits_for(examples, points):
 
 
 def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
-    squad = spec.load("squad")
+    squad = task_spec.load("squad")
     context = " ".join(["the", "big", "dog", "sees", "a", "small", "cat"] * 6)
     examples = tokenise(
         tokenizer, squad, [span_row(context, "small cat"), span_row("a man", "man", row_id="other")], Encoding(20, stride=4)
@@ -154,7 +154,7 @@ def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
 
 
 def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
-    squad = spec.load("squad")
+    squad = task_spec.load("squad")
     examples = tokenise(tokenizer, squad, [span_row(" ".join(["cat"] * 33), "cat")], Encoding(60))
     (example,) = examples
     inside = [at for at, span in enumerate(example.offsets) if span != OUTSIDE]
@@ -177,34 +177,32 @@ def test_losses_are_those_of_torch():
     labels = torch.tensor([0, 1, 1])
     expected = functional.cross_entropy(logits, labels, reduction="sum")
     for name in ("rte", "copa"):
-        torch.testing.assert_close(objectives.loss(spec.load(name), logits, labelled([0, 1, 1])), expected)
+        torch.testing.assert_close(losses.loss(task_spec.load(name), logits, labelled([0, 1, 1])), expected)
     numbers = torch.tensor([0.5, 5.0, 2.0])
     torch.testing.assert_close(
-        objectives.loss(spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])), (logits[:, 0] - numbers).square().sum()
+        losses.loss(task_spec.load("stsb"), logits[:, :1], labelled([0.5, 5.0, 2.0])), (logits[:, 0] - numbers).square().sum()
     )
 
 
 def test_one_logit_for_two_classes_is_two_logits_of_which_one_is_zero():
     logits = torch.tensor([[1.5], [-0.3], [0.0]])
     two = torch.cat([torch.zeros(3, 1), logits], 1)
-    rte = spec.load("rte")
-    torch.testing.assert_close(
-        objectives.loss(rte, logits, labelled([1, 0, 1])), objectives.loss(rte, two, labelled([1, 0, 1]))
-    )
+    rte = task_spec.load("rte")
+    torch.testing.assert_close(losses.loss(rte, logits, labelled([1, 0, 1])), losses.loss(rte, two, labelled([1, 0, 1])))
     assert metrics.predictions_of(rte, labelled([1, 0, 1]), logits.numpy()).tolist() == [1, 0, 0]
     assert metrics.predictions_of(rte, labelled([1, 0, 1]), two.numpy()).tolist() == [1, 0, 0]
 
 
 def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
     torch.manual_seed(0)
-    squad = spec.load("squad")
+    squad = task_spec.load("squad")
     row = span_row("a cat", "cat")
     short, long = (
         Example(row, ({"input_ids": [1] * tokens},), (), (), answer) for tokens, answer in ((4, (1, 2)), (6, (0, 0)))
     )
     logits = torch.randn(2, 2, 6)
-    alone = [objectives.loss(squad, logits[:1, :, :4], [short]), objectives.loss(squad, logits[1:], [long])]
-    torch.testing.assert_close(objectives.loss(squad, logits, [short, long]), sum(alone))
+    alone = [losses.loss(squad, logits[:1, :, :4], [short]), losses.loss(squad, logits[1:], [long])]
+    torch.testing.assert_close(losses.loss(squad, logits, [short, long]), sum(alone))
     one = functional.cross_entropy(logits[0, :, :4], torch.tensor([1, 2]))  # the mean over start and end
     torch.testing.assert_close(alone[0], one)
 
@@ -218,7 +216,7 @@ def test_squad_scores_by_hand():
     answers = [spans.Answer(text, 0.0, 0.0) for text in ("a norman  people.", "1999", "")]
     assert metrics.span_em(rows, answers) == pytest.approx(1 / 3)
     assert metrics.span_f1(rows, answers) == pytest.approx((1 + 2 * 1 * 0.5 / 1.5 + 0) / 3)
-    assert metrics.compute(spec.load("squad"), rows, answers) == {
+    assert metrics.compute(task_spec.load("squad"), rows, answers) == {
         "span_f1": pytest.approx(5 / 9),
         "span_em": pytest.approx(1 / 3),
     }
@@ -232,7 +230,7 @@ def test_multirc_scores_by_hand():
     ]
     predictions = np.array([1.0, 0, 1, 0])
     assert metrics.question_em(rows, predictions) == 0.5
-    assert metrics.compute(spec.load("multirc"), rows, predictions) == {
+    assert metrics.compute(task_spec.load("multirc"), rows, predictions) == {
         "f1a": pytest.approx(2 * 2 / (2 * 2 + 0 + 1)),
         "question_em": 0.5,
     }
@@ -268,7 +266,7 @@ def test_a_task_may_name_a_metric_of_evaluate(tmp_path, monkeypatch):
     path = tmp_path / "halves" / "halves.py"
     path.parent.mkdir()
     path.write_text(METRIC)
-    task = spec.load("rte").model_copy(update={"evaluate": str(path), "primary": "halves"})
+    task = task_spec.load("rte").model_copy(update={"evaluate": str(path), "primary": "halves"})
     rows = [example.row for example in labelled([0, 1, 1, 0])]
     scores = metrics.compute(task, rows, np.array([0.0, 1, 0, 0]))
     assert scores == {"accuracy": 0.75, "halves": 0.375}

@@ -14,7 +14,7 @@ import hifi_cli
 from hifi_cli import merge_heads, score_heads, select_heads, tune_heads
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import selection
+from hifi_cli.runs import head_selection
 from hifi_cli.tasks.batches import collate
 
 
@@ -37,16 +37,16 @@ def batches(encoders, sizes=(3, 2)):
 
 def test_scores_are_those_of_the_command_line(make, workspace, encoders):
     config = make("hifi-layerwise")
-    stored = selection.compute_scores(config, workspace)
+    stored = head_selection.compute_scores(config, workspace)
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"])
     train = workspace.examples(config, "train", config.scoring.max_length)
-    sampled = selection.sample(train, config.scoring.samples, config.scoring.seed)
+    sampled = head_selection.sample(train, config.scoring.samples, config.scoring.seed)
     found = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
     assert found.samples == 12
     np.testing.assert_allclose(found.richness, stored["richness"], atol=0.1)  # 1/12: one index at a singular value's edge
     np.testing.assert_allclose(found.correlation, stored["correlation"], rtol=1e-4, atol=1e-9)
     chosen = select_heads(found, k=2)
-    assert chosen.heads == selection.choose(stored, config.heads.choosing(1), workspace.results_dir)[0]["heads"]
+    assert chosen.heads == head_selection.choose(stored, config.heads.choosing(1), workspace.results_dir)[0]["heads"]
 
 
 def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(model, encoders):

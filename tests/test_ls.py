@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hifi_cli import registry
 from hifi_cli.cli import ls, schemas
-from hifi_cli.config import HeadsConfig, RunConfig
-from hifi_cli.schema import meanings
+from hifi_cli.config import registry
+from hifi_cli.config.json_schema import meanings
+from hifi_cli.config.run_config import HeadsConfig, RunConfig
 
 YAMLS = sorted(registry.configs_directory().glob("*/*.yaml"))
 

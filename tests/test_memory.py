@@ -9,10 +9,10 @@ from conftest import write_data
 from outside import arrays, environment, place, whole, words
 
 from hifi_cli.errors import RunFailed
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.runs.engine import Engine
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.runs.model_runner import Engine
+from hifi_cli.runs.resources import Workspace
 
 
 def out_of_memory_above(most, monkeypatch):

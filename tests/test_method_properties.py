@@ -203,7 +203,7 @@ def test_a_copy_of_a_prepared_model_has_prefixes_of_its_own(make, workspace):
 
 
 def test_every_method_has_a_file_and_no_file_is_without():
-    from hifi_cli import registry
+    from hifi_cli.config import registry
 
     files = {path.stem for path in Path(base.__file__).parent.glob("*.py")} - {"__init__", "base"}
     assert {base.method_spec(name).implementation for name in registry.names("methods")} == files

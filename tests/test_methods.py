@@ -9,16 +9,16 @@ import torch
 from conftest import FAMILIES, HEADS, HIDDEN, INNER, LAYERS
 from formulas import Shape, stored, trained
 
-from hifi_cli import registry
-from hifi_cli.config import method_spec
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import method_spec
+from hifi_cli.config.sources import resolve
 from hifi_cli.files import file_digest
-from hifi_cli.layers import resolve
 from hifi_cli.methods import base
 from hifi_cli.methods.base import Context
 from hifi_cli.methods.hifi import RowLinear
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import evaluate, reload
 
 METHODS = registry.names("methods")

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from hifi_cli.methods import mixout
 from hifi_cli.methods.base import Context
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 
 
 def test_mixout_without_mixing_is_full_ft_without_dropout(make, workspace):

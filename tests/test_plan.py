@@ -10,8 +10,8 @@ import yaml
 from conftest import HEADS, HIDDEN, INNER, LAYERS, TINY
 from formulas import Shape, trained
 
-from hifi_cli import registry
-from hifi_cli.layers import resolve
+from hifi_cli.config import registry
+from hifi_cli.config.sources import resolve
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.plan import plan
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from test_task_kinds import every_kind  # noqa: F401
 
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.predict import predict, probabilities
 
 

@@ -9,11 +9,11 @@ import sys
 import pytest
 import yaml
 
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import metric_logger as watching
 from hifi_cli.runs import run as runs
 from hifi_cli.runs import trackers
-from hifi_cli.runs import watch as watching
-from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.runs.watch import Pace, Watch, clock
+from hifi_cli.runs.metric_logger import Pace, Watch, clock
 
 
 class Terminal(io.StringIO):

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from hifi_cli import registry
-from hifi_cli.config import HeadConfig, RunConfig, TrainingConfig
+from hifi_cli.config import registry
+from hifi_cli.config.protocols import origins_of_unstated, protocol_chain, protocol_spec
+from hifi_cli.config.run_config import HeadConfig, RunConfig, TrainingConfig
+from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
-from hifi_cli.layers import resolve
-from hifi_cli.protocols import origins_of_unstated, protocol_chain, protocol_spec
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 
 QKVO = ["query", "key", "value", "output"]
 

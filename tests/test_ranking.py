@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hifi_cli.errors import UsageError
-from hifi_cli.runs import selection
+from hifi_cli.runs import head_selection
+from hifi_cli.scoring.head_choice import choose_heads
 from hifi_cli.scoring.ranking import is_flat, pagerank, pagerank_literal, pagerank_personalized, transition_matrix
-from hifi_cli.scoring.selection import choose_heads
 
 
 def random_scores(heads=12, seed=0):
@@ -36,7 +36,7 @@ def test_pagerank_is_networkxs(seed, damping):
 
 
 def test_pagerank_is_networkxs_on_an_encoders_scores(make, workspace):
-    found, _ = selection.scores(make("hifi-layerwise"), workspace)
+    found, _ = head_selection.scores(make("hifi-layerwise"), workspace)
     for richness, correlation in zip(np.array(found["richness"]), np.array(found["correlation"]), strict=True):
         ranked = pagerank(richness, correlation, 0.85, 1e-12)
         np.testing.assert_allclose(ranked.values, networkx_pagerank(correlation, 0.85), atol=1e-8)

@@ -23,7 +23,7 @@ def glue():
 def test_mrpc_learns_reloads_and_exports(hifi, glue):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from hifi_cli.tasks import local, spec
+    from hifi_cli.tasks import local_files, task_spec
 
     methods = ["full-ft", "hifi-layerwise"]
     answer = hifi("train", "--task", "mrpc", "--method", ",".join(methods), "--protocol", "laptop", "--data-dir", glue)
@@ -38,7 +38,7 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
         assert hifi("export", run, "--to", f"plain-{method}", "--data-dir", glue).code == 0
         model = AutoModelForSequenceClassification.from_pretrained(f"plain-{method}")
         tokenizer = AutoTokenizer.from_pretrained(f"plain-{method}")
-        rows = local.load(spec.load("mrpc"), glue).splits["validation"][:20]
+        rows = local_files.load(task_spec.load("mrpc"), glue).splits["validation"][:20]
         stored = [json.loads(line)["logits"] for line in (run / "predictions.jsonl").read_text().splitlines()]
         for row, logits in zip(rows, stored, strict=False):
             with torch.no_grad():
@@ -62,22 +62,22 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     import numpy as np
     from transformers import AutoTokenizer
 
-    from hifi_cli import registry
+    from hifi_cli.config import registry
+    from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
-    from hifi_cli.layers import backbone_config
     from hifi_cli.models.encoder import locate
-    from hifi_cli.tasks import inputs, local, metrics, spec
+    from hifi_cli.tasks import inputs, local_files, metrics, task_spec
 
     data = {}
     for name in registry.names("tasks"):
-        task = spec.load(name)
+        task = task_spec.load(name)
         with contextlib.suppress(MissingError):
-            data[name] = local.load(task, glue, needed=())
+            data[name] = local_files.load(task, glue, needed=())
     assert {"rte", "mrpc", "cola"} <= set(data)
     assert len(data["rte"].splits["train"]) == 2490
     tokenizer = AutoTokenizer.from_pretrained(locate(backbone_config("minilm"))[0])
     if "squad" in data:
-        task, rows = spec.load("squad"), data["squad"].splits["validation"]
+        task, rows = task_spec.load("squad"), data["squad"].splits["validation"]
         examples = inputs.tokenise(tokenizer, task, rows, inputs.Encoding(384))
         logits = np.full((len(examples), 2, 384), -9.0)
         for window, example in enumerate(examples):
@@ -85,7 +85,7 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
         assert metrics.compute(task, rows, metrics.predictions_of(task, examples, logits))["span_em"] > 0.99
     if "wic" in data:
         rows = data["wic"].splits["validation"]
-        for example in inputs.tokenise(tokenizer, spec.load("wic"), rows, inputs.Encoding(128)):
+        for example in inputs.tokenise(tokenizer, task_spec.load("wic"), rows, inputs.Encoding(128)):
             (sentence, _), (start, end) = example.row.sequences[0], example.row.words[0]
             first, last = example.words[0]
             found = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")

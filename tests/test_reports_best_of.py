@@ -7,7 +7,7 @@ import pytest
 from synthetic import write_run
 
 from hifi_cli.grids import cells as cells_of
-from hifi_cli.grids import spec as grids
+from hifi_cli.grids import grid_spec as grids
 
 TOP_K = ["top-k", "top-k-6", "top-k-12"]
 

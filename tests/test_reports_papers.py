@@ -5,9 +5,9 @@ import json
 import pytest
 from synthetic import write_paper
 
-from hifi_cli import registry
-from hifi_cli.reports import kinds, published
-from hifi_cli.reports.records import Results
+from hifi_cli.config import registry
+from hifi_cli.reports import published, table_types
+from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.table import deviation, number
 
 WITH_SCORES = ["hifi-2", "hifi-2-fewshot", "hifi-3", "hifi-6", "ehft-1", "ehft-2", "ehft-3", "ehft-4"]
@@ -50,13 +50,13 @@ FOUND = {
 
 
 def built(name, results_dir, **wishes):
-    spec = kinds.load(name)
-    return spec, kinds.build(spec, kinds.Request(Results(results_dir), **wishes))
+    spec = table_types.load(name)
+    return spec, table_types.build(spec, table_types.Request(Results(results_dir), **wishes))
 
 
 @pytest.mark.parametrize("name", WITH_SCORES)
 def test_a_papers_numbers_come_out_as_it_prints_them(name, tmp_path):
-    spec = kinds.load(name)
+    spec = table_types.load(name)
     _, paper = published.table(spec.published)
     write_paper(tmp_path, spec, paper)
     _, table = built(name, tmp_path)
@@ -91,7 +91,7 @@ def test_a_papers_numbers_come_out_as_it_prints_them(name, tmp_path):
 
 @pytest.mark.parametrize("name", WITH_SCORES)
 def test_the_papers_numbers_stand_beside_ours_with_no_difference(name, tmp_path):
-    spec = kinds.load(name)
+    spec = table_types.load(name)
     _, paper = published.table(spec.published)
     write_paper(tmp_path, spec, paper)
     _, table = built(name, tmp_path, published=True)
@@ -162,7 +162,7 @@ def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
 
 @pytest.mark.parametrize("name", registry.names("tables"))
 def test_every_table_loads_and_fits_its_paper(name):
-    spec = kinds.load(name)
+    spec = table_types.load(name)
     if spec.published:
         _, paper = published.table(spec.published)
         assert [column.published_name for column in spec.columns] == list(paper.columns)

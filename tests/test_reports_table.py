@@ -14,9 +14,9 @@ import pytest
 from synthetic import write_run
 
 from hifi_cli.files import sealed
-from hifi_cli.reports import kinds
+from hifi_cli.reports import table_types
 from hifi_cli.reports.formats import text
-from hifi_cli.reports.records import Results
+from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.table import rounded
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -91,8 +91,8 @@ def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
 
 
 def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
-    spec = kinds.load(users_table)
-    table = kinds.build(spec, kinds.Request(Results(Path("results")), published=True))
+    spec = table_types.load(users_table)
+    table = table_types.build(spec, table_types.Request(Results(Path("results")), published=True))
     wide = text.render([table])
     for width in (40, 60, 80, 100):
         narrow = text.render([table], width=width)
@@ -105,7 +105,7 @@ def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
 
 @pytest.mark.parametrize("name", ["ehft-1", "hifi-2", "hifi-6"])
 def test_every_column_of_a_papers_table_is_there_in_every_width(name):
-    table = kinds.build(kinds.load(name), kinds.Request(Results(Path("results")), published=True))
+    table = table_types.build(table_types.load(name), table_types.Request(Results(Path("results")), published=True))
     for width in (70, 80, 100, 140, 300):
         drawn = [line for line in text.render([table], width=width).splitlines() if line[:1] in "┏┃┡│└"]
         assert max(map(len, drawn)) <= width

@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModel
 
 from hifi_cli.errors import RunFailed
 from hifi_cli.models.encoder import FAMILIES, Encoder
-from hifi_cli.runs import reuse
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import frozen_layer_cache
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import evaluate
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.runs.resources import Workspace
 
 __all__ = ["every_kind"]
 SHAPE = {"num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 50, "max_position_embeddings": 20, "pad_token_id": 0}
@@ -64,7 +64,11 @@ def test_without_dropout_nothing_else_changes(make, workspace, monkeypatch, meth
     reused, _ = losses(config, workspace)
     assert reused == pytest.approx(plain, rel=1e-3)
     engine = engines[0].engine
-    assert (engine.frozen.layer if engine.frozen else 0) == METHODS[method] == reuse.lowest_trained_layer(engine.encoder)
+    assert (
+        (engine.frozen.layer if engine.frozen else 0)
+        == METHODS[method]
+        == frozen_layer_cache.lowest_trained_layer(engine.encoder)
+    )
     assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference == 0
 
 
@@ -97,7 +101,7 @@ def test_what_does_not_fit_is_one_clear_error(make, workspace, monkeypatch):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(reuse.FrozenStates, "_keep", full)
+    monkeypatch.setattr(frozen_layer_cache.FrozenStates, "_keep", full)
     with pytest.raises(RunFailed, match="set reuse_frozen=false"):
         runs.run(make("top-k", "reuse_frozen=true"), workspace)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs.selection import padding, score_examples
+from hifi_cli.runs.head_selection import padding, score_examples
 from hifi_cli.scoring.correlation import head_correlation
 from hifi_cli.scoring.richness import information_richness, singular_values
 from hifi_cli.tasks.batches import collate

@@ -10,10 +10,10 @@ import torch
 from conftest import HEADS, LAYERS
 
 from hifi_cli.files import read_json
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import head_selection
 from hifi_cli.runs import run as runs
-from hifi_cli.runs import selection
-from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.runs.resources import Workspace
 
 
 def heads_of(config, workspace):
@@ -105,7 +105,7 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     scores = {}
     for name, which in {"as it is": set(), "held": held, "kept": {min(kept)}}.items():
         directory = write_changed(data, tmp_path / name, which)
-        content, _ = selection.scores(config, Workspace(tmp_path / "results", directory))
+        content, _ = head_selection.scores(config, Workspace(tmp_path / "results", directory))
         scores[name] = content["richness"], content["correlation"]
     assert scores["held"] == scores["as it is"]
     assert scores["kept"] != scores["as it is"]
@@ -113,16 +113,16 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
 
 def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(make, workspace, tmp_path, data):
     whole = make("hifi-layerwise")
-    paths = [selection.scores(config, workspace)[1] for config in (whole, make("hifi-layerwise", seed=2))]
+    paths = [head_selection.scores(config, workspace)[1] for config in (whole, make("hifi-layerwise", seed=2))]
     assert paths[0] == paths[1]
     cuts = [
         make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed)
         for share, seed in ((0.1, 1), (0.2, 1), (0.1, 2))
     ]
-    paths += [selection.scores(config, workspace)[1] for config in cuts]
+    paths += [head_selection.scores(config, workspace)[1] for config in cuts]
     assert len(set(paths)) == 4
     again = Workspace(tmp_path / "again", data)
-    assert selection.scores(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name == paths[0].name
+    assert head_selection.scores(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name == paths[0].name
 
 
 def test_nothing_of_a_run_sees_its_held_out_rows(make, workspace):

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import spec, submission
-from hifi_cli.tasks.spec import Row
+from hifi_cli.tasks import submission, task_spec
+from hifi_cli.tasks.task_spec import Row
 
 PREDICTIONS = 4  # rows of every test split here
 
@@ -18,13 +18,13 @@ PREDICTIONS = 4  # rows of every test split here
 @pytest.fixture
 def small(monkeypatch):
     """Every task's test splits have four rows."""
-    load = spec.load
+    load = task_spec.load
 
     def shrunk(name):
         task = load(name)
         return task.model_copy(update={"rows": dict.fromkeys(task.rows, PREDICTIONS)})
 
-    monkeypatch.setattr(spec, "load", shrunk)
+    monkeypatch.setattr(task_spec, "load", shrunk)
     return shrunk
 
 
@@ -91,7 +91,7 @@ def test_rows_that_are_not_the_official_ones_are_refused(small, tmp_path):
     with pytest.raises(UsageError, match="row 0 of the test split has the id 1; the server counts them from 0"):
         submission.write(task, "test", rows(task)[1:] + rows(task)[:1], np.zeros(4), tmp_path)
     with pytest.raises(UsageError, match="task SQuAD has no submission"):
-        submission.of(spec.load("squad"))
+        submission.of(task_spec.load("squad"))
     assert not list(tmp_path.iterdir())
 
 
@@ -130,12 +130,12 @@ def test_every_official_file_but_three_comes_from_a_task_here():
         "RTE.jsonl",
     }
     for name in registry.names("tasks"):
-        how = spec.load(name).submission
+        how = task_spec.load(name).submission
         assert not how or set(how.files.values()) <= set(submission.FILES[how.benchmark])
 
 
 def test_the_majority_is_of_the_training_rows():
-    task = spec.load("wnli")
+    task = task_spec.load("wnli")
     assert submission.majority(task, [Row(str(at), (("x",),), label) for at, label in enumerate([1, 0, 1])]) == 1
     assert submission.majority(task, [Row(str(at), (("x",),), label) for at, label in enumerate([1, 0])]) == 0
 

@@ -9,10 +9,10 @@ import torch
 from conftest import WORDS
 
 from hifi_cli.errors import UsageError
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
 from hifi_cli.runs.evaluate import evaluate, predict_test
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.runs.resources import Workspace
 from hifi_cli.tasks.batches import collate
 
 ROWS = 24

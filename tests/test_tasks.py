@@ -8,13 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hifi_cli import demo_data
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import demo, formats, hub, local, metrics, spec
+from hifi_cli.tasks import hub_dataset, local_files, metrics, row_formats, task_spec
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch, training_order
 from hifi_cli.tasks.inputs import load_rows
-from hifi_cli.tasks.spec import HubDataset
+from hifi_cli.tasks.task_spec import HubDataset
 
-RTE = spec.load("rte").model_copy(update={"rows": {}})
+RTE = task_spec.load("rte").model_copy(update={"rows": {}})
 GOOD = 'index\tsentence1\tsentence2\tlabel\n0\tA dog.\tA "pet.\tentailment\n1\tNo.\tYes.\tnot_entailment\n'
 
 
@@ -23,7 +24,7 @@ def read(tmp_path, train, dev=GOOD, task=RTE):
     folder.mkdir(exist_ok=True)
     (folder / "train.tsv").write_bytes(train.encode() if isinstance(train, str) else train)
     (folder / "dev.tsv").write_bytes(dev.encode())
-    return local.load(task, tmp_path)
+    return local_files.load(task, tmp_path)
 
 
 def test_rows_are_read_as_they_stand(tmp_path):
@@ -66,7 +67,7 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
 )
 def test_a_score_out_of_range_is_refused(word, message):
     with pytest.raises(UsageError) as error:
-        formats.parse_label(spec.load("stsb"), word, [], "line 2")
+        row_formats.parse_label(task_spec.load("stsb"), word, [], "line 2")
     assert message in str(error.value)
 
 
@@ -83,13 +84,13 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, content):
 
 def test_missing_data_say_so(tmp_path):
     with pytest.raises(MissingError, match="no folder RTE"):
-        local.load(RTE, tmp_path)
+        local_files.load(RTE, tmp_path)
     with pytest.raises(MissingError, match="no such directory"):
         load_rows(RTE, data_dir=tmp_path / "nowhere", results_dir=tmp_path)
 
 
 def test_other_row_counts_than_the_official_ones_are_told(tmp_path, caplog):
-    read(tmp_path, GOOD, task=spec.load("rte"))
+    read(tmp_path, GOOD, task=task_spec.load("rte"))
     assert "2 rows, the official train split has 2490" in caplog.text
 
 
@@ -118,12 +119,12 @@ def test_a_hub_repository_gives_the_same_rows_as_the_official_files(tmp_path):
         }
         (repository / "data").mkdir(parents=True, exist_ok=True)
         Dataset.from_dict(content, features=features).to_parquet(repository / "data" / f"{split}-00000-of-00001.parquet")
-    by_hub = hub.load(RTE, HubDataset(id=str(repository)))
+    by_hub = hub_dataset.load(RTE, HubDataset(id=str(repository)))
     assert by_hub.splits["train"] == by_file.splits["train"]
     assert [row.label for row in by_hub.splits["test"]] == [None, None]
     other = RTE.model_copy(update={"labels": ["yes", "no"]})
     with pytest.raises(UsageError, match="the task has"):
-        hub.load(other, HubDataset(id=str(repository)))
+        hub_dataset.load(other, HubDataset(id=str(repository)))
 
 
 def test_an_unreachable_hub_names_three_ways_out(monkeypatch):
@@ -133,7 +134,7 @@ def test_an_unreachable_hub_names_three_ways_out(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("datasets.load_dataset", offline)
     with pytest.raises(MissingError) as error:
-        hub.load(RTE, HubDataset(id="nobody/nothing"))
+        hub_dataset.load(RTE, HubDataset(id="nobody/nothing"))
     for way in ("--data-dir", "--backbone", "--protocol demo"):
         assert way in str(error.value)
 
@@ -208,11 +209,11 @@ def test_long_texts_are_cut_to_max_length(make, workspace):
 
 
 def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
-    demo.write(tmp_path / "one")
-    demo.write(tmp_path / "two")
+    demo_data.write(tmp_path / "one")
+    demo_data.write(tmp_path / "two")
     for name in ("demo-acceptability", "demo-entailment", "demo-similarity"):
-        task = spec.load(name)
-        one, two = local.load(task, tmp_path / "one"), local.load(task, tmp_path / "two")
+        task = task_spec.load(name)
+        one, two = local_files.load(task, tmp_path / "one"), local_files.load(task, tmp_path / "two")
         assert one.fingerprint == two.fingerprint
         assert (len(one.splits["train"]), len(one.splits["validation"])) == (1000, 200)
         texts = {row.sequences[0] for row in one.splits["train"]}

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.loop import fit
+from hifi_cli.runs.trainer import fit
 from hifi_cli.tasks.batches import training_order
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft

@@ -12,7 +12,7 @@ import yaml
 from outside import ROOT, environment, place, whole
 
 import hifi_cli
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks import metrics
 

@@ -6,9 +6,9 @@ from preparing import prepare
 
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
-from hifi_cli.runs import loop
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.runs import trainer
 
 
 @pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])
@@ -16,7 +16,7 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, wor
     config = make(method, "settings.share=0.5", "stage1.learning_rate=0.01")
     pretrained = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
     starts = []
-    start = loop.Stretch.start.__func__
+    start = trainer.Stretch.start.__func__
 
     def watched(cls, engine, phase, steps):
         made = start(cls, engine, phase, steps)
@@ -24,7 +24,7 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, wor
         starts.append((steps, state, dict(made.adam.state), made.training.learning_rate, phase.method))
         return made
 
-    monkeypatch.setattr(loop.Stretch, "start", classmethod(watched))
+    monkeypatch.setattr(trainer.Stretch, "start", classmethod(watched))
     runs.run(config, workspace)
     (first_steps, *_, first_rate, first), (second_steps, state, moments, second_rate, second) = starts
     head = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
@@ -56,12 +56,12 @@ def test_carrying_only_weights_leaves_the_heads_biases(make, workspace, monkeypa
     [([0.1, 0.9], 100, [10, 100]), ([0.1, 0.9], 4, [1, 4]), ([0.95, 0.05], 4, [3, 4]), ([0.06, 0.04, 0.9], 50, [3, 5, 50])],
 )
 def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
-    assert loop.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
+    assert trainer.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
 
 
 def test_too_few_steps_for_two_stages_are_refused():
     with pytest.raises(UsageError, match="1 training steps cannot be shared by 2 stages"):
-        loop.phase_ends([base.Phase(None, 0.1), base.Phase(None, 0.9)], 1)
+        trainer.phase_ends([base.Phase(None, 0.1), base.Phase(None, 0.9)], 1)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, workspace):
 
 def test_schedule_holds_warms_up_and_ends_at_its_floor(make):
     config = make("full-ft", "warmup=0.1", "hold_steps=20", "hold_factor=0.05", "final_factor=0.1")
-    factor = loop.learning_rate_factor(config, 1000)
+    factor = trainer.learning_rate_factor(config, 1000)
     assert [factor(step) for step in (0, 19)] == [0.05, 0.05]
     assert factor(20) == pytest.approx(0.2)
     assert factor(100) == pytest.approx(1.0)

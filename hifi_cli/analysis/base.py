@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hifi_cli.config import RunConfig
-from hifi_cli.grids.spec import word
-from hifi_cli.layers import resolve
-from hifi_cli.reports.figures.spec import FigureSpec
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
+from hifi_cli.grids.grid_spec import word
+from hifi_cli.reports.figures.figure_spec import FigureSpec
+from hifi_cli.runs.resources import Workspace
 
 Row = dict[str, Any]
 

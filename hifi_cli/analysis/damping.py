@@ -5,8 +5,8 @@ import time
 import numpy as np
 
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.config import Section
-from hifi_cli.runs import selection
+from hifi_cli.config.run_config import Section
+from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS
 
 
@@ -22,7 +22,7 @@ def compute(asked: Request) -> Points:
     rows: list[Row] = []
     for task in asked.spec.tasks:
         config = asked.config(task)
-        found, _ = selection.scores(config, asked.workspace)
+        found, _ = head_selection.scores(config, asked.workspace)
         rank, epsilon = RANKINGS[config.heads.rank], config.heads.epsilon
         for damping in asked.settings.dampings:
             for layer in range(found["num_layers"]):

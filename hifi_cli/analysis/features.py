@@ -5,11 +5,11 @@ import torch
 from numpy.typing import NDArray
 
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.analysis.needs import Need, need
-from hifi_cli.config import Section
+from hifi_cli.analysis.required_runs import Need, need
+from hifi_cli.config.run_config import Section
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.reports.spec import label_of
-from hifi_cli.runs import evaluate, selection
+from hifi_cli.reports.table_spec import label_of
+from hifi_cli.runs import evaluate, head_selection
 from hifi_cli.runs.run import split_examples
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.inputs import Example, single_sequences
@@ -37,7 +37,7 @@ def compute(asked: Request) -> Points:
     for one in needs(asked):
         config, workspace = one.config, asked.workspace
         pretrained = workspace.pretrained(config)
-        pad = selection.padding(pretrained.tokenizer)
+        pad = head_selection.padding(pretrained.tokenizer)
         examples = single_sequences(split_examples(config, workspace).train[: asked.settings.examples])
         before = features(Encoder(pretrained.model), examples, pad)
         with evaluate.reload(one.directory.path, workspace) as (prepared, results):

@@ -11,11 +11,11 @@ from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.analysis.observe import Watcher, train
-from hifi_cli.config import RunConfig, Section
-from hifi_cli.reports.spec import label_of
-from hifi_cli.runs import selection
-from hifi_cli.runs.engine import Engine
+from hifi_cli.analysis.observers import Watcher, train
+from hifi_cli.config.run_config import RunConfig, Section
+from hifi_cli.reports.table_spec import label_of
+from hifi_cli.runs import head_selection
+from hifi_cli.runs.model_runner import Engine
 from hifi_cli.runs.run import Prepared, Splits, split_examples
 from hifi_cli.tasks.inputs import Example
 
@@ -105,7 +105,7 @@ def _runs(asked: Request) -> Iterator[_Run]:
                 few = {"shots": shots, "epochs": asked.settings.few_shot_epochs}
                 config = asked.config(task, method, extra=few if shots else {})
                 seen = split_examples(config, asked.workspace).train
-                examples = selection.sample(seen, asked.settings.examples, asked.settings.seed)
+                examples = head_selection.sample(seen, asked.settings.examples, asked.settings.seed)
                 regime = f"{shots}-shot" if shots else "full-shot"
                 place = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
                 yield _Run(place, config, examples)

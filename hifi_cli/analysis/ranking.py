@@ -3,8 +3,8 @@
 import numpy as np
 
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.config import Section
-from hifi_cli.runs import selection
+from hifi_cli.config.run_config import Section
+from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS, Array, Ranked
 
 READINGS = ("pagerank-literal", "pagerank", "pagerank-personalized")
@@ -27,7 +27,7 @@ def compute(asked: Request) -> Points:
     rows: list[Row] = []
     for task in asked.spec.tasks:
         config = asked.config(task)
-        found, _ = selection.scores(config, asked.workspace)
+        found, _ = head_selection.scores(config, asked.workspace)
         for layer in range(found["num_layers"]):
             richness, correlation = (np.array(found[key][layer]) for key in ("richness", "correlation"))
             place = {"task": task, "layer": layer}

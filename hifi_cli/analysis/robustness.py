@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 
 from hifi_cli.analysis import variants
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.scoring.selection import choose_heads
+from hifi_cli.scoring.head_choice import choose_heads
 
 
 class Settings(variants.VariantSettings):

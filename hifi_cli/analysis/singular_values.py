@@ -5,10 +5,10 @@ import torch
 from numpy.typing import NDArray
 
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
-from hifi_cli.runs import selection
+from hifi_cli.runs import head_selection
 from hifi_cli.scoring.richness import singular_values
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.inputs import Example, single_sequences
@@ -35,8 +35,8 @@ def compute(asked: Request) -> Points:
         layers = np.unique(np.linspace(0, encoder.num_layers - 1, asked.settings.layers).round().astype(int)).tolist()
         shown = {layer: int(draws.integers(encoder.num_heads)) for layer in layers}
         train = asked.workspace.examples(config, "train", config.scoring.max_length)
-        examples = single_sequences(selection.sample(train, config.scoring.samples, config.scoring.seed))
-        shares = cumulative_shares(encoder, examples, selection.padding(pretrained.tokenizer), shown)
+        examples = single_sequences(head_selection.sample(train, config.scoring.samples, config.scoring.seed))
+        shares = cumulative_shares(encoder, examples, head_selection.padding(pretrained.tokenizer), shown)
         for layer, found in shares.items():
             for t, (mean, deviation) in enumerate(zip(found.mean(0), found.std(0), strict=True), 1):
                 rows.append({"task": task, "layer": layer, "head": shown[layer], "t": t, "mean": mean, "std": deviation})

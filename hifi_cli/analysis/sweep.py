@@ -3,8 +3,8 @@
 from typing import Any
 
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.analysis.needs import Need, need
-from hifi_cli.config import Section
+from hifi_cli.analysis.required_runs import Need, need
+from hifi_cli.config.run_config import Section
 
 
 class Settings(Section):

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.analysis.observe import Watcher, train
-from hifi_cli.config import RunConfig, Section
+from hifi_cli.analysis.observers import Watcher, train
+from hifi_cli.config.run_config import RunConfig, Section
 from hifi_cli.methods.base import head_names
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.reports.spec import label_of
+from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs.run import Prepared, Splits
 
 

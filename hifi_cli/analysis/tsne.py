@@ -10,17 +10,17 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.analysis.observe import Watcher, train
-from hifi_cli.config import RunConfig, Section
+from hifi_cli.analysis.observers import Watcher, train
+from hifi_cli.config.run_config import RunConfig, Section
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import head_names
-from hifi_cli.models.heads import HeadedEncoder
-from hifi_cli.reports.spec import label_of
-from hifi_cli.runs import selection
-from hifi_cli.runs.engine import Engine
-from hifi_cli.runs.loop import phase_ends
+from hifi_cli.models.task_heads import HeadedEncoder
+from hifi_cli.reports.table_spec import label_of
+from hifi_cli.runs import head_selection
+from hifi_cli.runs.model_runner import Engine
+from hifi_cli.runs.resources import Workspace
 from hifi_cli.runs.run import chosen_heads, prepare, split_examples
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.runs.trainer import phase_ends
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import evaluation_order
 from hifi_cli.tasks.inputs import Example, rows_of
@@ -89,7 +89,7 @@ def with_trained_head(config: RunConfig, workspace: Workspace) -> Engine:
         with torch.no_grad():
             for name in head_names(encoder):
                 encoder.model.get_parameter(name).copy_(trained[name])
-    return Engine(encoder, workspace.task(config.task), config, selection.padding(pretrained.tokenizer))
+    return Engine(encoder, workspace.task(config.task), config, head_selection.padding(pretrained.tokenizer))
 
 
 @torch.inference_mode()

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from hifi_cli.analysis.base import Request
-from hifi_cli.config import Section
-from hifi_cli.runs import selection
+from hifi_cli.config.run_config import Section
+from hifi_cli.runs import head_selection
 
 _STANDARD: dict[str, Any] = {
     "batch_size": 32,
@@ -55,7 +55,7 @@ def scores(asked: Request, task: str, variant: str, warm_steps: int) -> dict[str
         richness [layers, heads], correlation [layers, heads, heads], and the rest of the file.
     """
     extra = {**_STANDARD, "scoring.warm_steps": warm_steps, **VARIANTS[variant]}
-    found, _ = selection.scores(asked.config(task, extra=extra), asked.workspace)
+    found, _ = head_selection.scores(asked.config(task, extra=extra), asked.workspace)
     return {**found, **{key: np.array(found[key]) for key in ("richness", "richness_std", "correlation")}}
 
 

@@ -30,17 +30,19 @@ def compare(
     """Compare the first method with each other one, paired over seeds and tasks, and say what may be concluded."""
     from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import comparison, pairs
+    from hifi_cli.reports import method_comparison, run_pairs
     from hifi_cli.reports.formats import FORMATS
-    from hifi_cli.reports.records import Results
+    from hifi_cli.reports.run_records import Results
 
     if format not in FORMATS:
         raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is required")
     if len(set(methods)) < 2 or len(set(methods)) < len(methods):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
     counted = options.counted_marks(include, exclude)
-    records = pairs.setting_of(Results(results_dir).records, methods, protocol, backbone, options.shots(shots))
-    table = comparison.compare(records, methods, tasks=options.names(tasks), score=options.score_name(score), counted=counted)
+    records = run_pairs.setting_of(Results(results_dir).records, methods, protocol, backbone, options.shots(shots))
+    table = method_comparison.compare(
+        records, methods, tasks=options.names(tasks), score=options.score_name(score), counted=counted
+    )
     text = FORMATS[format]([table])
     if out:
         write_text(out, text)

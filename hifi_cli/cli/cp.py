@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hifi_cli import registry
 from hifi_cli.cli import options
+from hifi_cli.config import registry
 
 
 def complete(incomplete: str) -> list[str]:

@@ -32,9 +32,9 @@ def evaluate(
     """Rebuild finished runs from backbone and delta, predict again, and compare with what they stored: exit 1 if it differs."""
     from hifi_cli.cli.show import print_evaluation
     from hifi_cli.errors import RunFailed, UsageError
+    from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.runs import evaluate as evaluation
-    from hifi_cli.runs.directory import RunDirectory
-    from hifi_cli.runs.workspace import Workspace
+    from hifi_cli.runs.resources import Workspace
 
     if run_dir:
         paths = [run_dir]

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 
 
 def print_columns(rows: list[list[str]]) -> None:
@@ -34,7 +34,7 @@ def print_explanation(kind: str, name: str) -> None:
     """One name: what it is, where it comes from, how it is run, and what its YAML and its code set."""
     content = registry.load(kind, name)
     if kind == "protocols":
-        from hifi_cli.protocols import origins_of_unstated, protocol_chain
+        from hifi_cli.config.protocols import origins_of_unstated, protocol_chain
 
         origins = origins_of_unstated(protocol_chain(name))
         content["unstated"] = {key: f"{origin.source}: {origin.reason}" for key, origin in origins.items()}
@@ -63,9 +63,9 @@ def _key_rows(key: str, value: Any) -> list[list[str]]:
 
 def _print_settings(name: str) -> None:
     """A method's own settings: their values here, their defaults and their meanings."""
-    from hifi_cli.config import HeadsConfig, method_spec
+    from hifi_cli.config.json_schema import meanings
+    from hifi_cli.config.run_config import HeadsConfig, method_spec
     from hifi_cli.methods.base import implementation
-    from hifi_cli.schema import meanings
 
     method = implementation(method_spec(name).implementation)
     values = _values(name)
@@ -82,7 +82,7 @@ def _print_settings(name: str) -> None:
 
 def _values(name: str) -> dict[str, Any]:
     """The `config` of a method over that of its bases."""
-    from hifi_cli.config import method_spec
+    from hifi_cli.config.run_config import method_spec
 
     spec = method_spec(name)
     under = _values(spec.base) if spec.base else {}

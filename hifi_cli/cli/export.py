@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from hifi_cli import registry
 from hifi_cli.cli import options
+from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 
 FORMATS = {
@@ -36,11 +36,11 @@ def export(
 ) -> None:
     """Write the trained model with tokenizer and model card: merged and plain, as a peft adapter, or as backbone and delta."""
     from hifi_cli.files import atomic_directory
-    from hifi_cli.models import export as exports
-    from hifi_cli.runs import adapter, card, standalone
-    from hifi_cli.runs.directory import RunDirectory
+    from hifi_cli.records.run_directory import RunDirectory
+    from hifi_cli.runs import export_delta, export_peft, model_card
+    from hifi_cli.runs import export_hf as exports
     from hifi_cli.runs.evaluate import reload
-    from hifi_cli.runs.workspace import Workspace
+    from hifi_cli.runs.resources import Workspace
 
     if form not in FORMATS:
         raise UsageError(f"--format '{form}'{registry.nearest(form, FORMATS)}: one of {', '.join(FORMATS)} is wanted")
@@ -49,22 +49,22 @@ def export(
     workspace = Workspace(results_dir, data_dir, backbone)
     with reload(run_dir, workspace) as (prepared, _):
         config = prepared.engine.config
-        if form == "peft" and not adapter.fits(prepared):
+        if form == "peft" and not export_peft.fits(prepared):
             raise UsageError(
                 f"peft's format holds LoRA runs with Hugging Face's own heads, not this run of {config.method}:"
                 " export with --format hf or delta"
             )
-        if form == "hf" and not standalone.is_plain(prepared):
+        if form == "hf" and not export_delta.is_plain(prepared):
             what = f"method {config.method} adds modules" if prepared.method.adds_modules else "the run's task head is one"
             then = "export with --format delta, for hifi_cli.open_model"
             raise UsageError(f"{what} that no plain Hugging Face model has: {then}")
         with atomic_directory(to.resolve()) as folder:
             if form == "delta":
-                standalone.export(prepared, workspace, RunDirectory(run_dir).delta, folder)
+                export_delta.export(prepared, workspace, RunDirectory(run_dir).delta, folder)
             elif form == "peft":
-                adapter.export(prepared, workspace, folder)
+                export_peft.export(prepared, workspace, folder)
             else:
                 prepared.method.merge(prepared.encoder)
                 exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, folder)
-            card.write(prepared, run_dir, form, folder, name=to.resolve().name)
+            model_card.write(prepared, run_dir, form, folder, name=to.resolve().name)
     options.logger.info(f"model: {to}")

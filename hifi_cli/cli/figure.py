@@ -33,24 +33,24 @@ def figure(
     debug: options.Debug = False,
 ) -> None:
     """Compute what a figure shows, keep it as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
-    from hifi_cli.reports.figures import draw, spec
+    from hifi_cli.reports.figures import draw, figure_spec
 
     drawn_again = name.endswith(".csv")
     words = [word for word in (protocol, backbone and Path(backbone).name, *options.names(tasks)) if word]
-    numbers = Path(name) if drawn_again else spec.csv_path(name, results_dir, words)
+    numbers = Path(name) if drawn_again else figure_spec.csv_path(name, results_dir, words)
     target = out or numbers.with_suffix(".png")
     draw.check_format(target)
     if not drawn_again:
-        wanted = spec.load(
+        wanted = figure_spec.load(
             name,
             protocol=protocol,
             backbone=backbone,
             tasks=options.names(tasks),
             seeds=options.parse_seeds(seeds) if seeds else None,
         )
-        from hifi_cli.analysis import figure as analysis
-        from hifi_cli.analysis.needs import commands
-        from hifi_cli.runs.workspace import Workspace
+        from hifi_cli.analysis import figure_data as analysis
+        from hifi_cli.analysis.required_runs import commands
+        from hifi_cli.runs.resources import Workspace
 
         workspace = Workspace(results_dir, data_dir)
         kind, asked = analysis.request(wanted, workspace, given=tuple(overrides or ()), train=train)

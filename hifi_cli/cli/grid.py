@@ -10,10 +10,10 @@ from hifi_cli.cli import options
 
 if TYPE_CHECKING:
     from hifi_cli.grids.cells import Cell
-    from hifi_cli.grids.grid import Board, Engine, Scheduler
+    from hifi_cli.grids.grid_spec import Grid
     from hifi_cli.grids.jobs import Places
-    from hifi_cli.grids.spec import Grid
-    from hifi_cli.reports.figures.spec import FigureSpec
+    from hifi_cli.grids.scheduler import Board, Engine, Scheduler
+    from hifi_cli.reports.figures.figure_spec import FigureSpec
 
 
 def grid(
@@ -45,10 +45,10 @@ def grid(
     from hifi_cli.errors import UsageError
     from hifi_cli.files import safe_name
     from hifi_cli.grids import cells as cells_of
-    from hifi_cli.grids import spec as specs
-    from hifi_cli.grids.grid import Scheduler
+    from hifi_cli.grids import grid_spec as specs
+    from hifi_cli.grids.grid_display import view
     from hifi_cli.grids.jobs import Places
-    from hifi_cli.grids.view import view
+    from hifi_cli.grids.scheduler import Scheduler
 
     if engine not in ("local", "parsl"):
         raise UsageError(f"--engine {engine}: local or parsl is wanted")
@@ -80,9 +80,9 @@ def grid(
 
 
 def _cells_of_figure(figure: "FigureSpec", places: "Places", words: tuple[str, ...]) -> "list[Cell]":
-    from hifi_cli.analysis import figure as analysis
+    from hifi_cli.analysis import figure_data as analysis
     from hifi_cli.errors import UsageError
-    from hifi_cli.runs.workspace import Workspace
+    from hifi_cli.runs.resources import Workspace
 
     kind, asked = analysis.request(figure, Workspace(places.results_dir, places.data_dir), given=words)
     if not (found := [one.cell for one in analysis.needs(kind, asked)]):
@@ -92,10 +92,10 @@ def _cells_of_figure(figure: "FigureSpec", places: "Places", words: tuple[str, .
 
 def _engine(name: str, site: str, jobs: int | None, places: "Places", folder: Path) -> "Engine":
     if name == "local":
-        from hifi_cli.grids.local import LocalEngine
+        from hifi_cli.grids.local_engine import LocalEngine
 
         return LocalEngine(places, jobs)
-    from hifi_cli.grids.parsl import ParslEngine
+    from hifi_cli.grids.parsl_engine import ParslEngine
 
     return ParslEngine(places, site, folder / "parsl")
 
@@ -115,7 +115,7 @@ def _tell(wanted: "Grid", scheduler: "Scheduler") -> None:
     """The end in a line, and what failed with the command that repeats it."""
     import time
 
-    from hifi_cli.grids.view import duration
+    from hifi_cli.grids.grid_display import duration
 
     board = scheduler.board
     took = duration(time.monotonic() - board.began)

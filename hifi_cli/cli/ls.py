@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from hifi_cli import registry
 from hifi_cli.cli import options, schemas
+from hifi_cli.config import registry
 
 _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of configs/ that is not here is listed too
     "tasks": "what is learned: data, inputs, labels, metrics",
@@ -99,8 +99,8 @@ def _print_schema(kinds: list[str]) -> None:
 
 def _runs(results_dir: Path, wanted: list[str]) -> None:
     from hifi_cli.errors import UsageError
-    from hifi_cli.grids.status import State, statuses
-    from hifi_cli.grids.view import duration
+    from hifi_cli.grids.grid_display import duration
+    from hifi_cli.records.run_status import State, statuses
 
     known = [state.value for state in State if state is not State.ABSENT]
     for name in wanted:

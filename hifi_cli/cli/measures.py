@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hifi_cli.reports.spec import TableSpec
+    from hifi_cli.reports.table_spec import TableSpec
 
 
 def of(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -> dict[str, Any]:
@@ -16,15 +16,15 @@ def of(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -> dict[str,
 
         return {name: costs.measure(name, **where, results_dir=results_dir) for name in names}
     if spec.kind == "training-costs":
-        from hifi_cli.reports.costs import FULL_FT
+        from hifi_cli.reports.cost_table import FULL_FT
         from hifi_cli.runs import training_costs
 
         every = dict.fromkeys([FULL_FT, *names])  # all rows stand beside Full-FT
         return {name: training_costs.measure(name, beside=FULL_FT, **where, results_dir=results_dir) for name in every}
     if spec.kind == "statistics":
-        from hifi_cli.tasks import statistics
+        from hifi_cli.tasks import row_counts
 
         tasks = list(dict.fromkeys(column.task for column in spec.columns))
-        found = statistics.collect(tasks, data_dir=data_dir, results_dir=results_dir)
+        found = row_counts.collect(tasks, data_dir=data_dir, results_dir=results_dir)
         return {name: {one.split: {"rows": one.rows, "official": one.official} for one in found[name]} for name in tasks}
     return {}

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 
 if TYPE_CHECKING:  # pydantic is not needed to print a help text
-    from hifi_cli.config import RunConfig
+    from hifi_cli.config.run_config import RunConfig
 
 DEFAULT_PROTOCOL = "hifi"
 HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
@@ -170,9 +170,9 @@ def configurations(
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
     """
-    from hifi_cli.config import refuse_too_many
-    from hifi_cli.layers import resolve
-    from hifi_cli.protocols import protocol_spec
+    from hifi_cli.config.protocols import protocol_spec
+    from hifi_cli.config.run_config import refuse_too_many
+    from hifi_cli.config.sources import resolve
 
     rules = protocol_spec(protocol)
     tasks = _wanted(task or rules.task, "--task")
@@ -205,7 +205,7 @@ def parse_seeds(text: str) -> list[int]:
     Raises:
         UsageError: anything else, a seed above the highest, or more seeds than a command may have runs.
     """
-    from hifi_cli.config import MOST_RUNS, MOST_SEED
+    from hifi_cli.config.run_config import MOST_RUNS, MOST_SEED
 
     seeds: list[int] = []
     for part in text.split(","):
@@ -235,7 +235,7 @@ def counted_marks(include: str, exclude: str) -> frozenset[str]:
     Raises:
         UsageError: a word that the option does not know.
     """
-    from hifi_cli.reports.collect import COUNTED
+    from hifi_cli.reports.run_filter import COUNTED
 
     for option, text, known in (("--include", include, {"limited", "unequal"}), ("--exclude", exclude, COUNTED)):
         if unknown := [name for name in names(text) if name not in known]:

@@ -33,7 +33,7 @@ def predict(
     from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
     from hifi_cli.runs import predict as prediction
-    from hifi_cli.runs.workspace import Workspace
+    from hifi_cli.runs.resources import Workspace
 
     if form not in (None, "tsv", "jsonl"):
         raise UsageError(f"--format {form}: tsv or jsonl is wanted")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
-from hifi_cli.registry import nearest
 
 FOLDER = "schema"  # of `configs/`, one file per kind, written by `hifi ls schema KIND`
 KINDS = ("backbones", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
@@ -15,28 +15,28 @@ def of(kind: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no such kind.
     """
-    from hifi_cli import config, protocols, schema
-    from hifi_cli.grids import parsl
-    from hifi_cli.grids import spec as grids
-    from hifi_cli.reports import kinds, published
-    from hifi_cli.reports.figures import spec as figures
-    from hifi_cli.tasks import spec
+    from hifi_cli.config import json_schema, protocols, run_config
+    from hifi_cli.grids import grid_spec as grids
+    from hifi_cli.grids import parsl_engine
+    from hifi_cli.reports import published, table_types
+    from hifi_cli.reports.figures import figure_spec as figures
+    from hifi_cli.tasks import task_spec
 
     if kind not in KINDS:
         raise UsageError(f"no schema '{kind}'{nearest(kind, KINDS)} (one of {', '.join(KINDS)})")
     models: dict[str, list[Any]] = {
-        "backbones": [config.BackboneConfig],
-        "config": [config.RunConfig],
+        "backbones": [run_config.BackboneConfig],
+        "config": [run_config.RunConfig],
         "figures": [figures.FigureSpec],
         "grids": [grids.GridSpec],
-        "methods": [config.MethodSpec],
+        "methods": [run_config.MethodSpec],
         "protocols": [protocols.ProtocolSpec],
         "published": [published.PublishedFile],
-        "sites": [parsl.SiteSpec],
-        "tables": list({one.spec: None for one in kinds.KINDS.values()}),
-        "tasks": [spec.TaskSpec],
+        "sites": [parsl_engine.SiteSpec],
+        "tables": list({one.spec: None for one in table_types.KINDS.values()}),
+        "tasks": [task_spec.TaskSpec],
     }
-    found = schema.of({one.__name__: one for one in models[kind]}, f"hifi: {kind}")
+    found = json_schema.of({one.__name__: one for one in models[kind]}, f"hifi: {kind}")
     if kind == "backbones":  # the YAML has two keys that are the project's own
         keys = found["definitions"]["BackboneConfig"]["properties"]
         keys |= {"description": {"type": "string"}, "config": {"$ref": "#/definitions/RunConfig"}}

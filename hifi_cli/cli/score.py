@@ -54,8 +54,8 @@ def score(
         )
         if dry_run:
             return print_config(configs)
-    from hifi_cli.runs import evaluate, selection
-    from hifi_cli.runs.workspace import Workspace
+    from hifi_cli.runs import evaluate, head_selection
+    from hifi_cli.runs.resources import Workspace
 
     workspace = Workspace(results_dir, data_dir, backbone)
     if run is not None:
@@ -65,6 +65,6 @@ def score(
         options.logger.info(f"scores of {run}: {path}")
         return
     for config in configs:
-        found, path = selection.scores(config, workspace, force=force, out=out)
+        found, path = head_selection.scores(config, workspace, force=force, out=out)
         print_scores(found)
         options.logger.info(f"scores: {path}")

@@ -51,18 +51,18 @@ def select(
     )
     if dry_run:
         return print_config(configs)
-    from hifi_cli.runs import selection
-    from hifi_cli.runs.workspace import Workspace
+    from hifi_cli.runs import head_selection
+    from hifi_cli.runs.resources import Workspace
 
     workspace = Workspace(results_dir, data_dir)
     for config in configs:
         if scores:
             how = config.heads.choosing(config.seed)
-            chosen, path = selection.choose(selection.read_scores(scores), how, results_dir, out=out)
+            chosen, path = head_selection.choose(head_selection.read_scores(scores), how, results_dir, out=out)
         else:
-            chosen, path = selection.heads(config, workspace, out=out)
+            chosen, path = head_selection.heads(config, workspace, out=out)
         print_heads(chosen)
-        for line in selection.explain(chosen):
+        for line in head_selection.explain(chosen):
             options.logger.info(line)
         options.logger.info(f"heads: {path}")
 

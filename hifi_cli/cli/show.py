@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hifi_cli.config import RunConfig
+from hifi_cli.config.run_config import RunConfig
 
 if TYPE_CHECKING:
     from hifi_cli.runs.evaluate import Evaluation

@@ -37,20 +37,20 @@ def table(
     from hifi_cli.cli import measures
     from hifi_cli.errors import MissingError, UsageError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import compared, kinds, scores, spec
+    from hifi_cli.reports import score_choices, score_table, table_spec, table_types
     from hifi_cli.reports.formats import FORMATS
-    from hifi_cli.reports.records import Results
+    from hifi_cli.reports.run_records import Results
 
     if format not in FORMATS:
         raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is wanted")
     wanted_score, counted = options.score_name(score), options.counted_marks(include, exclude)
     wanted_shots = options.shots(shots)
     results = Results(results_dir)
-    layout = kinds.load(name) if name else None
+    layout = table_types.load(name) if name else None
     if layout is None and not results.records:
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
     specs = [
-        spec.narrowed(
+        table_spec.narrowed(
             one,
             protocol=protocol,
             backbone=backbone,
@@ -60,11 +60,11 @@ def table(
             shots=wanted_shots,
             known=results.names if tasks or methods else {},
         )
-        for one in ([layout] if layout else scores.specs_of(results.records, protocol, backbone, wanted_shots))
+        for one in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, wanted_shots))
     ]
     measured = measures.of(specs[0], results_dir, data_dir) if specs else {}
-    request = kinds.Request(results, wanted_score, counted, published, measured)
-    build = compared.under_all_scores if compare_scores else kinds.build_all
+    request = table_types.Request(results, wanted_score, counted, published, measured)
+    build = score_choices.under_all_scores if compare_scores else table_types.build_all
     tables = build(specs, request, layout=layout)
     text = FORMATS[format](tables)
     if out:

@@ -45,13 +45,13 @@ def train(
     )
     if dry_run:
         return print_plans(configs, results_dir, data_dir)
+    from hifi_cli.runs import head_selection, trackers
     from hifi_cli.runs import run as runs
-    from hifi_cli.runs import selection, trackers
-    from hifi_cli.runs.workspace import Workspace
+    from hifi_cli.runs.resources import Workspace
 
     reported = trackers.checked(options.names(report_to))
     if heads:
-        given = selection.read_given_heads(heads, configs[0].backbone.name)
+        given = head_selection.read_given_heads(heads, configs[0].backbone.name)
         configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]
     workspace = Workspace(results_dir, data_dir)
     results = [

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from hifi_cli import registry
-from hifi_cli.config import RunConfig, method_spec, refuse_too_many
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import RunConfig, method_spec, refuse_too_many
+from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
-from hifi_cli.grids.spec import Grid, word
-from hifi_cli.layers import resolve
+from hifi_cli.grids.grid_spec import Grid, word
 
 
 @dataclass(frozen=True, eq=False)  # a cell is equal to itself alone

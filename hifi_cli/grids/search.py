@@ -8,7 +8,7 @@ from typing import Any
 from hifi_cli.errors import UsageError
 from hifi_cli.files import read_jsonl, sealed, write_json
 from hifi_cli.grids.cells import Cell
-from hifi_cli.grids.status import State, Status
+from hifi_cli.records.run_status import State, Status
 
 SEARCH_SCHEMA = 1
 

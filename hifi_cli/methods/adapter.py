@@ -3,7 +3,7 @@
 from pydantic import Field
 from torch import Generator, nn
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.methods.base import Method, generator, head_names, train_only
 from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
 from hifi_cli.models.encoder import Encoder

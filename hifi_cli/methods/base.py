@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Generator, Tensor, nn, no_grad
 
-from hifi_cli.config import RunConfig, Section, TrainingConfig, method_spec, parse
+from hifi_cli.config.run_config import RunConfig, Section, TrainingConfig, method_spec, parse
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.methods.base import Method, head_names, outside_backbone, train_only
 from hifi_cli.models.encoder import Encoder
 

@@ -6,10 +6,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.methods.base import Method, fit_into
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.sparse import SparseWeights
+from hifi_cli.models.sparse_weights import SparseWeights
 
 
 class ChildTuningD(Method):

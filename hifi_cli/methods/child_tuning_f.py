@@ -4,7 +4,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.methods.base import Method, generator
 from hifi_cli.models.encoder import Encoder
 

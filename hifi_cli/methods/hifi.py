@@ -5,11 +5,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, head_names, train_only
+from hifi_cli.models.cpu_linear import FastLinear, product
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.products import FastLinear, product
 
 PROJECTIONS = ("query", "key", "value")
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 

@@ -7,10 +7,10 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.methods.base import Method, fit_into, generator, head_names, train_only
+from hifi_cli.models.cpu_kernels import attend
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.fast import attend
 
 ATTENTION = "hifi_prefix"
 _NAME = "hifi_prefixes"

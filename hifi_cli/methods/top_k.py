@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, head_names, train_only
 from hifi_cli.models.encoder import Encoder

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from hifi_cli.config import Section
+from hifi_cli.config.run_config import Section
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Context, Method, Phase, build
 from hifi_cli.models.encoder import Encoder

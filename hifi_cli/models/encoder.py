@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hifi_cli import hub, registry
-from hifi_cli.config import BackboneConfig
+from hifi_cli import hub
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import file_digest
-from hifi_cli.models.heads import HeadedEncoder, HeadSpec
+from hifi_cli.models.task_heads import HeadedEncoder, HeadSpec
 
 
 @dataclass(frozen=True)

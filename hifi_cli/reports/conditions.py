@@ -1,6 +1,6 @@
 """Which runs may be compared: what runs of different methods must agree in, and what is said where they do not."""
 
-from hifi_cli.reports.records import Record
+from hifi_cli.reports.run_records import Record
 
 
 def disagreement(first: Record, second: Record, score: str | None) -> str:

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from hifi_cli import registry
-from hifi_cli.config import Section, parse
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import Section, parse
 from hifi_cli.errors import UsageError
 
 Verdict = Literal["follows", "rounding", "mismatch", "unchecked"]

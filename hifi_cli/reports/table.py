@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
-from hifi_cli.reports.records import Record
+from hifi_cli.reports.run_records import Record
 
 DASH = "-"
 Source = Literal["runs", "published", "difference"]

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.config import RunConfig
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
 from hifi_cli.files import digest, make_directory, read_sealed, safe_name, sealed, write_json
-from hifi_cli.layers import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.heads import HeadSpec
+from hifi_cli.models.task_heads import HeadSpec
 from hifi_cli.runs import provenance
 
 logger = logging.getLogger("hifi")

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from hifi_cli import registry
-from hifi_cli.config import ScoringConfig, parse
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import ScoringConfig, parse
+from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import RunFailed, UsageError
 from hifi_cli.files import file_digest, sealed, write_json
-from hifi_cli.layers import backbone_config
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
-from hifi_cli.runs import memory, selection
-from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import head_selection, out_of_memory
+from hifi_cli.runs.resources import Workspace
 from hifi_cli.runs.run import Prepared, measure_further, prediction_rows, prepare, split_examples
-from hifi_cli.runs.workspace import Workspace
 from hifi_cli.tasks import metrics, submission
 from hifi_cli.tasks.inputs import rows_of
 
@@ -112,7 +112,7 @@ def evaluate(path: Path, workspace: Workspace) -> Evaluation:
             raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
         splits = split_examples(config, workspace)
         examples = splits.reported
-        logits = memory.predict(prepared.engine, examples)
+        logits = out_of_memory.predict(prepared.engine, examples)
         predictions = metrics.predictions_of(prepared.task, examples, logits)
         rows = prediction_rows(prepared.task, examples, logits, predictions)
         stored = RunDirectory(path).read_predictions()
@@ -158,7 +158,7 @@ def predict_test(path: Path, workspace: Workspace, submission_dir: Path | None =
         for split in there or ["test"]:
             rows = data.rows(split)
             examples = workspace.examples(config, split, config.max_length)
-            logits = memory.predict(prepared.engine, examples)
+            logits = out_of_memory.predict(prepared.engine, examples)
             predictions = metrics.predictions_of(task, examples, logits)
             lines = prediction_rows(task, examples, logits, predictions)
             written.append(RunDirectory(path).write_predictions(lines, split))
@@ -215,6 +215,6 @@ def scores_of_run(run: Path, workspace: Workspace, overrides: dict[str, Any], ou
         config = prepared.engine.config
         scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
         setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
-        found = selection.compute_scores(config.model_copy(update={"scoring": setting}), workspace, prepared.encoder)
+        found = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), workspace, prepared.encoder)
     write_json(out, sealed({**found, "run": str(run)}))
     return found

@@ -2,8 +2,8 @@
 
 import torch
 
-from hifi_cli.config import RunConfig
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.runs.resources import Workspace
 from hifi_cli.tasks.inputs import Example
 
 

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.config import RunConfig
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, HifiError, MissingError
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.heads import HeadSpec
+from hifi_cli.models.task_heads import HeadSpec
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs.costs import any_heads
-from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.tasks import local, spec
-from hifi_cli.tasks.spec import TaskSpec
+from hifi_cli.tasks import local_files, task_spec
+from hifi_cli.tasks.task_spec import TaskSpec
 
 FLOAT = 4  # bytes
 MOMENTS = 3 * FLOAT  # of a trained number: its gradient and AdamW's two moments
@@ -63,7 +63,7 @@ class Plan:
 
 def plan(config: RunConfig, results_dir: Path, data_dir: Path | None) -> Plan:
     """Look at a run without starting it; nothing is written and nothing asked of the network."""
-    task = spec.load(config.task).with_primary(config.primary_metric)
+    task = task_spec.load(config.task).with_primary(config.primary_metric)
     directory = RunDirectory.of(config, results_dir)
     missing = []
     try:
@@ -150,8 +150,8 @@ def _look_for_data(task: TaskSpec, data_dir: Path | None) -> None:
     if task.local.generated:
         return
     if data_dir:
-        folder = local.find_folder(task.local, data_dir)
-        for split in spec.NEEDED:
+        folder = local_files.find_folder(task.local, data_dir)
+        for split in task_spec.NEEDED:
             names = task.local.files[split]
             choices = [names] if isinstance(names, str) else names
             if not any((folder / name).is_file() for name in choices):

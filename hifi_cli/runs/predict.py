@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import make_directory, read_bytes
-from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs.evaluate import reload
+from hifi_cli.runs.resources import Workspace
 from hifi_cli.runs.run import prediction_rows
-from hifi_cli.runs.workspace import Workspace
-from hifi_cli.tasks import formats, metrics, readers
+from hifi_cli.tasks import metrics, readers, row_formats
 from hifi_cli.tasks.readers import Record
-from hifi_cli.tasks.spec import LocalFiles, Row, TaskSpec
+from hifi_cli.tasks.task_spec import LocalFiles, Row, TaskSpec
 
 Form = Literal["tsv", "jsonl"]
 
@@ -48,7 +48,7 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     header = None if form == "jsonl" else _header(task, _text(path).partition("\n")[0].rstrip("\r").split("\t"), path)
     layout = LocalFiles(folder="", files={}, reader=form, header=header)
     records = readers.read(path, layout, labelled=True, skip_incomplete=False)
-    return formats.rows(task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path))
+    return row_formats.rows(task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path))
 
 
 def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]:

@@ -10,27 +10,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from hifi_cli import results as stored
-from hifi_cli.config import RunConfig
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, Terminated
 from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.heads import HeadSpec
-from hifi_cli.runs import holdout, memory, processes, provenance, selection
+from hifi_cli.models.task_heads import HeadSpec
+from hifi_cli.records import run_files as stored
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import distributed, head_selection, holdout, out_of_memory, provenance
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
-from hifi_cli.runs.directory import RunDirectory
-from hifi_cli.runs.engine import Engine
-from hifi_cli.runs.loop import Diverged, fit
-from hifi_cli.runs.watch import Watch
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.runs.metric_logger import Watch
+from hifi_cli.runs.model_runner import Engine
+from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.trainer import Diverged, fit
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.inputs import Example, rows_of
 from hifi_cli.tasks.metrics import Predictions, Values
-from hifi_cli.tasks.spec import Split, TaskSpec
+from hifi_cli.tasks.task_spec import Split, TaskSpec
 
 logger = logging.getLogger("hifi")
 
@@ -73,7 +73,7 @@ def prepare(config: RunConfig, workspace: Workspace, heads: methods.Heads | None
     plain = sum(parameter.numel() for parameter in encoder.model.parameters())
     if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch
         config = config.model_copy(update={"batch_size": config.shots * len(task.labels)})
-    engine = Engine(encoder, task, config, selection.padding(pretrained.tokenizer))
+    engine = Engine(encoder, task, config, head_selection.padding(pretrained.tokenizer))
     method = methods.build(config, Context(heads, pretrained.fresh, config.seed, config.stage1))
     method.prepare(encoder)
     engine.to_device()
@@ -84,7 +84,7 @@ def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | Non
     """The heads a run's method tunes: given, or chosen by the configuration; None for a method that needs none."""
     if not methods.needs_heads(config):
         return None
-    found: methods.Heads = config.heads.given or selection.heads(config, workspace)[0]["heads"]
+    found: methods.Heads = config.heads.given or head_selection.heads(config, workspace)[0]["heads"]
     return found
 
 
@@ -113,8 +113,8 @@ def run(
     """
     directory = RunDirectory.of(config, workspace.results_dir)
     make_directory(directory.path)
-    with locked(directory.lock, wait=False) if processes.is_main() else nullcontext(True) as had:
-        before = processes.from_main(lambda: _before(config, workspace, directory, had, force, resume))
+    with locked(directory.lock, wait=False) if distributed.is_main() else nullcontext(True) as had:
+        before = distributed.from_main(lambda: _before(config, workspace, directory, had, force, resume))
         return before or _train(config, workspace, directory, auto_batch, report_to)
 
 
@@ -167,7 +167,7 @@ def _train(
         "data": {"fingerprint": data.fingerprint, "origin": data.origin},
     }
     checkpoint = Checkpoint(directory.checkpoint, digest([config.hash, facts]))
-    if processes.is_main():
+    if distributed.is_main():
         directory.write_config(config)
         directory.failure.unlink(missing_ok=True)
         used = {"processes": prepared.engine.accelerator.num_processes}
@@ -202,7 +202,7 @@ def _train(
         methods.skip_to_last_phase(prepared.method, prepared.encoder, error.phase)
         results["params"] = count_parameters(prepared)
     else:
-        logits = memory.predict(prepared.engine, splits.reported)
+        logits = out_of_memory.predict(prepared.engine, splits.reported)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
         best, reported = progress.best_epoch, progress.reported
         results |= {
@@ -219,12 +219,12 @@ def _train(
             "collapsed": metrics.is_collapsed(predictions),
             "time_s": round(progress.seconds, 3),
         }
-        if processes.is_main():
+        if distributed.is_main():
             directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
             results["delta_sha256"] = file_digest(directory.delta)
     results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
     results["accumulation"] = {"asked": config.accumulation, "used": prepared.engine.parts}
-    if processes.is_main():
+    if distributed.is_main():
         stored.write(directory.path, results)
         directory.checkpoint.unlink(missing_ok=True)
     logger.info(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
@@ -270,7 +270,7 @@ def _fit(
         "backbone_identity": prepared.identity,
         "heads": method.context.heads,
     }
-    if processes.is_main():
+    if distributed.is_main():
         deltas.save(directory.delta, kept, belongs_to)
     params = count_parameters(prepared)
     with torch.no_grad():
@@ -280,7 +280,7 @@ def _fit(
 
 def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
     """Every metric of the model as it is."""
-    predictions = metrics.predictions_of(prepared.task, examples, memory.predict(prepared.engine, examples))
+    predictions = metrics.predictions_of(prepared.task, examples, out_of_memory.predict(prepared.engine, examples))
     return metrics.compute(prepared.task, rows_of(examples), predictions)
 
 

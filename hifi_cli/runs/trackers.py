@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from hifi_cli.config import RunConfig
+from hifi_cli.config.registry import nearest
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.registry import nearest
-from hifi_cli.runs.directory import RunDirectory
+from hifi_cli.records.run_directory import RunDirectory
 
 NAMES = ("tensorboard", "wandb", "trackio")
 _PROJECT = "hifi"

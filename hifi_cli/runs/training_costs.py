@@ -11,19 +11,19 @@ from typing import Any
 
 import torch
 
-from hifi_cli.config import RunConfig
-from hifi_cli.layers import resolve
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Phase
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import costs, provenance, selection
-from hifi_cli.runs.loop import Stretch, backpropagate
+from hifi_cli.runs import costs, head_selection, provenance
+from hifi_cli.runs.resources import Workspace
 from hifi_cli.runs.run import Prepared, prepare
-from hifi_cli.runs.workspace import Workspace
-from hifi_cli.scoring.selection import choose_heads
+from hifi_cli.runs.trainer import Stretch, backpropagate
+from hifi_cli.scoring.head_choice import choose_heads
 from hifi_cli.tasks.inputs import Example
-from hifi_cli.tasks.spec import Row
+from hifi_cli.tasks.task_spec import Row
 
 BATCH, TOKENS, STEPS, ROUNDS = 32, 64, 2, 5
 TRAIN_ROWS = 3668  # of the run that scoring and selection are a share of: MRPC's
@@ -129,7 +129,7 @@ def _scoring_seconds(config: RunConfig, workspace: Workspace) -> float:
     encoder, pretrained = workspace.encoder(config)
     texts = examples(config.scoring.samples, encoder)
     began = time.perf_counter()
-    found = selection.score_examples(encoder, texts, selection.padding(pretrained.tokenizer), config.scoring.xi)
+    found = head_selection.score_examples(encoder, texts, head_selection.padding(pretrained.tokenizer), config.scoring.xi)
     how = config.heads.choosing(config.seed)
     choose_heads(found[0].double().mean(0).numpy(), found[1].mean(0).numpy(), **how)
     return time.perf_counter() - began

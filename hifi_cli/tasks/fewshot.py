@@ -8,7 +8,7 @@ from typing import Any
 
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
-from hifi_cli.tasks.spec import Row, TaskSpec
+from hifi_cli.tasks.task_spec import Row, TaskSpec
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hifi_cli import demo_data
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_directory, file_digest, locked
-from hifi_cli.tasks import demo, hub, local
-from hifi_cli.tasks.spec import NEEDED, Dataset, Row, Split, TaskSpec
+from hifi_cli.tasks import hub_dataset, local_files
+from hifi_cli.tasks.task_spec import NEEDED, Dataset, Row, Split, TaskSpec
 
 Truncation = Literal["longest_first", "only_first", "only_second"]
 Span = tuple[int, int]
@@ -62,13 +63,13 @@ def load_rows(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, neede
         UsageError: they do not fit the task.
     """
     if spec.local.generated:
-        return local.load(spec, _generated(results_dir))
+        return local_files.load(spec, _generated(results_dir))
     if data_dir:
         if not data_dir.is_dir():
             raise MissingError(f"--data-dir {data_dir}: no such directory")
-        return local.load(spec, data_dir, needed=needed)
+        return local_files.load(spec, data_dir, needed=needed)
     if spec.hub:
-        return hub.load(spec, spec.hub)
+        return hub_dataset.load(spec, spec.hub)
     raise MissingError(f"task {spec.label} has no hub repository: give --data-dir")
 
 
@@ -181,9 +182,9 @@ def _answer(row: Row, offsets: Sequence[Span]) -> Span:
 
 def _generated(results_dir: Path) -> Path:
     """The demo's data, in a folder named after the generator's text, so that another version writes another folder."""
-    directory = results_dir / "data" / f"demo-{file_digest(Path(demo.__file__))[:8]}"
+    directory = results_dir / "data" / f"demo-{file_digest(Path(demo_data.__file__))[:8]}"
     with locked(results_dir / "data" / ".lock", wait=True):
         if not directory.is_dir():
             with atomic_directory(directory) as temporary:
-                demo.write(temporary)
+                demo_data.write(temporary)
     return directory

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hifi_cli import hub
+from hifi_cli.config.registry import nearest
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.registry import nearest
 from hifi_cli.tasks import spans
 from hifi_cli.tasks.inputs import Example
-from hifi_cli.tasks.spec import Row, TaskSpec
+from hifi_cli.tasks.task_spec import Row, TaskSpec
 
 Values = NDArray[np.float64]
 Predictions = Values | list[spans.Answer]  # class, choice or number per row; or an answer per row

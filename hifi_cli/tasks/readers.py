@@ -11,7 +11,7 @@ from typing import Any
 
 from hifi_cli.errors import UsageError
 from hifi_cli.files import read_bytes
-from hifi_cli.tasks.spec import LocalFiles
+from hifi_cli.tasks.task_spec import LocalFiles
 
 logger = logging.getLogger("hifi")
 Object = dict[str, Any]

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hifi_cli import registry
+from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, write_text
-from hifi_cli.tasks import spec as specs
+from hifi_cli.tasks import task_spec as specs
 from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.spec import Row, Split, Submission, TaskSpec
+from hifi_cli.tasks.task_spec import Row, Split, Submission, TaskSpec
 
 FILES = {  # every file a server's zip must hold
     "glue": [

@@ -6,7 +6,7 @@ import ours
 from torch.profiler import ProfilerActivity, profile
 from work import BATCH_SIZE, Work
 
-from hifi_cli.runs.loop import Stretch
+from hifi_cli.runs.trainer import Stretch
 from hifi_cli.tasks.batches import training_order
 
 STEPS = 8

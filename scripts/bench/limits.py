@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from work import BATCH_SIZE, Work
 
-from hifi_cli.models.products import product
+from hifi_cli.models.cpu_linear import product
 
 _SIZE, _ROUNDS = (1024, 768, 3072), 30
 _ADAM_BYTES = 28  # per number in a step: weight, gradient and both moments read, all but the gradient written

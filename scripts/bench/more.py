@@ -17,7 +17,7 @@ import torch
 from work import Work
 
 from hifi_cli.models import delta as deltas
-from hifi_cli.runs import selection, training_costs
+from hifi_cli.runs import head_selection, training_costs
 from hifi_cli.tasks.batches import collate, evaluation_order
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
@@ -61,8 +61,8 @@ def scoring(work: Work) -> float:
     config = work.config("hifi-layerwise")
     plain = rivals.model_of(work).eval()
     encoder, pretrained = work.workspace.encoder(config)
-    examples = selection.sample(work.examples, SAMPLES, 0)
-    pad = selection.padding(pretrained.tokenizer)
+    examples = head_selection.sample(work.examples, SAMPLES, 0)
+    pad = head_selection.padding(pretrained.tokenizer)
     ratios = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -70,7 +70,7 @@ def scoring(work: Work) -> float:
             for batch in evaluation_order([len(example) for example in examples], 32):
                 plain(**collate([examples[index] for index in batch], pad))
         between = time.perf_counter()
-        selection.score_examples(encoder, examples, pad, config.scoring.xi)
+        head_selection.score_examples(encoder, examples, pad, config.scoring.xi)
         ratios.append((time.perf_counter() - between) / (between - began))
     return statistics.median(ratios)
 

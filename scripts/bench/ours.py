@@ -8,8 +8,8 @@ from work import Work
 
 from hifi_cli.methods.base import Heads, needs_heads
 from hifi_cli.runs import costs
-from hifi_cli.runs.loop import fit
 from hifi_cli.runs.run import Prepared, prepare
+from hifi_cli.runs.trainer import fit
 
 
 def build(work: Work, method: str, **keys: Any) -> Prepared:

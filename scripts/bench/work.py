@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.config import RunConfig
-from hifi_cli.layers import resolve
-from hifi_cli.runs.workspace import Workspace
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
+from hifi_cli.runs.resources import Workspace
 from hifi_cli.tasks.inputs import Example
 
 BATCH_SIZE, EVAL_BATCH_SIZE = 32, 64

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, check_schema, read_json
-from hifi_cli.reports.figures import choice, courses, landscapes, points, scores
-from hifi_cli.reports.figures.spec import COMPANION_SCHEMA, refuse_unknown
+from hifi_cli.reports.figures import features, head_ranking, landscapes, scores, training_curves
+from hifi_cli.reports.figures.figure_spec import COMPANION_SCHEMA, refuse_unknown
 from hifi_cli.reports.figures.style import Frame, Meta, caption, house_style
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -18,14 +18,14 @@ DRAWINGS: dict[str, Callable[[Frame, Meta], Figure]] = {
     "correlation": scores.correlation,
     "robustness": scores.robustness,
     "singular-values": scores.singular_values,
-    "damping": choice.damping,
-    "ranking": choice.ranking,
-    "sweep": courses.sweep,
-    "distance": courses.distance,
-    "convergence": courses.convergence,
+    "damping": head_ranking.damping,
+    "ranking": head_ranking.ranking,
+    "sweep": training_curves.sweep,
+    "distance": training_curves.distance,
+    "convergence": training_curves.convergence,
     "landscape": landscapes.landscape,
-    "features": points.features,
-    "tsne": points.tsne,
+    "features": features.features,
+    "tsne": features.tsne,
 }
 
 

@@ -1,0 +1,128 @@
+"""Finds the YAML files that come with the project or that a user names, and suggests the nearest name."""
+
+import copy
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import read_bytes
+
+KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "grids", "sites")
+_MOST_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
+_DEEPEST = 100  # levels; libyaml overflows the stack at some thousands
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast: a table reads every config.yaml
+
+_given: dict[tuple[str, str], Path] = {}  # a user's own files of this process, by the name that a configuration keeps
+
+
+@cache
+def configs_directory() -> Path:
+    """Where the shipped YAML files are: inside the installed package, or at the top of a checkout."""
+    inside = Path(__file__).parent.parent / "configs"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"
+
+
+def names(kind: str) -> list[str]:
+    """The names of all shipped YAMLs of a kind, sorted."""
+    return sorted(path.stem for path in (configs_directory() / kind).glob("*.yaml"))
+
+
+def nearest(name: str, among: Iterable[str]) -> str:
+    """A phrase that suggests the nearest known name, or nothing."""
+    found = difflib.get_close_matches(name, list(among), n=1, cutoff=0.5)
+    return f"; did you mean '{found[0]}'?" if found else ""
+
+
+def is_file(name: str) -> bool:
+    """Whether a name given by the user is a YAML file of their own rather than a shipped one."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def give(kind: str, path: Path) -> None:
+    """Let a file of the user's own stand for its name in this process."""
+    _given[kind, path.stem] = path
+
+
+def given(kind: str, name: str) -> Path | None:
+    """The user's own file that stands for a name in this process."""
+    return _given.get((kind, name))
+
+
+@contextmanager
+def only(files: Mapping[tuple[str, str], Path]) -> Iterator[None]:
+    """Inside, these files of the user's own, by kind and name, stand for their names, and no others do."""
+    before = dict(_given)
+    _given.clear()
+    _given.update(files)
+    try:
+        yield
+    finally:
+        _given.clear()
+        _given.update(before)
+
+
+def find(kind: str, name: str) -> Path:
+    """The YAML file of that kind and name; `name` may also be the path of a user's own file.
+
+    Raises:
+        UsageError: no such name; the nearest is suggested.
+        MissingError: no such file.
+    """
+    if is_file(name):
+        if not Path(name).is_file():
+            raise MissingError(f"no file {name}")
+        give(kind, Path(name))
+        return Path(name)
+    if own := given(kind, name):
+        return own
+    if name not in names(kind):
+        raise UsageError(f"unknown {kind.removesuffix('s')} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
+    return configs_directory() / kind / f"{name}.yaml"
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: not readable, too large, not YAML, or not a mapping.
+    """
+    try:
+        stat = path.stat()
+        value = copy.deepcopy(_parsed(path, stat.st_mtime_ns, stat.st_size))
+    except FileNotFoundError:
+        raise MissingError(f"no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not readable: {error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())[:120]
+        raise UsageError(f"{path}{where}: not valid YAML: {problem}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise UsageError(f"{path}: a mapping of names to values is wanted")
+    return value
+
+
+@cache
+def _parsed(path: Path, changed: int, size: int) -> Any:  # noqa: ARG001
+    """A file's content as it was at that time: the thousand cells of a grid read the same few files."""
+    text, depth = read_bytes(path, at_most=_MOST_BYTES).decode("utf-8-sig"), 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"nested deeper than {_DEEPEST} levels")
+    return yaml.load(text, Loader=_LOADER)
+
+
+def load(kind: str, name: str) -> dict[str, Any]:
+    """The content of the YAML of that kind and name."""
+    return read_yaml(find(kind, name))

@@ -1,0 +1,368 @@
+"""Three small English tasks from a grammar, in the file layouts of the GLUE download.
+
+Acceptability (CoLA's layout) needs agreement, argument structure and word order; Entailment (RTE's) and
+Similarity (STS-B's) need the two sentences compared part by part. Everything follows from a seed.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+Proposition = dict[str, Any]  # the parts of a statement; of an edit, the parts it changes
+
+TRAIN_ROWS, DEV_ROWS = 1000, 200
+MAJORITY = 0.55  # share of label 1 / entailment: a majority class exists, yet guessing it is of little use
+
+# hypernym -> nouns; "=" joins synonyms
+NOUNS = {
+    "person": "doctor=physician boy=lad woman=lady teacher nurse farmer girl man king queen singer baker",
+    "animal": "dog=hound rabbit=bunny cat horse fox cow duck goat lion monkey",
+    "vehicle": "car=automobile bicycle=bike truck=lorry bus tram boat",
+    "fruit": "apple pear plum banana peach lemon",
+    "garment": "coat=jacket hat=cap shirt scarf glove skirt",
+    "tool": "shovel=spade hammer drill ladder axe rope",
+    "container": "box=crate bag=sack bottle drawer basket jar",
+    "document": "book letter map poem report ticket",
+}
+# fmt: off
+IRREGULAR = {"man": "men", "woman": "women", "lady": "ladies", "lorry": "lorries", "bunny": "bunnies",
+             "fox": "foxes", "box": "boxes", "bus": "buses", "peach": "peaches"}
+GENDER = {"boy": "himself", "lad": "himself", "man": "himself", "king": "himself", "girl": "herself",
+          "woman": "herself", "lady": "herself", "queen": "herself"}
+LIVING, THINGS = ("person", "animal"), ("vehicle", "fruit", "garment", "tool", "container")
+
+# frame -> verbs ("=" joins synonyms)
+VERBS = {
+    "living": "chase=pursue spot=notice frighten=scare greet admire praise",  # always with a living object
+    "thing": "buy=purchase find=discover repair=fix lift damage borrow",  # always with a thing as object
+    "alone": "disappear=vanish cry=weep sleep smile arrive hesitate",  # never with an object
+    "give": "give send lend show hand",  # "her the book" or "the book to her"
+    "explain": "donate explain return describe",  # "the book to her" only
+    "claim": "think hope claim",  # that ...
+}
+FORMS = {  # past, participle and -ing where they are not regular
+    "spot": "spotted spotted spotting", "buy": "bought bought buying", "find": "found found finding",
+    "cry": "cried cried crying", "weep": "wept wept weeping", "sleep": "slept slept sleeping",
+    "give": "gave given giving", "send": "sent sent sending", "lend": "lent lent lending",
+    "show": "showed shown showing", "think": "thought thought thinking",
+}
+LOOKS, MOODS = "big=large small=little old black white brown", "glad=happy angry=furious clever=smart young famous"
+PLACES = ("in the garden=in the yard,in the shop=in the store,near the road=near the street,in the kitchen,"
+          "at the station,near the river,at the market,behind the house")
+MANNERS = "quickly=rapidly quietly=silently slowly gently suddenly proudly"
+# complementary adjectives: one denied is the other affirmed
+OPPOSITES = {"person": "awake:asleep present:absent married:single", "animal": "awake:asleep alive:dead tame:wild",
+             "container": "open:closed full:empty clean:dirty"}
+NOUN_PARTS = ("subject", "object", "recipient")
+ROLES = {"living": LIVING, "thing": THINGS, "give": ("document",)}  # frame -> kinds of its object
+WEIGHTS = {"subject": 3.0, "verb": 3.0, "object": 3.0, "recipient": 2.0, "subject adjective": 1.0,
+           "object adjective": 1.0, "place": 1.5, "manner": 1.0}  # what a part counts for in the similarity
+HEADERS = {"Acceptability": "", "Entailment": "index sentence1 sentence2 label",
+           "Similarity": "index genre filename year old_index source1 source2 sentence1 sentence2 score"}
+SINGULAR, PLURAL = ("the", "a", "this", "that", "every"), ("the", "these", "those", "many", "several")  # "the": either
+FAULTS = ("agreement", "determiner", "order", "form", "object", "dative", "reflexive", "gap", "clause")
+# fmt: on
+
+
+def _groups(text: str, separator: str | None = None) -> list[tuple[str, ...]]:
+    """Split a table into its tuples of synonyms."""
+    return [tuple(item.split("=")) for item in text.split(separator)]
+
+
+def _words(text: str, separator: str | None = None) -> list[str]:
+    """All words of a table, synonyms included."""
+    return [word for group in _groups(text, separator) for word in group]
+
+
+KIND = {noun: kind for kind, text in NOUNS.items() for noun in _words(text)}
+OPPOSITE = {
+    one: other
+    for text in OPPOSITES.values()
+    for pair in text.split()
+    for one, other in (pair.split(":"), pair.split(":")[::-1])
+}
+CONCEPT = {  # every word -> the words that mean the same, itself included
+    word: group
+    for text in (*NOUNS.values(), *VERBS.values(), LOOKS, MOODS, MANNERS)
+    for group in _groups(text)
+    for word in group
+} | {place: group for group in _groups(PLACES, ",") for place in group}
+
+
+def _adjectives(noun: str) -> list[str]:
+    """The adjectives that suit the noun: only the living have moods."""
+    return _words(LOOKS) + (_words(MOODS) if KIND.get(noun, noun) in LIVING else [])
+
+
+def _forms(base: str) -> list[str]:
+    """The verb's past, participle and -ing form."""
+    stem = base.removesuffix("e")
+    return FORMS.get(base, f"{stem}ed {stem}ed {stem}ing").split()
+
+
+def _text(words: Sequence[str | None]) -> str:
+    """Join the words, with "an" before a vowel, as one sentence."""
+    tokens = [*" ".join(word for word in words if word).split(), "."]
+    vowels = [token[0] in "aeiou" for token in (*tokens[1:], ".")]
+    return " ".join("an" if token == "a" and vowel else token for token, vowel in zip(tokens, vowels, strict=True))
+
+
+# --- single sentences: one construction per fault, so that the construction itself tells nothing about the label
+
+
+def _phrase(rng: random.Random, kinds: tuple[str, ...], plural: bool, fault: str = "", noun: str = "") -> list[str]:
+    """A determiner, perhaps an adjective, and a noun; `fault` breaks the determiner's number or the order."""
+    noun = noun or rng.choice(_words(NOUNS[rng.choice(kinds)]))
+    words = [IRREGULAR.get(noun, noun + "s") if plural else noun]
+    determiners = PLURAL if plural != (fault == "determiner") else SINGULAR
+    if rng.random() < 0.3 or fault in ("order", "order?"):
+        words = [rng.choice(_adjectives(noun)), *words]
+    words = [rng.choice(determiners[1:] if fault in ("determiner", "determiner?") else determiners), *words]
+    if fault == "order":
+        at = rng.choice((0, 1))
+        words[at : at + 2] = words[at : at + 2][::-1]
+    return words
+
+
+def _verb(rng: random.Random, frame: str, plural: bool, fault: str = "") -> list[str]:
+    """A finite verb group of the frame; `fault` breaks agreement or the form after an auxiliary."""
+    base, plural = rng.choice(_words(VERBS[frame])), plural != (fault == "agreement")
+    past, participle, ing = _forms(base)
+    third = {"cry": "cries", "vanish": "vanishes"}.get(base, base + "s")
+    groups = {
+        "present": [base if plural else third],
+        "perfect": ["have" if plural else "has", participle],
+        "progressive": ["are" if plural else "is", ing],
+        "past": [past],
+        "modal": [rng.choice(("will", "can", "did not")), base],
+    }
+    if fault in ("agreement", "agreement?"):  # only what shows its number
+        return groups[rng.choice(("present", "present", "perfect", "progressive"))]
+    if fault in ("form", "form?"):
+        name = rng.choice(("modal", "perfect", "progressive"))
+        wrong = {"modal": (past, ing), "perfect": (base, ing), "progressive": (base, third)}[name]
+        return [groups[name][0], rng.choice(wrong)] if fault == "form" else groups[name]
+    return groups[rng.choice(("past", *groups))]
+
+
+def _predicate(rng: random.Random, plural: bool, fault: str = "") -> list[str]:
+    """A verb with what it takes."""
+    frame = rng.choice(("living", "thing", "alone"))
+    words = _verb(rng, frame, plural, fault)
+    if frame != "alone":
+        words += _phrase(rng, LIVING if frame == "living" else THINGS, rng.random() < 0.4)
+    return words
+
+
+def _sentence(rng: random.Random, fault: str, broken: bool) -> str:
+    """A sentence with the construction that `fault` breaks: broken, or as it should be."""
+    plural, inner_plural = rng.random() < 0.5, rng.random() < 0.5  # of the subject, of what is inside
+    mark = fault if broken else fault + "?"
+    subject = _phrase(rng, LIVING, plural)
+    other = _phrase(rng, LIVING, rng.random() < 0.5)
+    if fault == "agreement":  # something of its own number may stand between the subject and its verb
+        inner, verb = _phrase(rng, LIVING, inner_plural), _verb(rng, "living", plural)
+        between = rng.choice(
+            ([], ["near", *inner], ["that", *verb, *inner], ["that", *inner, *_verb(rng, "living", inner_plural)])
+        )
+        words = subject + between + _predicate(rng, plural, mark)
+    elif fault in ("determiner", "order"):
+        words = _phrase(rng, LIVING, plural, mark) + _predicate(rng, plural)
+        if rng.random() < 0.5:
+            words = subject + _verb(rng, "living", plural) + _phrase(rng, LIVING, inner_plural, mark)
+    elif fault == "form":
+        words = subject + _predicate(rng, plural, mark)
+    elif fault == "object":
+        frame = rng.choice(("living", "alone"))
+        words = subject + _verb(rng, frame, plural)
+        words += other if (frame == "living") != broken else []
+    elif fault == "dative":
+        frame = rng.choice(("give", "explain"))
+        gift = _phrase(rng, ("document",), rng.random() < 0.4)
+        good = [[*gift, "to", *other], [*other, *gift]][: 2 if frame == "give" else 1]
+        bad = [["to", *other], ["to", *other], [*gift, *other], [*other, *gift]][: 3 if frame == "give" else 4]
+        words = subject + _verb(rng, frame, plural) + rng.choice(bad if broken else good)
+    elif fault == "reflexive":
+        noun, plural = rng.choice(sorted(GENDER)), rng.random() < 1 / 3  # each pronoun as often right as wrong
+        right = "themselves" if plural else GENDER[noun]
+        fits = [word for word in ("himself", "herself", "themselves") if (word == right) != broken]
+        words = [*_phrase(rng, (), plural, noun=noun), *_verb(rng, "living", plural), rng.choice(fits)]
+    elif fault == "gap":  # a relative clause leaves out just the object that it is about
+        inner = ["that", *_phrase(rng, LIVING, inner_plural), *_verb(rng, "living", inner_plural)]
+        words = subject + inner + (other if broken else []) + _predicate(rng, plural)
+    else:  # clause: only some verbs take "that ...", and what follows has to be a whole clause
+        whole = not broken or rng.random() < 0.5
+        frame = rng.choice(("alone", "living")) if broken and whole else "claim"
+        words = [*subject, *_verb(rng, frame, plural), "that", *_phrase(rng, LIVING, inner_plural)]
+        words += _predicate(rng, inner_plural) if whole else []
+    if rng.random() < 0.3:
+        words.append(rng.choice(_words(PLACES, ",")))
+    return _text(words)
+
+
+def sentences(rng: random.Random) -> Iterator[str]:
+    """Endless well-formed sentences of the acceptability task's grammar, for pretraining."""
+    while True:
+        yield _sentence(rng, rng.choice(FAULTS), broken=False)
+
+
+# --- pairs: a proposition is a dict of parts, and an edit, a smaller such dict, changes some of them
+
+
+def _same(one: str | None, other: str | None) -> bool:
+    """Whether two words, or two absent parts, mean the same."""
+    return one == other or (one is not None and other is not None and one in CONCEPT.get(other, ()))
+
+
+def _related(one: str, other: str) -> bool:
+    """Whether one noun is the other's synonym, hypernym or hyponym."""
+    return _same(one, other) or KIND.get(one) == other or KIND.get(other) == one
+
+
+def _nouns(kinds: tuple[str, ...], taken: list[str]) -> list[str]:
+    """The nouns of the kinds, with the hypernyms, that cannot be meant by one of those taken."""
+    nouns = [noun for kind in kinds for noun in (*_words(NOUNS[kind]), kind)]
+    return [noun for noun in nouns if not any(_related(noun, other) for other in taken)]
+
+
+def _proposition(rng: random.Random) -> Proposition:
+    """Who did what to whom, where and how."""
+    frame = rng.choice(("living", "living", "living", "thing", "thing", "alone", "give", "state"))
+    p: Proposition = {"frame": frame, "swapped": rng.random() < 0.3, "negative": rng.random() < 0.3}
+    if frame == "state":
+        kind = rng.choice(sorted(OPPOSITES))
+        p |= {"subject": rng.choice(_nouns((kind,), [])), "verb": rng.choice(OPPOSITES[kind].replace(":", " ").split())}
+    else:
+        p |= {"verb": rng.choice(_words(VERBS[frame])), "subject": rng.choice(_nouns(LIVING, []))}
+        p["manner"] = rng.choice(_words(MANNERS)) if rng.random() < 0.3 else None
+        p["place"] = rng.choice(_words(PLACES, ",")) if rng.random() < 0.45 else None
+    if frame in ROLES:
+        p["object"] = rng.choice(_nouns(ROLES[frame], [p["subject"]]))
+    if frame == "give":
+        p["recipient"] = rng.choice(_nouns(LIVING, [p["subject"]]))
+    for part in ("subject", "object"):
+        if part in p:
+            p[part + " adjective"] = rng.choice(_adjectives(p[part])) if rng.random() < 0.35 else None
+    return p
+
+
+def _say(p: Proposition) -> str:
+    """The proposition as a sentence; "swapped" stands for the passive, or for "gave the book to her"."""
+    subject, target, recipient = (["the", p.get(part + " adjective"), p.get(part)] for part in NOUN_PARTS)
+    negation, manner = "not" if p["negative"] else "", p.get("manner")
+    past, participle, _ = _forms(p["verb"])
+    words = [*subject, *(("did not", manner, p["verb"]) if negation else (manner, past))]
+    if p["frame"] == "state":
+        words = [*subject, "was", negation, p["verb"]]
+    elif p["frame"] == "give":
+        words += [*target, "to", *recipient] if p["swapped"] else recipient + target
+    elif "object" in p:
+        words = [*target, "was", negation, manner, participle, "by", *subject] if p["swapped"] else words + target
+    return _text([*words, p.get("place")])
+
+
+def _edits(rng: random.Random, p: Proposition) -> tuple[list[Proposition], list[Proposition]]:
+    """Single changes to `p` that it entails, and those that it does not entail."""
+    kept: list[Proposition] = [{part: word} for part, value in p.items() for word in CONCEPT.get(value, ()) if word != value]
+    broken: list[Proposition] = [{"negative": not p["negative"]}]
+    for part in (part for part in NOUN_PARTS if part in p):
+        noun: str = p[part]
+        adjective = f"{part} adjective"
+        others = [p[other] for other in NOUN_PARTS if other in p and other != part]
+        if noun in KIND and KIND[noun] in _nouns((KIND[noun],), others):  # "the animal" can mean only this one
+            kept.append({part: KIND[noun]})
+        strangers = _words(NOUNS[KIND.get(noun, noun)])
+        broken.append({part: rng.choice([w for w in strangers if not any(_same(w, t) for t in (noun, *others))])})
+        if adjective in p:
+            kept += [{adjective: None}] if p[adjective] else []
+            broken.append({adjective: rng.choice([w for w in _adjectives(noun) if not _same(w, p[adjective])])})
+    for part, words in (("place", _words(PLACES, ",")), ("manner", _words(MANNERS))):
+        if part in p:
+            less, other = {part: None}, {part: rng.choice([w for w in words if not _same(w, p[part])])}
+            broken += [other] if p[part] else []
+            # what did not happen at all did not happen here; what did not happen here may have happened elsewhere
+            (broken if p["negative"] == bool(p[part]) else kept).append(less if p[part] else other)
+    if p["frame"] == "state":
+        kept.append({"verb": OPPOSITE[p["verb"]], "negative": not p["negative"]})
+        broken.append({"verb": OPPOSITE[p["verb"]]})
+    else:
+        broken.append({"verb": rng.choice([w for w in _words(VERBS[p["frame"]]) if not _same(w, p["verb"])])})
+    if "object" in p:
+        kept += [{"swapped": not p["swapped"]}] * 2
+    if p["frame"] == "living":  # the same words, the other way round
+        broken += [
+            {
+                "subject": p["object"],
+                "object": p["subject"],
+                "subject adjective": p["object adjective"],
+                "object adjective": p["subject adjective"],
+            }
+        ] * 2
+    return kept, broken
+
+
+def _edit(rng: random.Random, p: Proposition, keep: int, break_: int) -> Proposition:
+    """`p` after so many entailed and other changes, each to parts of its own (fewer where no part is left)."""
+    kept, broken = _edits(rng, p)
+    change: Proposition = {}
+    for edits, count in ((broken, break_), (kept, keep)):
+        for edit in rng.sample(edits, len(edits)):
+            if count and not edit.keys() & change.keys():
+                change |= edit
+                count -= 1
+    return p | change
+
+
+def _score(p: Proposition, q: Proposition) -> float:
+    """How much of the two propositions agrees, from 0 (nothing) to 5 (everything)."""
+    if p["frame"] == "state" and OPPOSITE[p["verb"]] == q["verb"]:  # not awake is asleep
+        q = q | {"verb": p["verb"], "negative": not q["negative"]}
+    total = agreed = 0.0
+    for part, weight in WEIGHTS.items():
+        one, other = p.get(part), q.get(part)
+        total += weight if one or other else 0.0
+        if one and other:
+            near = KIND.get(one, one) == KIND.get(other, other) and part in NOUN_PARTS
+            agreed += weight * (1.0 if _same(one, other) else 0.0 if not near else 0.6 if _related(one, other) else 0.3)
+    return 5.0 * agreed / total * (1.0 if p["negative"] == q["negative"] else 0.6)
+
+
+def pairs(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Endless pairs for pretraining: a sentence, and another way to say it, often a less exact one."""
+    while True:
+        p = _proposition(rng)
+        yield _say(p), _say(_edit(rng, p, rng.choice((1, 2, 3)), 0))
+
+
+def _row(rng: random.Random, task: str, label: bool) -> list[str]:
+    """A row of the task, less its index; a score takes no label."""
+    p = _proposition(rng)
+    if task == "Acceptability":
+        return ["demo", str(int(label)), "" if label else "*", _sentence(rng, rng.choice(FAULTS), not label)]
+    if task == "Entailment":
+        q = _edit(rng, p, rng.choice((1, 2, 3)) if label else rng.choice((0, 1, 2)), 0 if label else 1)
+        return [_say(p), _say(q), "entailment" if label else "not_entailment"]
+    q = _edit(rng, p, rng.choice((0, 1, 2)), rng.choice((0, 1, 2, 3, 4, 5)))
+    return ["demo", "demo", "2024", "0", "demo", "demo", _say(p), _say(q), f"{_score(p, q):.3f}"]
+
+
+def write(directory: Path, *, seed: int = 0) -> None:
+    """Write the three tasks' train.tsv (1,000 rows) and dev.tsv (200 rows) below `directory`.
+
+    The bytes depend on `seed` alone, and within a task no sentence or pair comes twice.
+    """
+    rng = random.Random(seed)
+    for task, header in HEADERS.items():
+        seen: set[tuple[str, ...]] = set()
+        for split, count in (("train", TRAIN_ROWS), ("dev", DEV_ROWS)):
+            lines = [header.replace(" ", "\t")] if header else []
+            for i, rank in enumerate(rng.sample(range(count), count)):
+                row = _row(rng, task, rank < round(count * MAJORITY))
+                while (key := tuple(cell for cell in row if " " in cell)) in seen:  # the sentences, not the label
+                    row = _row(rng, task, rank < round(count * MAJORITY))
+                seen.add(key)
+                lines.append("\t".join([str(i), *row] if header else row))
+            path = Path(directory, task, f"{split}.tsv")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes("".join(line + "\n" for line in lines).encode("utf-8"))

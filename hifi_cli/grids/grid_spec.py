@@ -1,0 +1,154 @@
+"""What a grid's YAML says: the runs of a table or a figure, or tasks x methods x seeds, and keys that vary."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import RunConfig, Section, Seed, parse, refuse_unknown_keys
+from hifi_cli.errors import UsageError
+from hifi_cli.reports import table_types
+from hifi_cli.reports.figures import figure_spec as figures
+from hifi_cli.reports.figures.figure_spec import FigureSpec
+from hifi_cli.reports.table_spec import ScoresSpec
+
+Values = dict[str, list[Any]]
+
+
+class GridSpec(Section):
+    """A grid. What it does not say is taken from its table, and then from the protocol.
+
+    Attributes:
+        table: a table's name or YAML: its protocol, backbone, methods, tasks and seeds.
+        figure: a figure's name or YAML: the finished runs it is drawn from. It says which methods and settings these have.
+        methods: names; or names and the keys that vary for that method alone, with their values.
+        config: keys set for every run; they belong to the grid's YAML alone, so its runs are variants (see `vary`).
+        vary: keys and the values each takes, in every combination: each combination is a variant in a directory of its
+            own, and the grid says which has the best score.
+    """
+
+    description: str = ""
+    table: str | None = None
+    figure: str | None = None
+    protocol: str | None = None
+    backbone: str | None = None
+    tasks: list[str] = []
+    methods: list[str] | dict[str, Values] = []
+    seeds: list[Seed] = []
+    config: dict[str, Any] = {}
+    vary: Values = {}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid with its table's part filled in.
+
+    Attributes:
+        name: what its logs and its choice are called after.
+        figure: whose runs these are, if any figure's.
+        methods: each method with all keys that vary for it.
+        config: `key=value` words set for every run.
+    """
+
+    name: str
+    figure: FigureSpec | None
+    protocol: str
+    backbone: str
+    tasks: list[str]
+    methods: dict[str, Values]
+    seeds: list[int]
+    config: list[str]
+
+    @property
+    def is_search(self) -> bool:
+        """Whether anything varies, so that a setting is to be chosen."""
+        return any(self.methods.values())
+
+
+def load(name: str) -> GridSpec:
+    """The validated YAML of a grid, or of a user's own file.
+
+    Raises:
+        UsageError: an unknown name or key, or one that nothing varies over.
+    """
+    origin = str(registry.find("grids", name))
+    spec = parse(GridSpec, registry.load("grids", name), origin)
+    per_method = list(spec.methods.values()) if isinstance(spec.methods, dict) else []
+    for values in (spec.vary, *per_method):
+        for key, choices in values.items():
+            refuse_unknown_keys(RunConfig, nested(key, None), origin)
+            if not choices:
+                raise UsageError(f"{origin}: '{key}' varies over no value")
+    refuse_unknown_keys(RunConfig, spec.config, origin)
+    if spec.figure and (spec.table or spec.methods or spec.config or spec.vary):
+        raise UsageError(f"{origin}: a figure says itself what it is drawn from; table, methods, config and vary have no place")
+    return spec
+
+
+def narrowed(spec: GridSpec, changes: Mapping[str, Any]) -> GridSpec:
+    """The grid with what the command line says instead; keys that vary for a method stay with it."""
+    update = {key: value for key, value in changes.items() if value}
+    if "methods" in update and isinstance(spec.methods, dict):
+        update["methods"] = {method: spec.methods.get(method, {}) for method in update["methods"]}
+    return spec.model_copy(update=update)
+
+
+def fill(spec: GridSpec, name: str) -> Grid:
+    """The grid with what its table or its figure says.
+
+    Raises:
+        UsageError: no protocol, backbone, task or method is named anywhere.
+    """
+    if spec.figure:
+        return _of_figure(spec, spec.figure, name)
+    table = table_types.load(spec.table) if spec.table else None
+    runs = isinstance(table, ScoresSpec)  # a table of settings needs no run
+    tasks = spec.tasks or list(dict.fromkeys(column.task for column in table.columns) if table and runs else [])
+    methods = spec.methods or [method for row in (table.rows if table and runs else []) for method in row.methods]
+    wanted = {
+        "protocol": spec.protocol or (table.protocol if table else None),
+        "backbone": spec.backbone or (table.backbone if table else None),
+    }
+    needed = {**wanted, **({} if table else {"tasks": tasks, "methods": methods})}
+    if missing := [key for key, value in needed.items() if not value]:
+        raise UsageError(f"grid {name} names no {missing[0]}: write it in its YAML or give --{missing[0]}")
+    vary = methods if isinstance(methods, dict) else {method: {} for method in methods}
+    return Grid(
+        name=name,
+        figure=None,
+        protocol=str(wanted["protocol"]),
+        backbone=str(wanted["backbone"]),
+        tasks=tasks,
+        methods={method: {**spec.vary, **own} for method, own in vary.items()},
+        seeds=spec.seeds or (table.seeds if isinstance(table, ScoresSpec) else []) or [1],
+        config=[f"{key}={word(value)}" for key, value in _flat(spec.config).items()],
+    )
+
+
+def _of_figure(spec: GridSpec, figure: str, name: str) -> Grid:
+    if spec.methods:
+        raise UsageError(f"grid {name}: a figure says itself which methods it compares")
+    found = figures.load(figure, protocol=spec.protocol, backbone=spec.backbone, tasks=spec.tasks, seeds=spec.seeds)
+    methods: dict[str, Values] = {method: {} for method in found.methods}
+    return Grid(name, found, found.protocol, found.backbone, found.tasks, methods, found.seeds, [])
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """`a.b` and a value as a mapping in a mapping; what stands below `settings` is the method's own."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    found: dict[str, Any] = value
+    return found
+
+
+def word(value: Any) -> str:
+    """A value as YAML in one word of a command line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _flat(values: dict[str, Any], at: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {f"{at}{key}": value}
+    return flat

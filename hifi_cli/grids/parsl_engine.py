@@ -1,0 +1,124 @@
+"""Many machines: the same command lines through Parsl's pilot jobs (Slurm, PBS, Kubernetes, ...)."""
+
+import os
+import shlex
+import sys
+import threading
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import Section, parse
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.grids.jobs import Job, Places
+from hifi_cli.grids.local_engine import THREADS
+from hifi_cli.grids.scheduler import Outcome
+
+_KEPT = ("PYTHONPATH", *THREADS)  # what the user set here holds on the workers; Parsl's cpu_affinity sets threads of its own
+_STOP_SECONDS = 20
+
+
+class SiteSpec(Section):
+    """A site: Parsl's own names and arguments.
+
+    Attributes:
+        provider: `kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers by name.
+        executor: arguments of parsl's HighThroughputExecutor, such as `max_workers_per_node` and `available_accelerators`.
+    """
+
+    description: str = ""
+    provider: dict[str, Any]
+    executor: dict[str, Any] = {}
+
+
+def command_line(words: str, stdout: Any = None, stderr: Any = None) -> str:  # noqa: ARG001
+    """The bash app: its body is the command line itself. Workers import it from here."""
+    return words
+
+
+class ParslEngine:
+    """Jobs as bash apps on a site."""
+
+    def __init__(self, places: Places, site: str, run_dir: Path) -> None:
+        try:
+            import parsl
+        except ImportError:
+            raise MissingError("--engine parsl needs Parsl: pip install 'hifi-cli[grid]'") from None
+        spec = parse(SiteSpec, registry.load("sites", site), str(registry.find("sites", site)))
+        data_dir = places.data_dir.resolve() if places.data_dir else None
+        self.places = replace(places, results_dir=places.results_dir.resolve(), data_dir=data_dir)
+        try:
+            provider = _provider(spec, site)
+            executor = parsl.HighThroughputExecutor(provider=provider, **self._executor(spec))
+        except TypeError as error:
+            raise UsageError(f"site {site}: {error}") from None
+        blocks, nodes = getattr(provider, "max_blocks", 1), getattr(provider, "nodes_per_block", 1)
+        self.processes = int(blocks * nodes * (spec.executor.get("max_workers_per_node") or 1))
+        # Parsl starts its own scripts by name, and they lie beside this interpreter, activated or not.
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        # No retries of Parsl's own: the scheduler knows which cells are left of a job that was lost.
+        config = parsl.Config(executors=[executor], run_dir=str(run_dir), retries=0, strategy="simple", strategy_period=1)
+        self._kernel = parsl.load(config)
+        self._provider = provider
+        self._app = parsl.bash_app(command_line)
+
+    @staticmethod
+    def _executor(spec: SiteSpec) -> dict[str, Any]:
+        local = spec.provider.get("kind") == "LocalProvider"
+        # Encrypted whatever Parsl's own default is: what comes over the network as a task is executed.
+        return {"label": "hifi", "encrypted": True, **({"address": "127.0.0.1"} if local else {}), **spec.executor}
+
+    def submit(self, job: Job, log: Path) -> "Future[Outcome]":
+        """Queue a job; its future ends with an outcome, whatever became of it."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        kept = "".join(f"{name}={shlex.quote(os.environ[name])} " for name in _KEPT if os.environ.get(name))
+        words = f"cd {shlex.quote(str(Path.cwd()))} && {kept}exec {shlex.join(job.arguments(self.places))}"
+        output = str(log.resolve())
+        submitted = self._app(words, stdout=(output, "a"), stderr=(output, "a"))
+        ended: Future[Outcome] = Future()
+        submitted.add_done_callback(lambda one: ended.set_result(_outcome(one)))
+        return ended
+
+    def stop(self) -> None:
+        """Cancel the blocks, whose scheduler tells the processes in them to stop; what Parsl then does not end is left."""
+        ending = threading.Thread(target=self.close, daemon=True)
+        ending.start()
+        ending.join(_STOP_SECONDS)
+        if ending.is_alive():  # its interchange got the same signal first, and will not answer
+            self._provider.cancel(list(self._provider.resources))
+
+    def close(self) -> None:
+        """Give the blocks back."""
+        import parsl
+
+        if not self._kernel.cleanup_called:
+            self._kernel.cleanup()
+        parsl.clear()
+
+
+def _provider(spec: SiteSpec, site: str) -> Any:
+    from parsl import launchers, providers
+
+    arguments = dict(spec.provider)
+    kind = arguments.pop("kind", None)
+    if kind not in providers.__all__:
+        suggestion = registry.nearest(str(kind), providers.__all__)
+        raise UsageError(f"site {site}: provider.kind '{kind}'{suggestion} (one of {', '.join(providers.__all__)})")
+    if launcher := arguments.pop("launcher", None):
+        if launcher not in launchers.__all__:
+            raise UsageError(f"site {site}: provider.launcher '{launcher}' (one of {', '.join(launchers.__all__)})")
+        arguments["launcher"] = getattr(launchers, launcher)()
+    return getattr(providers, kind)(**arguments)
+
+
+def _outcome(submitted: "Future[Any]") -> Outcome:
+    from parsl.app.errors import BashExitFailure
+
+    error = submitted.exception()
+    if error is None:
+        return Outcome(0)
+    if isinstance(error, BashExitFailure):
+        return Outcome(int(error.exitcode))
+    return Outcome(None, lost=True, why=f"{type(error).__name__}: {error}")  # a worker, its pool or its block is gone

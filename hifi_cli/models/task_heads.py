@@ -1,0 +1,126 @@
+"""Task heads: which one a task gets, and those that Hugging Face's classes do not have."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from hifi_cli.config.run_config import HeadConfig
+
+_TRANSFORMERS = {  # the class with Hugging Face's own head for each kind of task
+    "classification": "AutoModelForSequenceClassification",
+    "regression": "AutoModelForSequenceClassification",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "span": "AutoModelForQuestionAnswering",
+}
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """What a task wants of its head.
+
+    Attributes:
+        kind: of task: classification, regression, multiple-choice or span.
+        labels: class names; one for regression, none for spans.
+        reads_words: the states of two target words are read besides the first token's (WiC).
+        config: the configured head.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    reads_words: bool
+    config: HeadConfig
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the head is one of this file and not Hugging Face's."""
+        return self.kind != "span" and (self.reads_words or self.config.kind == "mlp")
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a sequence."""
+        one_of_two = self.kind == "classification" and len(self.labels) == 2 and self.config.one_logit
+        return 1 if one_of_two or self.kind == "multiple-choice" else len(self.labels)
+
+    @property
+    def transformers_class(self) -> str:
+        """The class that reads the weights; span models are those without a pooler, which our own heads do not want."""
+        return _TRANSFORMERS["span" if self.is_own else self.kind]
+
+
+class MLPHead(nn.Module):
+    """Two linear layers, without dropout."""
+
+    def __init__(self, inputs: int, width: int, outputs: int, activation: nn.Module, std: float) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(inputs, width)
+        self.activation = activation
+        self.output = nn.Linear(width, outputs)
+        self.std = std
+
+    def forward(self, features: Tensor) -> Tensor:
+        result: Tensor = self.output(self.activation(self.hidden(features)))
+        return result
+
+    @torch.no_grad()
+    def initialise(self, draws: Generator) -> None:
+        """Weights N(0, std), biases uniform within 1 / sqrt(inputs), PyTorch's default."""
+        for linear in (self.hidden, self.output):
+            bound = linear.in_features**-0.5
+            linear.weight.copy_(torch.empty(linear.weight.shape).normal_(0, self.std, generator=draws))
+            linear.bias.copy_(torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=draws))
+
+
+class HeadedEncoder(nn.Module):
+    """A backbone without pooler and a head on its last hidden states, called as Hugging Face's models are."""
+
+    base_model_prefix = "backbone"
+
+    def __init__(self, backbone: nn.Module, spec: HeadSpec) -> None:
+        super().__init__()
+        self.backbone = backbone
+        config: Any = backbone.config
+        self.config = config
+        self.reads_words = spec.reads_words
+        inputs = config.hidden_size * (5 if spec.reads_words else 1)
+        if spec.config.kind == "mlp":
+            activation = nn.ReLU() if spec.config.activation == "relu" else nn.Identity()
+            self.head = MLPHead(inputs, spec.config.width, spec.outputs, activation, spec.config.init_std)
+        else:  # as wide as a pooler, with a pooler's tanh
+            self.head = MLPHead(inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, word_spans: Tensor | None = None, **lists: Tensor
+    ) -> SimpleNamespace:
+        """Logits [examples, outputs]; of sequences [examples, choices, tokens] [examples, choices].
+
+        Args:
+            word_spans: tokens [first, last) of each target word, [examples, words, 2].
+        """
+        choices = input_ids.shape[1:-1]
+        flat = {name: values.flatten(0, -2) for name, values in {"input_ids": input_ids, **lists}.items()}
+        states = self.backbone(attention_mask=attention_mask.flatten(0, -2), **flat).last_hidden_state
+        features = states[:, 0]
+        if self.reads_words:
+            assert word_spans is not None
+            one, two = word_states(states, word_spans).unbind(1)
+            features = torch.cat([features, one, two, (one - two).abs(), one * two], -1)
+        logits = self.head(features)
+        return SimpleNamespace(logits=logits.view(-1, *choices) if choices else logits)
+
+
+def word_states(states: Tensor, spans: Tensor) -> Tensor:
+    """The mean state of each target word's sub-tokens.
+
+    Args:
+        states: [examples, tokens, hidden size].
+        spans: tokens [first, last), [examples, words, 2].
+
+    Returns:
+        [examples, words, hidden size].
+    """
+    position = torch.arange(states.shape[1], device=states.device)
+    inside = ((position >= spans[..., :1]) & (position < spans[..., 1:])).to(states.dtype)
+    return inside @ states / inside.sum(-1, keepdim=True)

@@ -1,0 +1,122 @@
+"""The HTML report: one file without scripts that needs nothing from elsewhere."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from hifi_cli.errors import UsageError
+from hifi_cli.files import safe_name
+from hifi_cli.records import run_files
+from hifi_cli.reports import charts, table
+from hifi_cli.reports.run_records import Record
+from hifi_cli.reports.table import Line, Table
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart with what stands over it."""
+
+    title: str
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with its pictures."""
+
+    table: Table
+    pictures: Sequence[Picture]
+
+
+def render(tables: Sequence[Table], records: Sequence[Record], results_dir: Path, out: Path) -> str:
+    """The page.
+
+    Args:
+        records: all finished runs; each is listed with its origin.
+        results_dir: where selections of heads are looked for.
+        out: where the page will lie; links to results.json are relative to it.
+    """
+    environment = Environment(
+        loader=PackageLoader("hifi_cli.reports", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(number=table.number, deviation=table.deviation, line_label=table.line_label, anchor=anchor)
+    return environment.get_template("page.html.j2").render(
+        sections=[Section(one, pictures(one)) for one in tables],
+        heatmaps=heatmaps(results_dir),
+        runs=[_origin(record, out) for record in records],
+        marks=sum(bool(record.marks) for record in records),
+    )
+
+
+def anchor(record: Record) -> str:
+    """The run's place in the list of origins."""
+    content = record.content
+    words = [*(content[key] for key in ("protocol", "backbone", "task", "method")), record.shots]
+    return safe_name(f"run-{'-'.join(words)}-{content['seed']}")
+
+
+def pictures(found: Table) -> list[Picture]:
+    """Two for each column of scores: against the share of parameters trained, and the seeds of each method."""
+    shares, seeds = [], []
+    for number, heading in enumerate(found.headings):
+        series = [one for line in found.lines if (one := _series(line, number))]
+        if series:
+            metric = heading.label.rpartition("(")[2].rstrip(")")
+            shares.append(Picture(f"{heading.label}: score against share trained", charts.score_by_share(series, metric)))
+            seeds.append(Picture(f"{heading.label}: every seed", charts.seeds(series, metric)))
+    return shares + seeds
+
+
+def heatmaps(results_dir: Path) -> list[Picture]:
+    """Every selection of heads below a results directory.
+
+    Raises:
+        UsageError: a heads file is damaged.
+    """
+    drawn = []
+    for path in sorted((results_dir / "heads").glob("*/*/*.json")):
+        content = run_files.read_heads(path)
+        try:
+            title = f"{content['backbone']}, {content['task']}: {content['rank']}, {content['strategy']}, k={content['k']}"
+            drawn.append(Picture(title, charts.heads(content["values"], content["heads"])))
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise UsageError(f"{path} is not a heads file; delete it and select again") from None
+    return drawn
+
+
+def _series(line: Line, number: int) -> charts.Series | None:
+    cell = line.cells[number]
+    if line.source != "runs" or not cell.samples:
+        return None
+    params = cell.samples[0].record.content["params"]
+    share = 100 * params["trainable"] / params["total"]
+    if share <= 0:
+        return None
+    return charts.Series(line.label, share, [one.score for one in cell.samples], [one.seed for one in cell.samples])
+
+
+def _origin(record: Record, out: Path) -> dict[str, Any]:
+    """Where a run's numbers come from, as the list shows it."""
+    manifest = run_files.read_manifest(record.path) if run_files.manifest_path_in(record.path).is_file() else {}
+    git = manifest.get("git") or {}
+    commit = str(git.get("commit") or "")[:10]
+    return {
+        "anchor": anchor(record),
+        "content": record.content,
+        "shots": "" if record.shots == "full" else f", {record.shots}-shot",
+        "mark": " and ".join(record.marks),
+        "link": quote(os.path.relpath(run_files.path_in(record.path), out.parent).replace(os.sep, "/")),
+        "commit": f"{commit}{' + changes' if git.get('changed') else ''}" if commit else "",
+        "torch": (manifest.get("libraries") or {}).get("torch", ""),
+        "device": manifest.get("device", ""),
+    }

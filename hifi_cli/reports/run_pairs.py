@@ -1,0 +1,136 @@
+"""The runs of two methods with the same task and seed, where a comparison of both makes sense."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.reports import run_filter
+from hifi_cli.reports.conditions import disagreement
+from hifi_cli.reports.run_records import Record
+from hifi_cli.reports.table_spec import label_of
+
+
+@dataclass
+class Pairs:
+    """Two methods' runs with the same task and seed.
+
+    Attributes:
+        runs: of each task, by seed.
+        differences: of the same runs, first minus second in points.
+        notes: what was left out.
+    """
+
+    first: str
+    second: str
+    runs: dict[str, dict[int, tuple[Record, Record]]] = field(default_factory=dict)
+    differences: dict[str, dict[int, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def collapsed(self) -> tuple[int, int]:
+        """Runs of the first and of the second method that collapsed."""
+        both = [pair for seeds in self.runs.values() for pair in seeds.values()]
+        return sum("collapsed" in run.marks for run, _ in both), sum("collapsed" in run.marks for _, run in both)
+
+    @property
+    def groups(self) -> list[list[float]]:
+        """The differences of each task."""
+        return [list(seeds.values()) for seeds in self.differences.values()]
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """The methods' labels."""
+        return label_of("methods", self.first), label_of("methods", self.second)
+
+
+def setting_of(
+    records: Sequence[Record], methods: Sequence[str], protocol: str | None, backbone: str | None, shots: str | None
+) -> list[Record]:
+    """The runs of the methods under one protocol, backbone and number of shots.
+
+    Raises:
+        MissingError: a method has no finished run.
+        UsageError: there are several to choose from; each method's are named.
+    """
+    given = {"protocol": protocol, "backbone": backbone, "shots": shots}
+    records = [record for record in records if record.content["method"] in methods]
+    records = [record for record in records if all(value in (None, _setting(record, key)) for key, value in given.items())]
+    for method in methods:
+        if not any(record.content["method"] == method for record in records):
+            chosen = "".join(f" --{key} {value}" for key, value in given.items() if value)
+            raise MissingError(f"no finished run of {method}{chosen} there; make one with hifi train --method {method}")
+    for key in given:
+        if len({_setting(record, key) for record in records}) > 1:
+            listed = []
+            for method in methods:
+                own = {_setting(record, key) for record in records if record.content["method"] == method}
+                listed.append(f"{method}: {', '.join(sorted(own))}")
+            kind = "numbers of shots" if key == "shots" else f"{key}s"
+            raise UsageError(f"there are runs of several {kind}: choose one with --{key} ({'; '.join(listed)})")
+    return records
+
+
+def paired(
+    records: Sequence[Record], first: str, second: str, *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
+) -> Pairs:
+    """Pair two methods' runs by task and seed, where they may stand in one mean and agree in what a comparison needs.
+
+    Args:
+        tasks: only these; empty: all that either was run on.
+        counted: marks whose runs are counted.
+    """
+    pairs = Pairs(first, second)
+    records = [record for record in records if not tasks or record.content["task"] in tasks]
+    for task in sorted({record.content["task"] for record in records if record.content["method"] in (first, second)}):
+        sides = []
+        for method, label in zip((first, second), pairs.labels, strict=True):
+            cell = [record for record in records if record.cell == (method, task)]
+            kept, notes = run_filter.comparable(cell, [], counted)
+            pairs.notes += [f"{label} on {label_of('tasks', task)}: {note}" for note in notes]
+            sides.append({record.content["seed"]: record for record in kept})
+        pairs.notes += [f"{label_of('tasks', task)}: {note}" for note in _pair(pairs, task, sides[0], sides[1], score, counted)]
+    return pairs
+
+
+def _pair(
+    pairs: Pairs, task: str, first: dict[int, Record], second: dict[int, Record], score: str | None, counted: frozenset[str]
+) -> list[str]:
+    """Add a task's pairs.
+
+    Returns:
+        What was left out.
+    """
+    notes = []
+    if alone := len(first.keys() ^ second.keys()):
+        notes.append(f"{counted_noun(alone, 'run')} without a partner of the same seed left out")
+    runs = {seed: (first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
+    differing = next(filter(None, (disagreement(*pair, score) for pair in runs.values())), None)
+    if differing:
+        difference = f"{' and '.join(pairs.labels)} differ in {differing}"
+        if "unequal" not in counted:
+            return [*notes, f"left out, {difference}; --include unequal compares them"]
+        notes.append(f"compared although {difference}")
+    differences = {seed: _difference(*pair, score) for seed, pair in runs.items()}
+    known = {seed: value for seed, value in differences.items() if value is not None}
+    if lost := len(runs) - len(known):
+        notes.append(f"{counted_noun(lost, 'pair')} without a common metric left out")
+    if known:
+        pairs.differences[task] = known
+        pairs.runs[task] = {seed: runs[seed] for seed in known}
+    return notes
+
+
+def counted_noun(count: int, noun: str) -> str:
+    """`1 pair`, `2 pairs`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _setting(record: Record, key: str) -> str:
+    return record.shots if key == "shots" else str(record.content[key])
+
+
+def _difference(first: Record, second: Record, score: str | None) -> float | None:
+    """In points, of the first run's primary metric; None where the second did not keep that."""
+    metric = first.content["primary_metric"]
+    values = first.score(score, metric), second.score(score, metric)
+    return None if values[0] is None or values[1] is None else 100 * (values[0] - values[1])

@@ -1,0 +1,38 @@
+"""The same table under the best, the last and the maximal epoch: how much the choice of score alone changes it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hifi_cli.reports import table_types
+from hifi_cli.reports.table import Table
+from hifi_cli.reports.table_spec import TableSpec
+
+SCORES = ("best", "last", "max")
+
+
+def under_all_scores(
+    specs: Sequence[TableSpec], request: table_types.Request, *, layout: TableSpec | None = None
+) -> list[Table]:
+    """Three tables for each; a note under the third says where they differ most."""
+    tables = []
+    for spec in specs:
+        group = [table_types.build_all([spec], replace(request, score=score), layout=layout)[0] for score in SCORES]
+        told = _largest_spread(group)
+        tables += [*group[:-1], replace(group[-1], notes=[*group[-1].notes, *told])]
+    return tables
+
+
+def _largest_spread(group: list[Table]) -> list[str]:
+    _, last, maximum = group
+    spreads = [
+        (ceiling.mean - floor.mean, line.label, heading)
+        for number, line in enumerate(last.lines)
+        if line.source == "runs"
+        for heading, floor, ceiling in zip(last.headings, line.cells, maximum.lines[number].cells, strict=True)
+        if floor.mean is not None and ceiling.mean is not None and heading.best
+    ]
+    if not spreads:
+        return []
+    most, label, heading = max(spreads, key=lambda one: one[0])
+    said = f"{most:.{heading.decimals or 1}f} ({label}, {heading.label})"
+    return [f"the choice of epoch alone moves a cell by up to {said} between last and max; best lies between"]

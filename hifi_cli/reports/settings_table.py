@@ -1,0 +1,70 @@
+"""Tables of settings: batch size and learning rate of each method on each task, as the configuration resolves them.
+
+The layout of HiFi's table 5. The paper's own settings stand beside ours wherever the two differ, or all with `--published`.
+"""
+
+from typing import TYPE_CHECKING
+
+from hifi_cli.config import registry
+from hifi_cli.config.sources import resolve
+from hifi_cli.reports import published
+from hifi_cli.reports.published import PublishedTable
+from hifi_cli.reports.table import Cell, Heading, Line, Table
+from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, label_of
+
+if TYPE_CHECKING:
+    from hifi_cli.reports.table_types import Request
+
+UNEQUAL = "not the paper's"
+
+
+def build(spec: TableSpec, request: "Request") -> Table:
+    """Resolve the configuration of every cell; needs no run and no data."""
+    rows = spec.rows or [RowSpec(method=name) for name in registry.names("methods")]
+    columns = spec.columns or [ColumnSpec(task=name) for name in registry.names("tasks")]
+    reference = published.table(spec.published) if spec.published else None
+    lines: list[Line] = []
+    for row in rows:
+        paper = _published_line(row, columns, reference[1]) if reference else None
+        if row.method:
+            ours = _line(spec, row.method, row.label, columns, paper)
+            lines.append(ours)
+            differs = any(UNEQUAL in cell.notes for cell in ours.cells)
+            lines += [paper] if paper and (request.published or differs) else []
+    return Table(
+        title=f"{spec.description or 'Settings'} (protocol {spec.protocol}, backbone {spec.backbone})",
+        headings=[Heading(column.label or label_of("tasks", column.task)) for column in columns],
+        lines=lines,
+        notes=["batch size / learning rate", *_source(reference)],
+    )
+
+
+def _line(spec: TableSpec, method: str, label: str | None, columns: list[ColumnSpec], paper: Line | None) -> Line:
+    cells = []
+    for number, column in enumerate(columns):
+        text = _settings(spec, method, column.task)
+        printed = paper.cells[number].text if paper else None
+        cells.append(Cell(text=text, notes=(UNEQUAL,) if text and printed and text != printed else ()))
+    return Line(label or label_of("methods", method), tuple(cells), method=method)
+
+
+def _settings(spec: TableSpec, method: str, task: str) -> str | None:
+    known = {"methods": method, "tasks": task, "protocols": spec.protocol}
+    if any(not registry.is_file(name) and name not in registry.names(kind) for kind, name in known.items()):
+        return None
+    config = resolve(task=task, method=method, backbone=spec.backbone, protocol=spec.protocol)
+    mantissa, exponent = f"{config.learning_rate:.6e}".split("e")
+    return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
+
+
+def _published_line(row: RowSpec, columns: list[ColumnSpec], found: PublishedTable) -> Line | None:
+    name = row.published_name
+    if name is None or name not in found.rows:
+        return None
+    texts = dict(zip(found.columns, found.rows[name].texts, strict=True))
+    cells = tuple(Cell(text=texts.get(column.published_name)) for column in columns)
+    return Line(row.label or name, cells, "published", row.method)
+
+
+def _source(reference: tuple[str, PublishedTable] | None) -> list[str]:
+    return [f"published: {reference[0]}, table {reference[1].number}"] if reference else []

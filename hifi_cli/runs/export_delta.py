@@ -1,0 +1,70 @@
+"""A trained model in a directory of its own, for what no plain Hugging Face model can hold: added modules, other heads."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hifi_cli.config.run_config import BackboneConfig, RunConfig, parse
+from hifi_cli.files import read_sealed, sealed, write_json
+from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import Context
+from hifi_cli.models import delta as deltas
+from hifi_cli.models import encoder as encoders
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.task_heads import HeadSpec
+from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.run import Prepared
+
+SCHEMA = 1
+
+
+def is_plain(prepared: Prepared) -> bool:
+    """Whether transformers alone can hold the merged model."""
+    return not prepared.method.adds_modules and not prepared.head.is_own
+
+
+def export(prepared: Prepared, workspace: Workspace, delta: Path, to: Path) -> None:
+    """Write backbone, tokenizer, delta and what `open_model` needs to put them together.
+
+    There is no config.json at the top, so that transformers refuses the directory instead of opening the pretrained
+    backbone without what training added to it.
+    """
+    config = prepared.engine.config
+    pretrained = workspace.pretrained(config)
+    Encoder(pretrained.model).base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
+    pretrained.tokenizer.save_pretrained(to / "backbone")
+    shutil.copyfile(delta, to / "delta.safetensors")
+    head = {"kind": prepared.head.kind, "labels": prepared.head.labels, "reads_words": prepared.head.reads_words}
+    alone = config.model_copy(update={"backbone": BackboneConfig(name=config.backbone.name)})  # it lies in `backbone`
+    content = {"schema": SCHEMA, "head": head, "config": alone.model_dump(mode="json"), "fresh": pretrained.fresh}
+    write_json(to / "hifi.json", sealed(content))
+
+
+def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
+    """Open a directory that `hifi export --format delta` wrote.
+
+    Returns:
+        The model, in evaluation mode, called as Hugging Face's are (its output has `logits`), and its tokenizer.
+
+    Raises:
+        MissingError: it is no such directory.
+        UsageError: a file is damaged, or the delta does not fit.
+        SchemaError: a file was written by a version with another layout.
+    """
+    directory = Path(directory)
+    content = read_sealed(directory / "hifi.json", what="hifi.json of an exported model", schema=SCHEMA)
+    tensors, belongs_to = deltas.load(directory / "delta.safetensors")
+    config = parse(RunConfig, content["config"], str(directory / "hifi.json"))
+    wanted = content["head"]
+    head = HeadSpec(wanted["kind"], tuple(wanted["labels"]), wanted["reads_words"], config.head)
+    here = BackboneConfig(name=config.backbone.name, path=str((directory / "backbone").resolve()))
+    pretrained = encoders.load(here, head=head, dropout=config.dropout)
+    encoders.initialise(pretrained.model, pretrained.fresh, config.seed)
+    encoder = Encoder(pretrained.model)
+    method = methods.build(config, Context(belongs_to["heads"], content["fresh"], config.seed, config.stage1))
+    method.prepare(encoder)
+    methods.finish(method, encoder, tensors)
+    method.merge(encoder)
+    return encoder.model.eval(), pretrained.tokenizer

@@ -1,0 +1,18 @@
+"""A trained model as a plain Hugging Face directory."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from hifi_cli.models.task_heads import HeadSpec
+
+_PROBLEM = {"regression": "regression", "classification": "single_label_classification"}
+
+
+def export(model: nn.Module, tokenizer: Any, head: HeadSpec, to: Path) -> None:
+    """Write a merged model and its tokenizer, so that `from_pretrained(to)` and `pipeline(TASK, to)` open them."""
+    config: Any = model.config
+    config.problem_type = _PROBLEM.get(head.kind)  # without it a pipeline puts a number through a sigmoid
+    model.save_pretrained(to, safe_serialization=True)  # type: ignore[operator]
+    tokenizer.save_pretrained(to)

@@ -1,0 +1,176 @@
+"""The model card of an exported run: README.md with the front matter that the Hugging Face hub reads."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from hifi_cli.config.run_config import method_spec
+from hifi_cli.files import command_line, write_text
+from hifi_cli.methods.hifi import HiFi
+from hifi_cli.models import apply_delta
+from hifi_cli.records import run_files as stored
+from hifi_cli.reports.formats.markdown import code, escaped
+from hifi_cli.runs.run import Prepared
+
+_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}  # the hub's names
+_PIPELINES = {  # the hub's name of each kind of task, and the class that opens its models
+    "classification": ("text-classification", "AutoModelForSequenceClassification"),
+    "regression": ("text-classification", "AutoModelForSequenceClassification"),
+    "multiple-choice": ("multiple-choice", "AutoModelForMultipleChoice"),
+    "span": ("question-answering", "AutoModelForQuestionAnswering"),
+}
+_LIBRARIES = {"hf": "transformers", "peft": "peft", "delta": "hifi-cli"}
+
+
+def write(prepared: Prepared, run: Path, form: str, to: Path, name: str) -> None:
+    """Write README.md into an exported directory.
+
+    Args:
+        run: the finished run's directory.
+        form: `hf`, `peft` or `delta`.
+        name: what the directory is called in the end.
+    """
+    results, manifest = stored.read(run), stored.read_manifest(run)
+    title = f"{results['backbone']} on {results['task']}, {results['method']}"
+    parts = [
+        f"---\n{_front_matter(prepared, results, form, title)}\n---",
+        f"# {escaped(title)}",
+        _what_it_is(prepared, results),
+        f"## Scores\n\n{_scores(prepared, results)}",
+        f"## Use\n\n{_use(prepared, form, name)}",
+        f"## Training\n\n{_training(prepared, results, manifest)}",
+    ]
+    write_text(to / "README.md", "\n\n".join(parts) + "\n")
+
+
+def _front_matter(prepared: Prepared, results: dict[str, Any], form: str, title: str) -> str:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    task, config = prepared.task, prepared.engine.config
+    pipeline = _PIPELINES[task.kind][0]
+    dataset = {
+        "dataset_type": task.hub.id if task.hub else results["task"],
+        "dataset_name": task.label,
+        "dataset_config": task.hub.config if task.hub else None,
+        "dataset_split": results["split"],
+    }
+    scores = [
+        EvalResult(task_type=pipeline, metric_type=_METRICS.get(name, name), metric_name=name, metric_value=value, **dataset)
+        for name, value in results["metrics"].items()
+    ]
+    data = ModelCardData(
+        library_name=_LIBRARIES[form],
+        base_model=config.backbone.hub,
+        datasets=[task.hub.id] if task.hub else None,
+        metrics=sorted({one.metric_type for one in scores}),
+        pipeline_tag=pipeline,
+        tags=["hifi-cli", results["method"], results["task"]],
+        model_name=title,
+        eval_results=scores,
+    )
+    return data.to_yaml()
+
+
+def _what_it_is(prepared: Prepared, results: dict[str, Any]) -> str:
+    method, params = method_spec(results["method"]), results["params"]
+    share = params["trainable"] / params["total"]
+    marks = [text for mark, text in _MARKS.items() if results[mark]]
+    lines = [
+        f"The encoder {results['backbone']} on {prepared.task.label} ({prepared.task.source}):"
+        f" {_lower(prepared.task.description)}.",
+        f"Method: {method.label} ({method.source}): {_lower(method.description)}.",
+        f"{params['trainable']:,} of {params['total']:,} parameters were trained ({share:.2%}).",
+        *(f"**{text}**" for text in marks),
+    ]
+    return "\n".join(map(escaped, lines))
+
+
+_MARKS = {
+    "collapsed": "The model predicts the same of every example.",
+    "limited": "It was trained or evaluated on a part of the data only.",
+}
+
+
+def _scores(prepared: Prepared, results: dict[str, Any]) -> str:
+    chosen = {
+        "validation": "The epoch was chosen on this very split, so read the scores as a little optimistic.",
+        "holdout": "The epoch was chosen on a part cut from the training data.",
+        "few-shot": "The epoch was chosen on as many further training rows as the model was trained on.",
+    }
+    rows = [f"| {escaped(name)} | {100 * value:.2f} |" for name, value in results["metrics"].items()]
+    epochs = results["epochs"]
+    kept = "last" if prepared.engine.config.report == "last" else "best"
+    note = f"Epoch {epochs[kept]} of {epochs['total']}. {chosen[results['selection']] if kept == 'best' else ''}".rstrip()
+    head = f"| metric | {escaped(results['split'])}, {results['n_examples']['reported']:,} examples |\n|---|---:|"
+    return "\n".join([head, *rows, "", note])
+
+
+def _use(prepared: Prepared, form: str, name: str) -> str:
+    task, labels, here = prepared.task, len(prepared.head.labels), json.dumps(name)
+    opener = _PIPELINES[task.kind][1]
+    count = f", num_labels={labels}" if labels and task.kind != "multiple-choice" else ""
+    if form == "peft":
+        base = prepared.engine.config.backbone.hub or "PATH-TO-THE-BASE-MODEL"
+        lines = [
+            "from peft import PeftModel",
+            f"from transformers import {opener}",
+            f"base = {opener}.from_pretrained({json.dumps(base)}{count})",
+            f"model = PeftModel.from_pretrained(base, {here})",
+        ]
+    elif form == "hf" and _PIPELINES[task.kind][0] == "text-classification":
+        text = '{"text": "...", "text_pair": "..."}' if len(task.inputs) > 1 else '"..."'
+        lines = ["from transformers import pipeline", f'pipeline("text-classification", {here})({text})']
+    elif form == "hf":
+        lines = [f"from transformers import {opener}", f"model = {opener}.from_pretrained({here})"]
+    else:
+        lines = ["import hifi_cli", f"model, tokenizer = hifi_cli.open_model({here})"]
+    text = _python("\n".join(lines))
+    if labels > 1 and task.kind == "classification":
+        text += f"\n\nLabels: {escaped(', '.join(f'{number} {label}' for number, label in enumerate(task.labels)))}."
+    if form == "delta" and not prepared.head.is_own and isinstance(prepared.method, HiFi):
+        text += f"\n\n{_without_this_project(opener, count, name)}"
+    return text
+
+
+def _without_this_project(opener: str, count: str, name: str) -> str:
+    source = inspect.getsource(apply_delta.apply_delta).replace("  # noqa: SIM118", "").replace("model: Any", "model")
+    return "\n\n".join(
+        [
+            "Or without this project. `delta.safetensors` holds the task head's tensors under their own names, and for every"
+            " tuned layer `...query.rows`, `...key.rows` and `...value.rows` [rows of the chosen heads, hidden size] with"
+            " their biases `row_bias`; the chosen heads of each layer are `heads` in its header's JSON under `hifi`:",
+            _python(
+                f"import json\nimport re\n\nfrom safetensors import safe_open\nfrom transformers import {opener}\n\n\n"
+                f"{source}\n\n"
+                f"model = {opener}.from_pretrained({json.dumps(f'{name}/backbone')}{count})\n"
+                f"apply_delta(model, {json.dumps(f'{name}/delta.safetensors')})"
+            ),
+        ]
+    )
+
+
+def _training(prepared: Prepared, results: dict[str, Any], manifest: dict[str, Any]) -> str:
+    config = prepared.engine.config
+    weights = f"{config.backbone.hub or config.backbone.name}, {prepared.identity}"
+    origin = "; ".join(f"{split} {text}" for split, text in manifest["data"]["origin"].items())
+    versions = manifest["libraries"]
+    facts = [
+        f"seed: {config.seed}; protocol: {config.protocol}",
+        f"base model: {weights} (commit on the hub, or SHA-256 of the weights file)",
+        f"data: {origin}",
+        f"{config.epochs} epochs, batch size {config.batch_size}, learning rate {config.learning_rate:g},"
+        f" weight decay {config.weight_decay:g}, {config.schedule} schedule, {config.max_length} tokens at most",
+        f"{results['time_s']:.0f} s on {manifest['device']}; hifi {manifest['hifi']}, torch {versions.get('torch')},"
+        f" transformers {versions.get('transformers')}",
+    ]
+    lines = [f"command: {code(command_line(manifest['command']))}", *map(escaped, facts)]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _python(text: str) -> str:
+    return f"```python\n{text}\n```"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,94 @@
+"""What the runs of one process share: the backbone is read once, rows are read once, texts are tokenised once."""
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.models import cpu_kernels
+from hifi_cli.models import encoder as encoders
+from hifi_cli.models.encoder import Encoder, Pretrained
+from hifi_cli.models.task_heads import HeadSpec
+from hifi_cli.tasks import inputs, task_spec
+from hifi_cli.tasks.inputs import Encoding, Example
+from hifi_cli.tasks.task_spec import Dataset, Row, Split, TaskSpec
+
+
+@dataclass
+class Workspace:
+    """What the command line says of all runs, and what was read so far.
+
+    Attributes:
+        backbone: loaded for finished runs instead of the one that each names: it may lie elsewhere on this machine.
+        trust: whether code that a finished run's own files name may run.
+    """
+
+    results_dir: Path
+    data_dir: Path | None = None
+    backbone: str | None = None
+    trust: bool = False
+    _rows: dict[str, Dataset] = field(default_factory=dict)
+    _pretrained: dict[str, Pretrained] = field(default_factory=dict)
+    _examples: dict[tuple[str, Encoding, Split], list[Example]] = field(default_factory=dict)
+
+    def task(self, name: str) -> TaskSpec:
+        """A task's description."""
+        return task_spec.load(name)
+
+    def task_of(self, config: RunConfig) -> TaskSpec:
+        """A run's task, with the primary metric that its configuration names."""
+        return self.task(config.task).with_primary(config.primary_metric)
+
+    def rows(self, task: str) -> Dataset:
+        """A task's rows."""
+        description = self.task(task)
+        key = description.model_dump_json()  # not the name: runs with a YAML of their own may call different tasks the same
+        if key not in self._rows:
+            self._rows[key] = inputs.load_rows(description, data_dir=self.data_dir, results_dir=self.results_dir)
+        return self._rows[key]
+
+    def head(self, config: RunConfig) -> HeadSpec:
+        """The head of a run's task."""
+        task = self.task(config.task)
+        return HeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.head)
+
+    def pretrained(self, config: RunConfig) -> Pretrained:
+        """A run's backbone with the head of its task."""
+        head = self.head(config)
+        key = f"{config.backbone.model_dump_json()} {head} {config.dropout}"
+        if key not in self._pretrained:
+            self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
+            loaded = encoders.load(config.backbone, head=head, dropout=config.dropout)
+            cpu_kernels.install(Encoder(loaded.model))
+            self._pretrained[key] = loaded
+        return self._pretrained[key]
+
+    def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
+        """A run's own copy of its backbone, the task head drawn from the run's seed."""
+        pretrained = self.pretrained(config)
+        model = copy.deepcopy(pretrained.model)
+        encoders.initialise(model, pretrained.fresh, config.seed)
+        encoder = Encoder(model)
+        if cpu_kernels.wants_bf16(config.precision) and not torch.cuda.is_available():  # a GPU has autocast
+            cpu_kernels.use_bf16(encoder)
+        return encoder, pretrained
+
+    def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
+        """A split's tokens."""
+        names = f"{self.task(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
+        key = (names, _encoding(config, max_length), split)
+        if key not in self._examples:
+            self._examples[key] = self.tokenise(config, self.rows(config.task).rows(split), max_length)
+        return self._examples[key]
+
+    def tokenise(self, config: RunConfig, rows: list[Row], max_length: int) -> list[Example]:
+        """The tokens of some rows, not kept."""
+        task = self.task(config.task)
+        tokenizer = self.pretrained(config).tokenizer
+        return inputs.tokenise(tokenizer, task, rows, _encoding(config, max_length))
+
+
+def _encoding(config: RunConfig, max_length: int) -> Encoding:
+    return Encoding(max_length, config.truncation, config.swap_texts, config.stride)
