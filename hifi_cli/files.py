@@ -184,7 +184,7 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
-def sealed(value: dict[str, Any]) -> dict[str, Any]:
+def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
     """`value` with a checksum of its content, which `read_json` compares."""
     return {**value, _CHECKSUM: digest({key: content for key, content in value.items() if key != _CHECKSUM}, 64)}
 
@@ -220,7 +220,7 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
         raise UsageError(f"{path} is not a readable {what} file ({error}); delete it and make it again") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path} is not a {what} file (no JSON object); delete it and make it again")
-    if _CHECKSUM in value and sealed(value) != value:
+    if _CHECKSUM in value and with_checksum(value) != value:
         raise UsageError(f"{path} is damaged (its content does not match its checksum); delete it and make it again")
     return value
 
@@ -250,7 +250,7 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
     return rows
 
 
-def read_sealed(path: Path, *, what: str, schema: int) -> dict[str, Any]:
+def read_with_checksum(path: Path, *, what: str, schema: int) -> dict[str, Any]:
     """Read a JSON object that was stored `sealed`, with the number of its layout under `schema`.
 
     Raises:

@@ -101,7 +101,7 @@ def select_heads(
         UsageError: an unknown name, k above the heads of a layer, or nothing to choose by.
     """
     given = {"k": k, "rank": rank, "strategy": strategy, "damping": damping, "epsilon": epsilon, "seed": seed}
-    how = parse(HeadsConfig, given, "select_heads").choosing(seed)
+    how = parse(HeadsConfig, given, "select_heads").selection_arguments(seed)
     return choose_heads(scores.richness, scores.correlation, **how)
 
 

@@ -30,7 +30,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.models.encoder import locate
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import run
 from hifi_cli.tasks.batches import training_order
 
@@ -92,16 +92,16 @@ def config_of(task: str, method: str, strategy: str, seed: int) -> RunConfig:
     return resolve(task=task, method=method, backbone="minilm", protocol="laptop", seed=seed, overrides=overrides)
 
 
-def train_with_hifi(config: RunConfig, workspace: Workspace) -> float:
+def train_with_hifi(config: RunConfig, resources: ResourceCache) -> float:
     """The last epoch's score, in points."""
-    return 100 * float(run(config, workspace, force=True)["scores"]["last"])
+    return 100 * float(run(config, resources, force=True)["scores"]["last"])
 
 
-def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
+def train_with_trainer(config: RunConfig, resources: ResourceCache) -> float:
     """The last epoch's score, in points."""
     source, _ = locate(config.backbone)
-    encoder, pretrained = workspace.encoder(config)
-    labels = len(workspace.task(config.task).labels)
+    encoder, pretrained = resources.encoder(config)
+    labels = len(resources.task(config.task).labels)
     model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels)
     model.load_state_dict(encoder.model.state_dict())
     if config.method == "lora":
@@ -112,7 +112,7 @@ def train_with_trainer(config: RunConfig, workspace: Workspace) -> float:
         lora = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules=targets, modules_to_save=heads)
         model = get_peft_model(model, lora)
     train, validation = (
-        [{**example.sequences[0], "labels": int(example.row.label or 0)} for example in workspace.examples(config, split, 128)]
+        [{**example.sequences[0], "labels": int(example.row.label or 0)} for example in resources.examples(config, split, 128)]
         for split in ("train", "validation")
     )
     with tempfile.TemporaryDirectory() as directory:
@@ -152,14 +152,14 @@ def train_missing(path: Path, tasks: list[str], arms: list[str], seeds: int, dat
         if ARMS[arm][1] != "lora" or task in TASKS_OF_LORA
     ]
     with tempfile.TemporaryDirectory() as results:
-        workspace = Workspace(Path(results), data_dir)
+        resources = ResourceCache(Path(results), data_dir)
         for task, arm, seed in runs[shard[0] - 1 :: shard[1]]:
             if (task, arm, seed) in read(path):
                 continue
             program, method, strategy = ARMS[arm]
             config = config_of(task, method, strategy, seed)
             started = time.monotonic()
-            score = (train_with_hifi if program == "hifi" else train_with_trainer)(config, workspace)
+            score = (train_with_hifi if program == "hifi" else train_with_trainer)(config, resources)
             line = {"task": task, "arm": arm, "seed": seed, "score": score, "wall_s": round(time.monotonic() - started, 1)}
             with FileLock(f"{path}.lock"), path.open("a") as file:
                 file.write(json.dumps(line) + "\n")

@@ -12,7 +12,7 @@ import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 
 torch.set_num_threads(1)
 logging.getLogger("hifi").setLevel(logging.INFO)
@@ -165,9 +165,9 @@ def make(encoders: dict[str, Path]) -> Callable[..., RunConfig]:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path, data: Path) -> Workspace:
+def resources(tmp_path: Path, data: Path) -> ResourceCache:
     """A results directory of the test's own."""
-    return Workspace(tmp_path / "results", data)
+    return ResourceCache(tmp_path / "results", data)
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from hifi_cli.files import digest, sealed
+from hifi_cli.files import digest, with_checksum
 from hifi_cli.reports.published import PublishedTable
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
@@ -23,7 +23,7 @@ def store(directory, config, content):
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
     content = {"schema": 1, **content, "config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
-    (directory / "results.json").write_text(json.dumps(sealed(content)))
+    (directory / "results.json").write_text(json.dumps(with_checksum(content)))
 
 
 def write_run(

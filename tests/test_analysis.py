@@ -27,7 +27,7 @@ from hifi_cli.tasks.inputs import single_sequences
 
 
 @pytest.fixture
-def ask(encoders, workspace):
+def ask(encoders, resources):
     """Requests on the tiny BERT and data."""
 
     def build(kind, settings=None, methods=("hifi-layerwise",), seeds=(1,), *words, train=False, task="rte"):
@@ -40,7 +40,7 @@ def ask(encoders, workspace):
             seeds=list(seeds),
             settings=settings or {},
         )
-        return figure_data.request(spec, workspace, given=(*QUICK, *words), train=train)
+        return figure_data.request(spec, resources, given=(*QUICK, *words), train=train)
 
     return build
 
@@ -57,7 +57,7 @@ def hidden_states(directory, rows):
         return [model(**tokenizer(*row.sequences[0], return_tensors="pt")).last_hidden_state[0] for row in rows]
 
 
-def test_richness_and_correlation_rows_are_the_scores(ask, workspace):
+def test_richness_and_correlation_rows_are_the_scores(ask, resources):
     rows = compute(ask("richness", {"warm_steps": 2, "variants": ["ST", "SL"]}))
     assert len(rows) == 2 * LAYERS * HEADS
     stored = variants.scores(ask("richness")[1], "rte", "SL", 2)
@@ -102,12 +102,12 @@ def test_robustness_against_scipy_and_itself(ask):
     assert any(row["value"] < 1 for row in rows)
 
 
-def test_cumulative_shares_against_numpy(ask, workspace, encoders):
+def test_cumulative_shares_against_numpy(ask, resources, encoders):
     request = ask("singular-values", {"layers": 2})[1]
     config = request.config("rte")
-    pretrained = workspace.pretrained(config)
+    pretrained = resources.pretrained(config)
     encoder = Encoder(pretrained.model)
-    examples = single_sequences(workspace.examples(config, "train", 128)[:5])
+    examples = single_sequences(resources.examples(config, "train", 128)[:5])
     shares = singular_values.cumulative_shares(
         encoder, examples, head_selection.padding(pretrained.tokenizer), {1: 2}, batch_size=3
     )[1]
@@ -127,10 +127,10 @@ def test_cumulative_shares_against_numpy(ask, workspace, encoders):
     assert max(row["mean"] for row in rows) == pytest.approx(1)
 
 
-def test_damping_counts_the_rankings_own_iterations(ask, workspace):
+def test_damping_counts_the_rankings_own_iterations(ask, resources):
     asked = ask("damping", {"dampings": [0.1, 0.9], "repeats": 1})
     rows = compute(asked)
-    found, _ = head_selection.scores(asked[1].config("rte"), workspace)
+    found, _ = head_selection.scores(asked[1].config("rte"), resources)
     for row in rows:
         layer = row["layer"]
         ranked = damping.RANKINGS["pagerank"](
@@ -190,25 +190,25 @@ def test_filter_normalisation_by_hand():
     assert not vector.any()
 
 
-def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, workspace):
+def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, resources):
     config = make("full-ft")
-    prepared = observers.train(config, workspace, observers.Watcher(), most_steps=2)
-    engine, weights = prepared.engine, list(prepared.encoder.model.parameters())
-    examples = workspace.examples(config, "train", 128)[:6]
+    prepared = observers.train(config, resources, observers.Watcher(), most_steps=2)
+    runner, weights = prepared.runner, list(prepared.encoder.model.parameters())
+    examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
     directions = [landscape.filter_normalised(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
     found = {
         (x, y): loss
         for x, y, loss in landscape.surface(
-            engine, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
+            runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
         )
     }
     assert all(torch.equal(weight, kept) for weight, kept in zip(weights, before, strict=True))
     with torch.no_grad():
-        assert found[0.0, 0.0] == pytest.approx(float(engine.loss(examples)) / 6, rel=1e-5)
+        assert found[0.0, 0.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-5)
         for weight, along, across in zip(weights, *directions, strict=True):
             weight += 0.5 * along - 1.0 * across
-        assert found[0.5, -1.0] == pytest.approx(float(engine.loss(examples)) / 6, rel=1e-4)
+        assert found[0.5, -1.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-4)
 
 
 @pytest.mark.parametrize("plane", ["pca", "random"])
@@ -239,14 +239,14 @@ def test_a_few_shot_panel_without_enough_rows_is_refused_before_anything_trains(
         compute(ask("landscape", {"shots": [None, 500]}, ("full-ft", "hifi-layerwise")))
 
 
-def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, workspace):
+def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, resources):
     rows = compute(ask("training", None, ("full-ft",), (1,), "report=last"))
     config = make("full-ft", "report=last", "log_every=1")
-    runs.run(config, workspace)
-    directory = RunDirectory.of(config, workspace.results_dir)
+    runs.run(config, resources)
+    directory = RunDirectory.of(config, resources.results_dir)
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     assert [row["loss"] for row in rows] == [line["loss"] for line in lines if "loss" in line]
-    pretrained = workspace.pretrained(config).model.state_dict()
+    pretrained = resources.pretrained(config).model.state_dict()
     delta = load_file(directory.delta)
     backbone = [name for name in delta if name.startswith("bert.") and "pooler" not in name]
     expected = math.sqrt(sum(float((delta[name] - pretrained[name]).double().pow(2).sum()) for name in backbone))
@@ -254,14 +254,14 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
     assert rows[-1]["step"] == len(rows) == 12
 
 
-def test_gradient_norms_of_head_and_backbone(ask, make, workspace):
+def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     rows = compute(ask("training", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
-    prepared = runs.prepare(config, workspace, None)
-    train = runs.split_examples(config, workspace).train
+    prepared = runs.prepare(config, resources, None)
+    train = runs.split_examples(config, resources).train
     first = training_order([len(one) for one in train], config.batch_size, strategy="random", seed=config.seed, epoch=0)[0]
     prepared.encoder.model.train()
-    (prepared.engine.loss([train[index] for index in first]) / len(first)).backward()
+    (prepared.runner.loss([train[index] for index in first]) / len(first)).backward()
     parts = {True: 0.0, False: 0.0}
     for name, parameter in prepared.encoder.model.named_parameters():
         if parameter.grad is not None:
@@ -282,7 +282,7 @@ def test_stage_2_begins_at_the_pretrained_weights(ask):
     assert half[-1]["distance"] > half[6]["distance"]
 
 
-def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, workspace, encoders, tmp_path):
+def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, resources, encoders, tmp_path):
     with pytest.raises(
         MissingError, match=r"2 of 2 runs are missing: hifi train --task rte .* --method linear-probing,full-ft"
     ):
@@ -292,9 +292,9 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     rows = {row["method"]: row for row in compute(asked)}
     assert rows["linear-probing"]["mean"] == 0
     config = make("full-ft")
-    with evaluate.reload(RunDirectory.of(config, workspace.results_dir).path, workspace) as (prepared, _):
-        export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, tmp_path / "plain")
-    texts = workspace.rows("rte").rows("train")
+    with evaluate.reload(RunDirectory.of(config, resources.results_dir).path, resources) as (prepared, _):
+        export(prepared.encoder.model, resources.pretrained(config).tokenizer, prepared.task_head, tmp_path / "plain")
+    texts = resources.rows("rte").rows("train")
     before, after = (
         torch.stack([states[0] for states in hidden_states(where, texts)]) for where in (encoders["bert"], tmp_path / "plain")
     )
@@ -302,11 +302,11 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     assert rows["full-ft"]["mean"] > 0.01
 
 
-def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace):
+def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):
     kind, request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2))
     request = replace(request, given=("epochs=1", "batch_size=8", "scoring.samples=12"))
     wanted = figure_data.needs(kind, request)
-    lines = commands(wanted, workspace.data_dir)
+    lines = commands(wanted, resources.data_dir)
     assert len(lines) == 2
     assert all("--seeds 1,2" in line for line in lines)
     assert "heads.k=1" in lines[0]
@@ -314,7 +314,7 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, workspace):
     rows = {(row["x"], row["seed"]): row for row in kind.compute(request).rows}
     for k in (1, 2):
         found = json.loads(
-            (workspace.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json").read_text()
+            (resources.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json").read_text()
         )
         assert rows[k, 2]["score"] == found["scores"]["best"]
         trained = LAYERS * k * 3 * (HIDDEN // HEADS) * (HIDDEN + 1)
@@ -330,20 +330,20 @@ def test_stage_2_keeps_its_epochs(ask):
     assert config.epochs * (1 - config.settings["share"]) == pytest.approx(plain, abs=0.5)
 
 
-def test_hidden_features_make_the_logits_and_only_the_head_is_trained(ask, workspace):
-    words = ("head.kind=mlp", "head.width=16", "settings.share=0.5")
+def test_hidden_features_make_the_logits_and_only_the_head_is_trained(ask, resources):
+    words = ("task_head.kind=mlp", "task_head.width=16", "settings.share=0.5")
     _, request = ask("tsne", {"perplexity": 5}, ("lp-ft",), (1,), *words)
     config = request.config("rte")
-    engine = tsne.with_trained_head(config, workspace)
-    examples = workspace.examples(config, "train", 128)[:7]
-    hidden, logits = tsne.hidden_features(engine, examples)
-    output = engine.encoder.model.head.output
+    runner = tsne.with_trained_head(config, resources)
+    examples = resources.examples(config, "train", 128)[:7]
+    hidden, logits = tsne.hidden_features(runner, examples)
+    output = runner.encoder.model.task_head.output
     np.testing.assert_allclose(hidden @ output.weight.detach().numpy().T + output.bias.detach().numpy(), logits, atol=1e-5)
-    pretrained = workspace.pretrained(config)
-    for name, parameter in engine.encoder.model.named_parameters():
-        assert torch.equal(parameter, pretrained.model.get_parameter(name)) == (not name.startswith("head.")), name
+    pretrained = resources.pretrained(config)
+    for name, parameter in runner.encoder.model.named_parameters():
+        assert torch.equal(parameter, pretrained.model.get_parameter(name)) == (not name.startswith("task_head.")), name
     expected = torch.stack([states[0] for states in hidden_states(config.backbone.path, [example.row for example in examples])])
-    head = engine.encoder.model.head.hidden
+    head = runner.encoder.model.task_head.hidden
     np.testing.assert_allclose(hidden, head(expected).detach().numpy(), atol=1e-5)
     rows = compute(ask("tsne", {"perplexity": 5}, ("lp-ft",), (1,), *words))
     assert {row["split"] for row in rows} == {"train", "dev"}
@@ -351,7 +351,7 @@ def test_hidden_features_make_the_logits_and_only_the_head_is_trained(ask, works
 
 
 def test_tsne_refuses_a_head_without_hidden_layer(ask):
-    with pytest.raises(UsageError, match=r"head.kind=mlp"):
+    with pytest.raises(UsageError, match=r"task_head.kind=mlp"):
         compute(ask("tsne"))
 
 

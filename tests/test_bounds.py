@@ -11,7 +11,7 @@ import yaml
 from outside import environment, place
 from synthetic import write_run
 
-from hifi_cli.files import sealed
+from hifi_cli.files import with_checksum
 
 ROOM = 3 << 30  # bytes of address space; Python, torch and a tiny run take less than 2
 
@@ -59,7 +59,7 @@ TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-ba
         (("-c", "large.yaml"), "large.yaml is larger than 1,048,576 bytes"),
         (("scoring.seed=1" + "0" * 30,), "scoring.seed: Input should be less than or equal to 4294967295"),
         (("max_length=1" + "0" * 30,), "max_length: Input should be less than or equal to 1000000000"),
-        (("head.width=1" + "0" * 9,), "head.width: Input should be less than or equal to 65536"),
+        (("task_head.width=1" + "0" * 9,), "task_head.width: Input should be less than or equal to 65536"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -139,7 +139,7 @@ def change(path, **changes):
     """An edited JSON file whose checksum fits."""
     content = json.loads(path.read_text())
     content.pop("checksum", None)
-    path.write_text(json.dumps(sealed({**content, **changes})))
+    path.write_text(json.dumps(with_checksum({**content, **changes})))
 
 
 SCORES = {"last": 0.5, "best": 0.5, "max": 0.5}
@@ -221,11 +221,11 @@ WRONG_MANIFESTS = [
 @pytest.mark.parametrize("changes", WRONG_MANIFESTS, ids=str)
 def test_manifests_of_wrong_types_are_named(hifi, tmp_path, changes):
     run = write_run(tmp_path / "results", "full-ft", "rte", 1, 0.5)
-    (run / "manifest.json").write_text(json.dumps(sealed(MANIFEST)))
+    (run / "manifest.json").write_text(json.dumps(with_checksum(MANIFEST)))
     assert hifi("report").code == 0
     change(run / "manifest.json", **changes)
     assert f"manifest.json is damaged ({next(iter(changes))}" in said(hifi("report"), 2)
-    (run / "manifest.json").write_text(json.dumps(sealed({"schema": 1})))
+    (run / "manifest.json").write_text(json.dumps(with_checksum({"schema": 1})))
     assert "manifest.json is damaged ('command' is missing)" in said(hifi("report"), 2)
 
 

@@ -19,8 +19,8 @@ def loss_of(model, batch):
     return torch.nn.functional.cross_entropy(logits, labels)
 
 
-def in_batches(config, workspace):
-    examples = runs.split_examples(config, workspace).train
+def in_batches(config, resources):
+    examples = runs.split_examples(config, resources).train
     return [examples[at : at + config.batch_size] for at in range(0, len(examples), config.batch_size)]
 
 
@@ -32,12 +32,12 @@ def masks_of(prepared):
 
 
 @pytest.mark.parametrize(("most", "setting"), [(1.0, []), (0.002, ["0.002"]), (np.inf, ["null"])])
-def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, workspace, most, setting):
+def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, resources, most, setting):
     """Each tensor's gradient is clipped by its own norm; what the run's `max_grad_norm` is does not matter."""
     changed = ["settings.p=0.2", "dropout=0.0", "max_grad_norm=0.001"]
     changed += [f"settings.fisher_max_grad_norm={value}" for value in setting]
-    prepared, config = prepare(make, workspace, "child-tuning-d", *changed)
-    model, batches = prepared.encoder.model, in_batches(config, workspace)
+    prepared, config = prepare(make, resources, "child-tuning-d", *changed)
+    model, batches = prepared.encoder.model, in_batches(config, resources)
     fisher = dict.fromkeys(prepared.encoder.layer_parameters, 0.0)
     for batch in batches:
         model.zero_grad()
@@ -46,7 +46,7 @@ def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, works
             gradient = model.get_parameter(name).grad.double().numpy()
             clipped = gradient * min(1.0, most / (np.sqrt((gradient**2).sum()) + 1e-6))
             fisher[name] = fisher[name] + clipped**2 / len(batches)
-    prepared.method.survey(model, backpropagate(prepared.engine, batches))
+    prepared.method.on_phase_start(model, backpropagate(prepared.runner, batches))
     masks = masks_of(prepared)
     values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
     count = sum(int(mask.sum()) for mask in masks.values())
@@ -56,14 +56,14 @@ def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, works
 
 
 @pytest.mark.parametrize("method", ["child-tuning-f", "child-tuning-d"])
-def test_the_full_gradient_is_clipped_and_then_masked(make, workspace, method):
+def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
     """A large epsilon makes AdamW's steps proportional to the gradient, which by itself they are not."""
     changed = ["dropout=0.0", "warmup=0", "schedule=constant", "adam_epsilon=0.1", "max_grad_norm=0.005", "weight_decay=0"]
-    prepared, config = prepare(make, workspace, method, "settings.p=0.05", "learning_rate=0.01", *changed)
-    batches = in_batches(config, workspace)[:3]
+    prepared, config = prepare(make, resources, method, "settings.p=0.05", "learning_rate=0.01", *changed)
+    batches = in_batches(config, resources)[:3]
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
-    prepared.method.survey(model, backpropagate(prepared.engine, batches))
-    stretch = Stretch.start(prepared.engine, prepared.method.phases()[0], len(batches))
+    prepared.method.on_phase_start(model, backpropagate(prepared.runner, batches))
+    stretch = Stretch.start(prepared.runner, prepared.method.phases()[0], len(batches))
     parameters = dict(plain.named_parameters())
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     fixed = masks_of(prepared) if method == "child-tuning-d" else {}
@@ -94,8 +94,8 @@ def test_highest_is_exact_where_values_tie():
     assert not masks["b"].any()
 
 
-def test_masked_entries_never_move_weight_decay_or_not(make, workspace):
-    before, prepared, _ = trained_state(make, workspace, "child-tuning-d", "weight_decay=0.5", "learning_rate=0.01")
+def test_masked_entries_never_move_weight_decay_or_not(make, resources):
+    before, prepared, _ = trained_state(make, resources, "child-tuning-d", "weight_decay=0.5", "learning_rate=0.01")
     after, masks = prepared.encoder.model.state_dict(), masks_of(prepared)
     moved = frozen = 0
     for name, mask in masks.items():
@@ -105,8 +105,8 @@ def test_masked_entries_never_move_weight_decay_or_not(make, workspace):
     assert moved > 0.9 * 0.3 * (moved + frozen)
 
 
-def test_child_tuning_f_keeps_the_gradient_in_expectation(make, workspace):
-    prepared, _ = prepare(make, workspace, "child-tuning-f", "settings.p=0.3")
+def test_child_tuning_f_keeps_the_gradient_in_expectation(make, resources):
+    prepared, _ = prepare(make, resources, "child-tuning-f", "settings.p=0.3")
     model, method = prepared.encoder.model, prepared.method
     parameter = next(p for p in model.parameters() if p.dim() > 1)
     total = torch.zeros_like(parameter)

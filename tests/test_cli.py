@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from hifi_cli.config import registry
-from hifi_cli.files import sealed
+from hifi_cli.files import with_checksum
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 
@@ -33,7 +33,7 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
     assert results["status"] == "done"
     assert results["scores"]["best"] == results["scores"]["max"] >= results["scores"]["last"]
     assert results["epochs"]["total"] == 2
-    assert results["n_examples"] == {"train": 48, "choosing": 24, "reported": 24}
+    assert results["n_examples"] == {"train": 48, "selection": 24, "reported": 24}
     manifest = json.loads((RUN / "manifest.json").read_text())
     assert manifest["data"]["fingerprint"] == results["data"]
     assert manifest["libraries"]["torch"] == torch.__version__
@@ -165,7 +165,7 @@ def test_bad_data_leave_nothing_behind(tiny, hifi, encoders, tmp_path):
 
 def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     def given(content):
-        Path("heads.json").write_text(json.dumps(sealed({"schema": 1, **content})))
+        Path("heads.json").write_text(json.dumps(with_checksum({"schema": 1, **content})))
         return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
 
     assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})
@@ -233,18 +233,18 @@ def test_limited_runs_are_left_out_unless_asked_for(tiny, hifi):
 def test_holdout_chooses_without_the_reported_split(tiny):
     assert tiny("train", "--method", "full-ft", "selection=holdout", "holdout=0.25").code == 0
     results = json.loads((Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text())
-    assert results["n_examples"] == {"train": 36, "choosing": 12, "reported": 24}
+    assert results["n_examples"] == {"train": 36, "selection": 12, "reported": 24}
 
 
-def test_accumulation_gives_the_gradient_of_the_whole_batch(make, workspace):
+def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
     from hifi_cli.runs import run as runs
 
     gradients = []
     for parts in (1, 3):
-        config = make("full-ft", f"accumulation={parts}", "dropout=0.0")
-        prepared = runs.prepare(config, workspace, None)
-        prepared.engine.model.train()
-        prepared.engine.accumulate_gradient(runs.split_examples(config, workspace).train[:8])
+        config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
+        prepared = runs.prepare(config, resources, None)
+        prepared.runner.model.train()
+        prepared.runner.accumulate_gradient(runs.split_examples(config, resources).train[:8])
         gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
@@ -298,7 +298,7 @@ def test_no_secret_reaches_a_file(tiny, monkeypatch):
         assert not path.is_file() or b"hf_planted_secret" not in path.read_bytes()
 
 
-def test_two_processes_on_one_run_do_not_mix(tiny, workspace):
+def test_two_processes_on_one_run_do_not_mix(tiny, resources):
     from hifi_cli.files import locked
 
     folder = Path(str(RUN).replace("hifi-layerwise", "full-ft"))
@@ -308,7 +308,7 @@ def test_two_processes_on_one_run_do_not_mix(tiny, workspace):
         code = "import sys; sys.argv = ['hifi'] + sys.argv[1:]; from hifi_cli.cli.app import main; main()"
         manifest = [sys.executable, "-c", code, "train", "--task", "rte", "--method", "full-ft"]
         encoder = yaml.safe_load(tiny("train", "--method", "full-ft", "--dry-run").out)["backbone"]["path"]
-        words = ["--backbone", encoder, "--data-dir", os.fspath(workspace.data_dir)]
+        words = ["--backbone", encoder, "--data-dir", os.fspath(resources.data_dir)]
         other = subprocess.run([*manifest, *words], capture_output=True, text=True)
     assert other.returncode == 4
     assert "another process is writing" in other.stderr

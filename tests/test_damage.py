@@ -16,7 +16,7 @@ from hifi_cli.records import run_files
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import checkpoint
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def fill(disk, *, leave):
 
 def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path, monkeypatch):
     config = make("hifi-layerwise")
-    reference = runs.run(config, Workspace(tmp_path / "whole", data))
+    reference = runs.run(config, ResourceCache(tmp_path / "whole", data))
     directory = RunDirectory.of(config, small_disk)
     save = checkpoint.Checkpoint.save
 
@@ -54,7 +54,7 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", twice)
     with pytest.raises(RunFailed, match=r"No space left on device.*make room"):
-        runs.run(config, Workspace(small_disk, data))
+        runs.run(config, ResourceCache(small_disk, data))
     assert not directory.results.exists()
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
     write_json = run_files.write_json
@@ -67,12 +67,12 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
     (small_disk / "ballast").unlink()
     monkeypatch.setattr(run_files, "write_json", full)
     with pytest.raises(RunFailed, match=r"results\.json: No space left on device"):
-        runs.run(config, Workspace(small_disk, data))
+        runs.run(config, ResourceCache(small_disk, data))
     assert not directory.results.exists()
     assert not [path for path in directory.path.glob(".*") if path.name != ".lock"]
     monkeypatch.setattr(run_files, "write_json", write_json)
     (small_disk / "ballast").unlink()
-    assert runs.run(config, Workspace(small_disk, data))["scores"] == reference["scores"]
+    assert runs.run(config, ResourceCache(small_disk, data))["scores"] == reference["scores"]
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "whole").path)
 
 
@@ -93,8 +93,8 @@ def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(tiny, hifi, data, 
 @pytest.mark.parametrize("damage", [truncate, flip])
 def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage, monkeypatch, caplog):
     config = make("full-ft")
-    runs.run(config, Workspace(tmp_path / "whole", data))
-    workspace, save = Workspace(tmp_path / "damaged", data), checkpoint.Checkpoint.save
+    runs.run(config, ResourceCache(tmp_path / "whole", data))
+    resources, save = ResourceCache(tmp_path / "damaged", data), checkpoint.Checkpoint.save
 
     def then_stop(self, *rest):
         save(self, *rest)
@@ -103,9 +103,9 @@ def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", then_stop)
     with pytest.raises(Terminated):
-        runs.run(config, workspace)
+        runs.run(config, resources)
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
-    runs.run(config, workspace)
+    runs.run(config, resources)
     assert "last.pt is damaged" in caplog.text
     directories = [RunDirectory.of(config, tmp_path / name).path for name in ("whole", "damaged")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
@@ -120,11 +120,11 @@ def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkey
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", then_stop)
     with pytest.raises(Terminated):
-        runs.run(config, Workspace(tmp_path / "results", write_data(tmp_path / "other", rows=40)))
+        runs.run(config, ResourceCache(tmp_path / "results", write_data(tmp_path / "other", rows=40)))
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
-    runs.run(config, Workspace(tmp_path / "results", data))
+    runs.run(config, ResourceCache(tmp_path / "results", data))
     assert "of other data" in caplog.text
-    runs.run(config, Workspace(tmp_path / "whole", data))
+    runs.run(config, ResourceCache(tmp_path / "whole", data))
     directories = [RunDirectory.of(config, tmp_path / name).path for name in ("whole", "results")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
 
@@ -168,7 +168,7 @@ def test_names_cannot_leave_the_results_directory(make, tmp_path):
     config = make("full-ft")
     for name in ("../../out", "/etc/x", "..", ".", "a/../../b", "\x00", "~", "-rf", ".hidden"):
         moved = config.model_copy(update={"task": name, "method": name, "protocol": name, "variant": name or None})
-        path = (tmp_path / moved.place).resolve()
+        path = (tmp_path / moved.run_path).resolve()
         assert path.is_relative_to(tmp_path / "runs")
         assert len(path.relative_to(tmp_path).parts) == 7
 
@@ -184,6 +184,6 @@ def test_only_plain_tensors_are_read(make, data, tmp_path, caplog):
             return (Path(tmp_path / "harmed").touch, ())
 
     torch.save({"belongs_to": Harm()}, directory.checkpoint, pickle_module=pickle)
-    runs.run(config, Workspace(tmp_path / "results", data))
+    runs.run(config, ResourceCache(tmp_path / "results", data))
     assert not (tmp_path / "harmed").exists()
     assert "damaged" in caplog.text

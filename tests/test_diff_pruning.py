@@ -19,13 +19,13 @@ from hifi_cli.tasks.batches import collate
 SHARED = ["dropout=0.0", "warmup=0", "settings.first=0.999"]
 
 
-def start(prepared, config, workspace, steps):
+def start(prepared, config, resources, steps):
     """The search phase as the trainer starts it, and one batch for each of its steps."""
-    examples = runs.split_examples(config, workspace).train
+    examples = runs.split_examples(config, resources).train
     size = config.batch_size
     batches = [[examples[(step * size + at) % len(examples)] for at in range(size)] for step in range(steps)]
     prepared.encoder.model.train()
-    return Stretch.start(prepared.engine, prepared.method.phases()[0], steps), batches
+    return Stretch.start(prepared.runner, prepared.method.phases()[0], steps), batches
 
 
 def clip_by_hand(parameters, most):
@@ -87,11 +87,11 @@ def search_by_hand(model, exempt, batches, config):
     return difference, gate, tensor_gate, heads
 
 
-def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, workspace):
+def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, resources):
     changed = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "weight_decay=0.1"]
-    prepared, config = prepare(make, workspace, "diff-pruning", *changed)
-    plain = copy.deepcopy(workspace.encoder(config)[0].model).train()
-    stretch, batches = start(prepared, config, workspace, 8)
+    prepared, config = prepare(make, resources, "diff-pruning", *changed)
+    plain = copy.deepcopy(resources.encoder(config)[0].model).train()
+    stretch, batches = start(prepared, config, resources, 8)
     for step, batch in enumerate(batches):
         stretch.step(batch, step)
     exempt = ["classifier.weight", "classifier.bias"]
@@ -110,20 +110,20 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
         torch.testing.assert_close(prepared.encoder.model.get_parameter(name), value, rtol=0, atol=1e-4)
 
 
-def test_gates_close_under_the_penalty_whatever_the_other_gradients_are(make, workspace):
+def test_gates_close_under_the_penalty_whatever_the_other_gradients_are(make, resources):
     """Their gradient is far below AdamW's epsilon once it is clipped with the others', or their rate decays: none closes then."""
     strong = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "settings.penalty=3e-6", "batch_size=2"]
-    prepared, config = prepare(make, workspace, "diff-pruning", *strong)
-    stretch, batches = start(prepared, config, workspace, 60)
+    prepared, config = prepare(make, resources, "diff-pruning", *strong)
+    stretch, batches = start(prepared, config, resources, 60)
     for step, batch in enumerate(batches):
         stretch.step(batch, step)
     gates = torch.cat([gated.gate.detach().flatten() for gated in prepared.method._gated.values()])
     assert float((3 * torch.sigmoid(gates) - 1.5 <= 0).float().mean()) > 0.01
 
 
-def test_the_rate_of_the_gates_has_no_schedule(make, workspace):
-    prepared, config = prepare(make, workspace, "diff-pruning", *SHARED, "learning_rate=1e-3")
-    stretch, batches = start(prepared, config, workspace, 4)
+def test_the_rate_of_the_gates_has_no_schedule(make, resources):
+    prepared, config = prepare(make, resources, "diff-pruning", *SHARED, "learning_rate=1e-3")
+    stretch, batches = start(prepared, config, resources, 4)
     rates = []
     for step, batch in enumerate(batches):
         rates.append(stretch.schedule.get_last_lr())
@@ -133,8 +133,8 @@ def test_the_rate_of_the_gates_has_no_schedule(make, workspace):
         assert gates == 0.1
 
 
-def test_a_pretrained_pooler_is_searched(make, workspace):
-    before, prepared, results = trained_state(make, workspace, "diff-pruning", "learning_rate=1e-3", "epochs=3")
+def test_a_pretrained_pooler_is_searched(make, resources):
+    before, prepared, results = trained_state(make, resources, "diff-pruning", "learning_rate=1e-3", "epochs=3")
     after = prepared.encoder.model.state_dict()
     changed = {name: int((before[name] != after[name]).sum()) for name in before if not name.startswith("classifier")}
     assert sum(changed.values()) == round(0.05 * sum(before[name].numel() for name in changed))
@@ -143,7 +143,7 @@ def test_a_pretrained_pooler_is_searched(make, workspace):
     assert results["params"]["trainable"] == sum(changed.values()) + classifier
 
 
-def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(make, workspace, tmp_path):
+def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(make, resources, tmp_path):
     from transformers import BertModel
 
     config = make("diff-pruning", "learning_rate=1e-3", "epochs=3")
@@ -151,22 +151,22 @@ def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(ma
     shutil.copytree(config.backbone.path, directory)
     BertModel.from_pretrained(directory, add_pooling_layer=False).save_pretrained(directory)
     config = make("diff-pruning", "learning_rate=1e-3", "epochs=3", backbone=directory)
-    before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
-    runs.run(config, workspace)
-    path = RunDirectory.of(config, workspace.results_dir).path
-    with reload(path, workspace) as (prepared, _):
+    before = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
+    runs.run(config, resources)
+    path = RunDirectory.of(config, resources.results_dir).path
+    with reload(path, resources) as (prepared, _):
         changed = {name: before[name] != value for name, value in prepared.encoder.model.state_dict().items()}
     pooler = changed.pop("bert.pooler.dense.weight"), changed.pop("bert.pooler.dense.bias")
     assert float(torch.cat([part.flatten() for part in pooler]).float().mean()) > 0.9
     inside = [mask for name, mask in changed.items() if not name.startswith("classifier")]
     assert sum(int(mask.sum()) for mask in inside) == round(0.05 * sum(mask.numel() for mask in inside))
-    assert evaluate(path, workspace).largest_difference == 0
+    assert evaluate(path, resources).largest_difference == 0
 
 
 @pytest.mark.parametrize("share", [0.005, 0.05])
-def test_diff_pruning_ends_with_exactly_its_share_changed(make, workspace, share):
+def test_diff_pruning_ends_with_exactly_its_share_changed(make, resources, share):
     before, prepared, results = trained_state(
-        make, workspace, "diff-pruning", f"settings.share={share}", "learning_rate=1e-3", "weight_decay=0.5", "epochs=3"
+        make, resources, "diff-pruning", f"settings.share={share}", "learning_rate=1e-3", "weight_decay=0.5", "epochs=3"
     )
     after = prepared.encoder.model.state_dict()
     changed = {name: int((before[name] != after[name]).sum()) for name in before if not name.startswith("classifier")}
@@ -175,8 +175,8 @@ def test_diff_pruning_ends_with_exactly_its_share_changed(make, workspace, share
     assert results["params"]["trainable_backbone"] == outside
 
 
-def test_diff_pruning_keeps_the_largest_differences(make, workspace):
-    prepared, _ = prepare(make, workspace, "diff-pruning", "settings.share=0.1")
+def test_diff_pruning_keeps_the_largest_differences(make, resources):
+    prepared, _ = prepare(make, resources, "diff-pruning", "settings.share=0.1")
     method, model = prepared.method, prepared.encoder.model
     torch.manual_seed(0)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from hifi_cli.files import command_line
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports.formats import FORMATS
 from hifi_cli.reports.formats import data as data_formats
-from hifi_cli.reports.table import Cell, Heading, Line, Missing, Table
+from hifi_cli.reports.table import Heading, Line, Missing, Table, TableCell
 from hifi_cli.runs import run as runs
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -22,8 +22,8 @@ BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]
 def table(text="", command="", cell=None):
     """A table with a text wherever a text may stand."""
     headings = [Heading(f"column {text}"), Heading("setting", None)]
-    cells = (cell or Cell(51.25, 1.5, notes=(f"footnote {text}",)), Cell(text=f"value {text}"))
-    lines = [Line(f"label {text}", cells), Line(f"label {text}", (Cell(50.0), Cell(text="-")), source="published")]
+    cells = (cell or TableCell(51.25, 1.5, notes=(f"footnote {text}",)), TableCell(text=f"value {text}"))
+    lines = [Line(f"label {text}", cells), Line(f"label {text}", (TableCell(50.0), TableCell(text="-")), source="published")]
     return Table(
         f"title {text}",
         headings,
@@ -61,7 +61,7 @@ FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "+1+1", "-1+1", "@SUM(A1)", "\t=1+1", 
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_of_a_csv_is_a_formula(text):
-    found = Table(text, [Heading(text), Heading("setting")], [Line(text, (Cell(-51.25), Cell(text=text)))])
+    found = Table(text, [Heading(text), Heading("setting")], [Line(text, (TableCell(-51.25), TableCell(text=text)))])
     rows = list(csv.reader(io.StringIO(data_formats.as_csv([found]), newline="")))
     said = f"'{text.strip()}"
     assert rows == [["method", "source", said, "setting"], [said, "runs", "-51.25", said]]
@@ -69,10 +69,12 @@ def test_no_cell_of_a_csv_is_a_formula(text):
 
 def test_numbers_in_a_csv_stay_numbers():
     texts = ["-1.5", "+3", "1e-4", "-", "a=b", "3 of 5"]
-    found = Table("", [Heading(f"h{at}") for at, _ in enumerate(texts)], [Line("x", tuple(Cell(text=text) for text in texts))])
+    found = Table(
+        "", [Heading(f"h{at}") for at, _ in enumerate(texts)], [Line("x", tuple(TableCell(text=text) for text in texts))]
+    )
     _, row = csv.reader(io.StringIO(data_formats.as_csv([found])))
     assert row[2:] == texts
-    number = Table("", [Heading("h")], [Line("x", (Cell(-0.5, 0.25),), source="difference")])
+    number = Table("", [Heading("h")], [Line("x", (TableCell(-0.5, 0.25),), source="difference")])
     _, row = csv.reader(io.StringIO(data_formats.as_csv([number])))
     assert [float(value) for value in row[2:4]] == [-0.5, 0.25]
 
@@ -86,11 +88,11 @@ def test_a_command_is_one_line_from_which_bash_reads_the_same_words(word):
     assert said == word.encode("utf-8", "surrogateescape")
 
 
-def test_a_card_holds_no_html_of_a_name(make, workspace, hifi, data, tmp_path):
+def test_a_card_holds_no_html_of_a_name(make, resources, hifi, data, tmp_path):
     config = make("full-ft", "epochs=1").model_copy(update={"variant": None})
     config = config.model_copy(update={"backbone": config.backbone.model_copy(update={"name": f"tiny {HTML}"})})
-    runs.run(config, workspace)
-    run = RunDirectory.of(config, workspace.results_dir).path
+    runs.run(config, resources)
+    run = RunDirectory.of(config, resources.results_dir).path
     to = tmp_path / 'a"); import os; ("'
     assert hifi("export", run, "--to", to, "--data-dir", data).code == 0
     _, _, card = (to / "README.md").read_text().split("---\n", 2)

@@ -18,19 +18,19 @@ from hifi_cli.tasks.batches import collate
 ADDING = {"adapter", "compacter", "prefix-tuning", "prefix-tuning-mlp", "eh-ft-prefix-reserve"}
 
 
-def expected(config, workspace, count=6):
-    examples = runs.split_examples(config, workspace).reported[:count]
-    stored = RunDirectory.of(config, workspace.results_dir).read_predictions()[:count]
+def expected(config, resources, count=6):
+    examples = runs.split_examples(config, resources).reported[:count]
+    stored = RunDirectory.of(config, resources.results_dir).read_predictions()[:count]
     return collate(examples, {"input_ids": 0, "token_type_ids": 0}), torch.tensor([row["logits"] for row in stored])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", sorted(FORMULAS))
-def test_every_method_leaves_with_the_same_logits(make, workspace, hifi, data, tmp_path, method, family):
+def test_every_method_leaves_with_the_same_logits(make, resources, hifi, data, tmp_path, method, family):
     config = make(method, "epochs=1", "learning_rate=0.003", family=family)
-    runs.run(config, workspace)
-    batch, logits = expected(config, workspace)
-    run = RunDirectory.of(config, workspace.results_dir).path
+    runs.run(config, resources)
+    batch, logits = expected(config, resources)
+    run = RunDirectory.of(config, resources.results_dir).path
     if method in ADDING:
         answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data)
         assert answer.code == 2
@@ -47,12 +47,12 @@ def test_every_method_leaves_with_the_same_logits(make, workspace, hifi, data, t
 
 
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora", "diff-pruning", "eh-ft-bitfit", "child-tuning-d"])
-@pytest.mark.parametrize("head", [[], ["head.kind=mlp", "head.width=16", "head.one_logit=true"]])
-def test_every_run_leaves_as_a_delta(make, workspace, hifi, data, tmp_path, method, head):
+@pytest.mark.parametrize("head", [[], ["task_head.kind=mlp", "task_head.width=16", "task_head.one_logit=true"]])
+def test_every_run_leaves_as_a_delta(make, resources, hifi, data, tmp_path, method, head):
     config = make(method, "epochs=1", "learning_rate=0.003", *head)
-    runs.run(config, workspace)
-    batch, logits = expected(config, workspace)
-    run = RunDirectory.of(config, workspace.results_dir).path
+    runs.run(config, resources)
+    batch, logits = expected(config, resources)
+    run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "delta").code == 0
     model, tokenizer = hifi_cli.open_model(tmp_path / "out")
     with torch.no_grad():
@@ -60,10 +60,10 @@ def test_every_run_leaves_as_a_delta(make, workspace, hifi, data, tmp_path, meth
     assert tokenizer("the dog")["input_ids"]
 
 
-def test_an_own_head_has_no_plain_form_and_a_wrong_format_is_named(make, workspace, hifi, data, tmp_path):
-    config = make("full-ft", "epochs=1", "head.kind=mlp", "head.width=16")
-    runs.run(config, workspace)
-    run = RunDirectory.of(config, workspace.results_dir).path
+def test_an_own_head_has_no_plain_form_and_a_wrong_format_is_named(make, resources, hifi, data, tmp_path):
+    config = make("full-ft", "epochs=1", "task_head.kind=mlp", "task_head.width=16")
+    runs.run(config, resources)
+    run = RunDirectory.of(config, resources.results_dir).path
     answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data)
     assert answer.code == 2 and "task head" in answer.err
     answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "delt")
@@ -79,14 +79,14 @@ def test_open_model_says_what_is_missing(tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("targets", ["[query, key]", "[query, key, value, output]"])
 def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
-    make, workspace, hifi, data, encoders, tmp_path, family, targets
+    make, resources, hifi, data, encoders, tmp_path, family, targets
 ):
     from peft import PeftModel
 
     config = make("lora", "epochs=1", "learning_rate=0.01", f"settings.targets={targets}", "settings.r=4", family=family)
-    runs.run(config, workspace)
-    batch, logits = expected(config, workspace)
-    run = RunDirectory.of(config, workspace.results_dir).path
+    runs.run(config, resources)
+    batch, logits = expected(config, resources)
+    run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "peft").code == 0
     torch.manual_seed(7)  # another draw of the fresh head than the run's: the adapter must bring its own
     base = AutoModelForSequenceClassification.from_pretrained(encoders[family], num_labels=2)
@@ -100,21 +100,21 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
     assert ModelCard.load(tmp_path / "out" / "README.md").data.library_name == "peft"
 
 
-def test_peft_holds_lora_alone(make, workspace, hifi, data, tmp_path):
-    for method, *head in [("bitfit",), ("prefix-tuning",), ("lora", "head.kind=mlp", "head.width=16")]:
+def test_peft_holds_lora_alone(make, resources, hifi, data, tmp_path):
+    for method, *head in [("bitfit",), ("prefix-tuning",), ("lora", "task_head.kind=mlp", "task_head.width=16")]:
         config = make(method, "epochs=1", *head)
-        runs.run(config, workspace)
-        run = RunDirectory.of(config, workspace.results_dir).path
+        runs.run(config, resources)
+        run = RunDirectory.of(config, resources.results_dir).path
         answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "peft")
         assert answer.code == 2 and "--format hf or delta" in answer.err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_function_in_the_card_of_a_hifi_delta_applies_it(make, workspace, hifi, data, tmp_path, family):
+def test_the_function_in_the_card_of_a_hifi_delta_applies_it(make, resources, hifi, data, tmp_path, family):
     config = make("hifi-midtop", "epochs=1", "learning_rate=0.01", family=family)
-    runs.run(config, workspace)
-    batch, logits = expected(config, workspace)
-    run = RunDirectory.of(config, workspace.results_dir).path
+    runs.run(config, resources)
+    batch, logits = expected(config, resources)
+    run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "mine", "--data-dir", data, "--format", "delta").code == 0
     snippets = re.findall(r"```python\n(.*?)```", (tmp_path / "mine" / "README.md").read_text(), re.DOTALL)
     assert len(snippets) == 2
@@ -127,15 +127,15 @@ def test_the_function_in_the_card_of_a_hifi_delta_applies_it(make, workspace, hi
     assert len(body.splitlines()) <= 12 and "hifi_cli" not in snippets[1]
 
 
-def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make, workspace, hifi, data, tmp_path):
+def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
     config = make("full-ft", "epochs=2", "learning_rate=0.01", "batch_size=4")
-    results = runs.run(config, workspace)
-    run = RunDirectory.of(config, workspace.results_dir).path
+    results = runs.run(config, resources)
+    run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
     classify = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
-    rows = workspace.rows("rte").rows("validation")[:5]
+    rows = resources.rows("rte").rows("validation")[:5]
     said = classify([{"text": one, "text_pair": two} for ((one, two),) in (row.sequences for row in rows)])
-    stored = RunDirectory.of(config, workspace.results_dir).read_predictions()
+    stored = RunDirectory.of(config, resources.results_dir).read_predictions()
     for one, row in zip(said, stored, strict=False):
         assert one["label"] == row["prediction"]
         assert one["score"] == pytest.approx(float(torch.tensor(row["logits"]).softmax(0).max()), abs=1e-4)
@@ -156,12 +156,12 @@ def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make,
     assert '"text_pair"' in snippet
 
 
-def test_a_number_leaves_a_pipeline_as_it_is(make, workspace, hifi, data, tmp_path):
+def test_a_number_leaves_a_pipeline_as_it_is(make, resources, hifi, data, tmp_path):
     config = make("full-ft", "epochs=1", task="stsb")
-    runs.run(config, workspace)
-    run = RunDirectory.of(config, workspace.results_dir).path
+    runs.run(config, resources)
+    run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
     regress = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
-    ((one, two),) = workspace.rows("stsb").rows("validation")[0].sequences
-    stored = RunDirectory.of(config, workspace.results_dir).read_predictions()[0]["logits"][0]
+    ((one, two),) = resources.rows("stsb").rows("validation")[0].sequences
+    stored = RunDirectory.of(config, resources.results_dir).read_predictions()[0]["logits"][0]
     assert regress({"text": one, "text_pair": two})["score"] == pytest.approx(stored, abs=1e-4)

@@ -191,24 +191,24 @@ def test_tuned_rows_follow_their_parameter_in_bfloat16():
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_model_with_fast_layers_evaluates_as_the_plain_one(make, workspace, family, precision):
+def test_a_model_with_fast_layers_evaluates_as_the_plain_one(make, resources, family, precision):
     config = make("full-ft", f"precision={precision}", family=family)
-    quick = workspace.encoder(config)[0].model.eval()
-    plain = copy.deepcopy(workspace.pretrained(config).model).eval()
+    quick = resources.encoder(config)[0].model.eval()
+    plain = copy.deepcopy(resources.pretrained(config).model).eval()
     plain.load_state_dict(quick.state_dict())
-    batch = collate(runs.split_examples(config, workspace).train[:6], {"input_ids": 0, "token_type_ids": 0})
+    batch = collate(runs.split_examples(config, resources).train[:6], {"input_ids": 0, "token_type_ids": 0})
     with torch.no_grad():
         torch.testing.assert_close(quick(**batch).logits, plain(**batch).logits, rtol=1e-4, atol=1e-5)
     assert [type(module) for module in quick.modules() if type(module) is nn.Dropout] == []
 
 
 @pytest.mark.parametrize("method", ["full-ft", "lora", "eh-ft-hifi", "child-tuning-d"])
-def test_methods_train_in_bf16_and_comes_back_the_same(make, workspace, method):
+def test_methods_train_in_bf16_and_comes_back_the_same(make, resources, method):
     rate = 0.02 if method == "lora" else 0.003
     config = make(method, "precision=bf16", "epochs=20", f"learning_rate={rate}", "dropout=0.0")
-    results = runs.run(config, workspace)
+    results = runs.run(config, resources)
     assert results["scores"]["best"] > 0.7
-    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference == 0
+    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
 
 
 def test_auto_means_what_the_hardware_has(monkeypatch):

@@ -28,7 +28,7 @@ from outside import (
 from hifi_cli.errors import Terminated
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 
 LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=60"]
 
@@ -99,11 +99,11 @@ SLOWER = [
 def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monkeypatch):
     """Also in the middle of an epoch, at the end of a stage, and during evaluation."""
     from hifi_cli.runs import trainer
-    from hifi_cli.runs.model_runner import Engine
+    from hifi_cli.runs.model_runner import ModelRunner
 
     config = make(method, "dropout=0.1", "log_every=4")
-    whole_run = runs.run(config, Workspace(tmp_path / "whole", data))
-    step, predict, made = trainer.Stretch.step, Engine.predict, []
+    whole_run = runs.run(config, ResourceCache(tmp_path / "whole", data))
+    step, predict, made = trainer.Stretch.step, ModelRunner.predict, []
 
     def stopping_step(self, batch, number):
         loss = step(self, batch, number)
@@ -119,13 +119,13 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monke
         return predict(self, examples)
 
     monkeypatch.setattr(trainer.Stretch, "step", stopping_step)
-    monkeypatch.setattr(Engine, "predict", stopping_predict)
+    monkeypatch.setattr(ModelRunner, "predict", stopping_predict)
     previous = signal.signal(signal.SIGTERM, _terminate)
     stops = 0
     try:
         while True:
             try:
-                results = runs.run(config, Workspace(tmp_path / "stopped", data))
+                results = runs.run(config, ResourceCache(tmp_path / "stopped", data))
                 break
             except Terminated:
                 stops += 1

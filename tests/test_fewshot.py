@@ -49,7 +49,7 @@ def test_what_has_no_classes_or_too_few_rows_is_refused():
         fewshot.sample(CB, ROWS[:30], 16, seed=1)
 
 
-def test_a_few_shot_run(tiny, make, workspace):
+def test_a_few_shot_run(tiny, make, resources):
     full = tiny("train", "--method", "hifi-layerwise")
     few = tiny("train", "--method", "hifi-layerwise", "--shots", 4, "log_every=1")
     assert (full.code, few.code) == (0, 0), few.err
@@ -58,7 +58,7 @@ def test_a_few_shot_run(tiny, make, workspace):
     paths = {path.parent.parent.parent.name: path for path in Path("results/runs").glob("*/*/*/*/seed1/results.json")}
     assert set(paths) == {"rte", "rte-4-shot"}
     results = {name: json.loads(path.read_text()) for name, path in paths.items()}
-    assert results["rte-4-shot"]["n_examples"] == {"train": 8, "choosing": 8, "reported": 24}
+    assert results["rte-4-shot"]["n_examples"] == {"train": 8, "selection": 8, "reported": 24}
     assert (results["rte-4-shot"]["selection"], results["rte-4-shot"]["shots"], results["rte"]["shots"]) == (
         "few-shot",
         4,
@@ -68,12 +68,12 @@ def test_a_few_shot_run(tiny, make, workspace):
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
     lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
-    drawn = fewshot.sample(task_spec.load("rte"), workspace.rows("rte").splits["train"], 4, seed=1).record()
+    drawn = fewshot.sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1).record()
     assert results["rte-4-shot"]["fewshot"] == drawn
     again = tiny("eval", "--method", "hifi-layerwise", "--shots", 4, "--protocol", "hifi")
     assert "rte-4-shot" in again.out and "logits identical" in again.out
 
 
-def test_few_shot_regression_is_refused_before_it_trains(make, workspace):
+def test_few_shot_regression_is_refused_before_it_trains(make, resources):
     with pytest.raises(UsageError, match="no few-shot setting"):
-        runs.run(make("full-ft", "shots=4", task="stsb"), workspace)
+        runs.run(make("full-ft", "shots=4", task="stsb"), resources)

@@ -13,7 +13,7 @@ from conftest import QUICK
 from hifi_cli.analysis import figure_data as analysis
 from hifi_cli.config import registry
 from hifi_cli.reports.figures import draw, figure_spec, style
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 
 KEPT = sorted((Path(__file__).parent.parent / "results" / "figures").glob("*.csv"))
 
@@ -24,7 +24,7 @@ def test_every_figure_is_whole_in_every_size(name, tmp_path):
     assert {"laptop", "demo"} <= set(sizes)
     for protocol in sizes:
         found = figure_spec.load(name, protocol=protocol, seeds=[1])
-        kind, asked = analysis.request(found, Workspace(tmp_path))
+        kind, asked = analysis.request(found, ResourceCache(tmp_path))
         assert (found.drawing or found.kind) in draw.DRAWINGS
         for task in found.tasks:
             for method in found.methods:

@@ -223,7 +223,7 @@ def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path, caplog)
     assert {split: [row.label for row in rows] for split, rows in data.splits.items()} == {
         "train": [1], "validation": [0], "validation_mismatched": [2], "test": [None], "test_diagnostic": [None],
     }  # fmt: skip
-    assert task.further == {"mismatched": "validation_mismatched"}
+    assert task.extra_validation == {"mismatched": "validation_mismatched"}
     with pytest.raises(MissingError, match="no test_mismatched split"):
         data.rows("test_mismatched")
     (folder / "dev_mismatched.tsv").unlink()

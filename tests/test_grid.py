@@ -55,7 +55,7 @@ def test_every_shipped_grid_resolves(name):
     except HifiError as error:
         assert "unknown protocol" in str(error)
         return
-    assert len({cell.config.place for cell in found}) == len(found)
+    assert len({cell.config.run_path for cell in found}) == len(found)
     assert len({cell.config.hash for cell in found}) == len(found)
 
 
@@ -66,7 +66,7 @@ def test_a_table_of_settings_needs_no_run(hifi):
 
 def test_printed_lines_make_every_run_once(hifi):
     answer = hifi("grid", "hifi-3", "--print", "--jobs", "7", "--shard", "2/3")
-    wanted = {cell.config.place for cell in cells_of.shard(cells(name="hifi-3"), "2/3")}
+    wanted = {cell.config.run_path for cell in cells_of.shard(cells(name="hifi-3"), "2/3")}
     made = []
     for line in answer.out.splitlines():
         words = shlex.split(line)
@@ -74,7 +74,7 @@ def test_printed_lines_make_every_run_once(hifi):
         options = dict(zip(words[2::2], words[3::2], strict=True))
         if words[1] == "train":
             made += [
-                cells(name="hifi-3", tasks=[options["--task"]], methods=[method], seeds=[int(seed)])[0].config.place
+                cells(name="hifi-3", tasks=[options["--task"]], methods=[method], seeds=[int(seed)])[0].config.run_path
                 for method in options["--method"].split(",")
                 for seed in options["--seeds"].split(",")
             ]
@@ -87,8 +87,8 @@ def test_printed_lines_make_every_run_once(hifi):
 def test_shards_part_the_cells():
     found = cells(name="hifi-2")
     parts = [cells_of.shard(found, f"{number}/4") for number in (1, 2, 3, 4)]
-    places = [cell.config.place for part in parts for cell in part]
-    assert sorted(places) == sorted(cell.config.place for cell in found)
+    places = [cell.config.run_path for part in parts for cell in part]
+    assert sorted(places) == sorted(cell.config.run_path for cell in found)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for text in ("0/4", "5/4", "4", "1/", "a/b", "-1/2"):
         with pytest.raises(UsageError, match="--shard"):
@@ -148,7 +148,7 @@ class Scripted:
 
 
 def write(cell, results_dir, state="done", score=0.5):
-    directory, config = cell.place(results_dir), cell.config.model_dump(mode="json")
+    directory, config = cell.run_directory(results_dir), cell.config.model_dump(mode="json")
     content = {
         **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
         "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
@@ -182,12 +182,12 @@ def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
 def test_a_grid_sweeps_what_a_kill_left_in_finished_runs(tmp_path):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
     write(cell, tmp_path)
-    checkpoint = cell.place(tmp_path) / "checkpoints" / "last.pt"
+    checkpoint = cell.run_directory(tmp_path) / "checkpoints" / "last.pt"
     checkpoint.parent.mkdir()
-    for path in (checkpoint, checkpoint.with_name(".last.pt.x7"), cell.place(tmp_path) / ".metrics.jsonl.x8"):
+    for path in (checkpoint, checkpoint.with_name(".last.pt.x7"), cell.run_directory(tmp_path) / ".metrics.jsonl.x8"):
         path.write_text("half")
     scheduled(tmp_path, {}, found=[cell])
-    left = {path.name for path in cell.place(tmp_path).rglob("*") if path.is_file()}
+    left = {path.name for path in cell.run_directory(tmp_path).rglob("*") if path.is_file()}
     assert left <= {"results.json", "config.yaml", ".lock"}
 
 
@@ -195,11 +195,11 @@ def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
     board, _, scheduler = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [Outcome(1)] * 2}, retries=1)
     (cell,) = board.failed
     assert (cell.name, len(board.found), board.left) == ("demo-entailment/bitfit/seed1", 7, 0)
-    recorded = whole(cell.place(tmp_path) / "failure.json")
+    recorded = whole(cell.run_directory(tmp_path) / "failure.json")
     assert recorded["lines"] == ["much", "hifi: demo-entailment/bitfit/seed1 went wrong"]
     assert (recorded["attempts"], recorded["exit_code"]) == (2, 1)
     assert recorded["command"] == scheduler.command(cell)
-    assert status(cell.place(tmp_path)).state is State.FAILED
+    assert status(cell.run_directory(tmp_path)).state is State.FAILED
 
 
 def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
@@ -240,7 +240,7 @@ def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch)
 def test_a_directory_of_another_configuration_is_a_failure(tmp_path):
     found = cells(tasks=["demo-entailment"], methods=["full-ft"])
     other = cells("epochs=1", tasks=["demo-entailment"], methods=["full-ft"])[0]
-    place = other.place(tmp_path)
+    place = other.run_directory(tmp_path)
     place.mkdir(parents=True)
     (place / "config.yaml").write_text(yaml.safe_dump(other.config.model_dump(mode="json")))
     board, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [Outcome(4)]}, found=found)
@@ -251,8 +251,8 @@ def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
     found = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
     for cell in found[:3]:
         write(cell, tmp_path)
-    (found[0].place(tmp_path) / "delta.safetensors").write_bytes(b"not what was written")
-    truncate(found[1].place(tmp_path) / "results.json")
+    (found[0].run_directory(tmp_path) / "delta.safetensors").write_bytes(b"not what was written")
+    truncate(found[1].run_directory(tmp_path) / "results.json")
     board, engine, _ = scheduled(tmp_path, {}, found=found)
     assert len(board.found) == 4
     assert board.before == 1
@@ -278,7 +278,7 @@ def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
 def test_a_search_reads_the_split_that_chooses(tmp_path):
     directory = tmp_path / "run"
     directory.mkdir()
-    lines = [{"epoch": epoch, "choosing": value, "accuracy": 0.9} for epoch, value in ((1, 0.3), (2, 0.4))]
+    lines = [{"epoch": epoch, "selection": value, "accuracy": 0.9} for epoch, value in ((1, 0.3), (2, 0.4))]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     results = {"selection": "holdout", "report": "best", "scores": {"best": 0.9}, "epochs": {"best": 2}}
     assert search.score(directory, Status(State.DONE, results=results)) == 0.4

@@ -12,11 +12,11 @@ from hifi_cli.models.task_heads import word_states
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate
 
-MLP = ["head.kind=mlp", "head.width=24", "head.activation=relu"]
+MLP = ["task_head.kind=mlp", "task_head.width=24", "task_head.activation=relu"]
 PAD = {"input_ids": 0, "token_type_ids": 0}
 
 
@@ -57,35 +57,37 @@ def superglue(tmp_path_factory):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("one_logit", [False, True])
-def test_the_mlp_reads_the_raw_first_token(make, workspace, family, one_logit):
-    config = make("full-ft", *MLP, f"head.one_logit={one_logit}", family=family)
-    prepared = runs.prepare(config, workspace, None)
+def test_the_mlp_reads_the_raw_first_token(make, resources, family, one_logit):
+    config = make("full-ft", *MLP, f"task_head.one_logit={one_logit}", family=family)
+    prepared = runs.prepare(config, resources, None)
     model = prepared.encoder.model.eval()
-    examples = runs.split_examples(config, workspace).train[:5]
+    examples = runs.split_examples(config, resources).train[:5]
     batch = collate(examples, PAD)
     first = prepared.encoder.base(**batch).last_hidden_state[:, 0]
-    hidden, output = model.head.hidden, model.head.output
+    hidden, output = model.task_head.hidden, model.task_head.output
     assert (hidden.in_features, hidden.out_features, output.out_features) == (HIDDEN, 24, 1 if one_logit else 2)
     by_hand = torch.relu(first @ hidden.weight.T + hidden.bias) @ output.weight.T + output.bias
     torch.testing.assert_close(model(**batch).logits, by_hand)
     assert not any("pooler" in name for name, _ in model.named_parameters())
-    assert set(base.head_names(prepared.encoder)) == {
-        f"head.{layer}.{kind}" for layer in ("hidden", "output") for kind in ("weight", "bias")
+    assert set(base.task_head_names(prepared.encoder)) == {
+        f"task_head.{layer}.{kind}" for layer in ("hidden", "output") for kind in ("weight", "bias")
     }
 
 
-def test_the_mlp_starts_as_configured_and_follows_the_seed(make, workspace):
-    heads = [workspace.encoder(make("full-ft", *MLP, "head.width=512", seed=seed))[0].model.head for seed in (1, 1, 2)]
+def test_the_mlp_starts_as_configured_and_follows_the_seed(make, resources):
+    heads = [
+        resources.encoder(make("full-ft", *MLP, "task_head.width=512", seed=seed))[0].model.task_head for seed in (1, 1, 2)
+    ]
     assert float(heads[0].hidden.weight.detach().std()) == pytest.approx(0.005, rel=0.05)
     assert float(heads[0].hidden.bias.detach().abs().max()) <= HIDDEN**-0.5
     assert torch.equal(heads[0].hidden.weight, heads[1].hidden.weight)
     assert not torch.equal(heads[0].hidden.weight, heads[2].hidden.weight)
 
 
-def test_one_logit_is_binary_cross_entropy(make, workspace):
-    config = make("full-ft", *MLP, "head.one_logit=true")
-    prepared = runs.prepare(config, workspace, None)
-    examples = runs.split_examples(config, workspace).train[:6]
+def test_one_logit_is_binary_cross_entropy(make, resources):
+    config = make("full-ft", *MLP, "task_head.one_logit=true")
+    prepared = runs.prepare(config, resources, None)
+    examples = runs.split_examples(config, resources).train[:6]
     z = torch.tensor([[2.0], [-1.0], [0.3], [0.0], [-3.0], [5.0]])
     y = torch.tensor([float(example.row.label) for example in examples])
     p = torch.sigmoid(z[:, 0])
@@ -96,15 +98,15 @@ def test_one_logit_is_binary_cross_entropy(make, workspace):
 
 
 @pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit", "lora"])
-@pytest.mark.parametrize("head", [["head.kind=pooler"], [*MLP, "head.one_logit=true", "head.init_std=0.05"]])
+@pytest.mark.parametrize("head", [["task_head.kind=pooler"], [*MLP, "task_head.one_logit=true", "task_head.init_std=0.05"]])
 @pytest.mark.parametrize("task", ["rte", "wic", "copa"])
 def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path, method, head, task):
-    workspace = Workspace(tmp_path / "results", data if task == "rte" else superglue)
+    resources = ResourceCache(tmp_path / "results", data if task == "rte" else superglue)
     rate = {"lora": 0.02, "full-ft": 0.004, "eh-ft-bitfit": 0.004}[method]
     config = make(method, *head, "epochs=25", f"learning_rate={rate}", "dropout=0.0", task=task)
-    results = runs.run(config, workspace)
+    results = runs.run(config, resources)
     assert results["scores"]["best"] > 0.65
-    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference == 0
+    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
 
 
 def test_word_states_are_means_over_the_words_tokens():
@@ -117,12 +119,12 @@ def test_word_states_are_means_over_the_words_tokens():
 
 
 def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):
-    workspace = Workspace(tmp_path / "results", superglue)
+    resources = ResourceCache(tmp_path / "results", superglue)
     config = make("full-ft", *MLP, task="wic")
-    prepared = runs.prepare(config, workspace, None)
-    assert prepared.encoder.model.head.hidden.in_features == 5 * HIDDEN
-    examples = runs.split_examples(config, workspace).train[:4]
+    prepared = runs.prepare(config, resources, None)
+    assert prepared.encoder.model.task_head.hidden.in_features == 5 * HIDDEN
+    examples = runs.split_examples(config, resources).train[:4]
     batch = collate(examples, PAD)
-    fish = workspace.pretrained(config).tokenizer.convert_tokens_to_ids("fish")
+    fish = resources.pretrained(config).tokenizer.convert_tokens_to_ids("fish")
     for row, spans in zip(batch["input_ids"], batch["word_spans"], strict=True):
         assert [row[first:last].tolist() for first, last in spans.tolist()] == [[fish], [fish]]

@@ -35,18 +35,18 @@ def batches(encoders, sizes=(3, 2)):
     return found
 
 
-def test_scores_are_those_of_the_command_line(make, workspace, encoders):
+def test_scores_are_those_of_the_command_line(make, resources, encoders):
     config = make("hifi-layerwise")
-    stored = head_selection.compute_scores(config, workspace)
+    stored = head_selection.compute_scores(config, resources)
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"])
-    train = workspace.examples(config, "train", config.scoring.max_length)
+    train = resources.examples(config, "train", config.scoring.max_length)
     sampled = head_selection.sample(train, config.scoring.samples, config.scoring.seed)
     found = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
     assert found.samples == 12
     np.testing.assert_allclose(found.richness, stored["richness"], atol=0.1)  # 1/12: one index at a singular value's edge
     np.testing.assert_allclose(found.correlation, stored["correlation"], rtol=1e-4, atol=1e-9)
     chosen = select_heads(found, k=2)
-    assert chosen.heads == head_selection.choose(stored, config.heads.choosing(1), workspace.results_dir)[0]["heads"]
+    assert chosen.heads == head_selection.choose(stored, config.heads.selection_arguments(1), resources.results_dir)[0]["heads"]
 
 
 def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(model, encoders):
@@ -67,7 +67,7 @@ def test_only_the_chosen_rows_and_the_head_train_and_merging_gives_a_plain_model
     names = list(model.state_dict())
     before = {name: value.clone() for name, value in model.state_dict().items()}
     tune_heads(model, [[1], [0, 3]])
-    head = sum(parameter.numel() for _, parameter in Encoder(model).head_parameters())
+    head = sum(parameter.numel() for _, parameter in Encoder(model).task_head_parameters())
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     assert sum(parameter.numel() for parameter in trained) == head + 3 * 3 * HIDDEN // HEADS * (HIDDEN + 1)
     with pytest.raises(UsageError, match="merge_heads"):

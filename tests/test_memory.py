@@ -11,13 +11,13 @@ from outside import arrays, environment, place, whole, words
 from hifi_cli.errors import RunFailed
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.model_runner import Engine
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.resources import ResourceCache
 
 
 def out_of_memory_above(most, monkeypatch):
     """A device on which so many examples fit at a time."""
-    logits, seen = Engine.logits, []
+    logits, seen = ModelRunner.logits, []
 
     def limited(self, examples):
         seen.append(len(examples))
@@ -25,18 +25,18 @@ def out_of_memory_above(most, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
         return logits(self, examples)
 
-    monkeypatch.setattr(Engine, "logits", limited)
+    monkeypatch.setattr(ModelRunner, "logits", limited)
     return seen
 
 
 def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, tmp_path, monkeypatch):
     config = make("full-ft", "dropout=0.0", "eval_batch_size=8")
-    reference = runs.run(config, Workspace(tmp_path / "whole", data))
+    reference = runs.run(config, ResourceCache(tmp_path / "whole", data))
     seen = out_of_memory_above(3, monkeypatch)
     with pytest.raises(RunFailed, match="a batch of 8 in 1 parts does not fit in memory; --auto-batch"):
-        runs.run(config, Workspace(tmp_path / "failed", data))
-    results = runs.run(config, Workspace(tmp_path / "halved", data), auto_batch=True)
-    assert results["accumulation"] == {"asked": 1, "used": 4}
+        runs.run(config, ResourceCache(tmp_path / "failed", data))
+    results = runs.run(config, ResourceCache(tmp_path / "halved", data), auto_batch=True)
+    assert results["gradient_accumulation_steps"] == {"requested": 1, "used": 4}
     assert seen.count(8) == 1 + 1 + 1  # the refused run, the first training batch, the first evaluation batch
     assert results["scores"] == pytest.approx(reference["scores"], abs=0.05)
     deltas = [arrays(RunDirectory.of(config, tmp_path / name).delta) for name in ("whole", "halved")]
@@ -44,7 +44,7 @@ def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, t
         assert deltas[1][name] == pytest.approx(value, abs=2e-4), name
     out_of_memory_above(0, monkeypatch)
     with pytest.raises(RunFailed, match="smaller max_length"):
-        runs.run(config, Workspace(tmp_path / "none", data), auto_batch=True)
+        runs.run(config, ResourceCache(tmp_path / "none", data), auto_batch=True)
 
 
 LIMITED = """
@@ -82,4 +82,4 @@ def test_too_little_memory_for_real(encoders, tmp_path):
     assert "Traceback" not in refused.stderr
     halved = subprocess.run([sys.executable, "-c", LIMITED, *command, "--auto-batch"], **how, check=False)
     assert halved.returncode == 0, halved.stderr
-    assert whole(place(tmp_path, "full-ft") / "results.json")["accumulation"]["used"] > 1
+    assert whole(place(tmp_path, "full-ft") / "results.json")["gradient_accumulation_steps"]["used"] > 1

@@ -19,12 +19,12 @@ from hifi_cli.models.encoder import Encoder
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_lora_is_pefts_own_and_merging_keeps_the_logits(make, workspace, family):
+def test_lora_is_pefts_own_and_merging_keeps_the_logits(make, resources, family):
     from peft import LoraConfig, get_peft_model
 
-    prepared, config = prepare(make, workspace, "lora", "settings.r=4", "settings.alpha=12", family=family)
-    model, batch = prepared.encoder.model, batch_of(config, workspace)
-    plain = workspace.encoder(config)[0].model
+    prepared, config = prepare(make, resources, "lora", "settings.r=4", "settings.alpha=12", family=family)
+    model, batch = prepared.encoder.model, batch_of(config, resources)
+    plain = resources.encoder(config)[0].model
     before = logits(plain, batch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it calls old
@@ -43,25 +43,25 @@ def test_lora_is_pefts_own_and_merging_keeps_the_logits(make, workspace, family)
     torch.testing.assert_close(logits(model, batch), adapted, rtol=1e-4, atol=1e-5)
 
 
-def test_lora_starts_at_the_pretrained_model_and_trains_the_pooler(make, workspace):
-    prepared, config = prepare(make, workspace, "lora")
-    batch = batch_of(config, workspace)
-    assert torch.equal(logits(prepared.encoder.model, batch), logits(workspace.encoder(config)[0].model, batch))
+def test_lora_starts_at_the_pretrained_model_and_trains_the_pooler(make, resources):
+    prepared, config = prepare(make, resources, "lora")
+    batch = batch_of(config, resources)
+    assert torch.equal(logits(prepared.encoder.model, batch), logits(resources.encoder(config)[0].model, batch))
     assert "bert.pooler.dense.weight" in prepared.method.trained(prepared.encoder.model)
 
 
-def test_lora_refuses_what_is_no_projection(make, workspace):
+def test_lora_refuses_what_is_no_projection(make, resources):
     with pytest.raises(UsageError, match="unknown 'querry'; did you mean 'query'"):
-        prepare(make, workspace, "lora", "settings.targets=[querry]")
+        prepare(make, resources, "lora", "settings.targets=[querry]")
 
 
 # --- Compacter and Adapter
 
 
-def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shared(make, workspace):
+def test_compacters_weight_is_the_sum_of_kronecker_products_and_its_rule_is_shared(make, resources):
     from hifi_cli.methods.compacter import KroneckerLinear
 
-    prepared, _ = prepare(make, workspace, "compacter")
+    prepared, _ = prepare(make, resources, "compacter")
     layers = [module for module in prepared.encoder.model.modules() if isinstance(module, KroneckerLinear)]
     assert len(layers) == LAYERS * 2 * 2
     assert len({id(layer.shared) for layer in layers}) == 1
@@ -86,10 +86,10 @@ def test_compacters_rank_1_factors_start_from_glorot_with_gain_sqrt_2():
 
 
 @pytest.mark.parametrize("method", ["adapter", "compacter"])
-def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residual(make, workspace, method):
-    prepared, config = prepare(make, workspace, method)
-    model, batch = prepared.encoder.model, batch_of(config, workspace)
-    torch.testing.assert_close(logits(model, batch), logits(workspace.encoder(config)[0].model, batch), rtol=0, atol=1e-2)
+def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residual(make, resources, method):
+    prepared, config = prepare(make, resources, method)
+    model, batch = prepared.encoder.model, batch_of(config, resources)
+    torch.testing.assert_close(logits(model, batch), logits(resources.encoder(config)[0].model, batch), rtol=0, atol=1e-2)
     seen = {}
     layer = prepared.encoder.layers[0]
     layer.attention.output.LayerNorm.register_forward_pre_hook(lambda _, inputs: seen.update(norm=inputs[0]))
@@ -99,18 +99,18 @@ def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residu
     torch.testing.assert_close(seen["norm"], seen["sublayer"] + seen["residual"])
 
 
-def test_compacter_says_which_sizes_do_not_divide(make, workspace):
+def test_compacter_says_which_sizes_do_not_divide(make, resources):
     with pytest.raises(UsageError, match=r"settings\.n=4 must divide the hidden size 32 and the bottleneck 1"):
-        prepare(make, workspace, "compacter", "settings.reduction=32")
+        prepare(make, resources, "compacter", "settings.reduction=32")
 
 
 # --- Prefix-Tuning
 
 
-def test_an_all_masked_prefix_is_no_prefix_and_a_visible_one_is(make, workspace):
-    prepared, config = prepare(make, workspace, "prefix-tuning", "settings.init_std=1.0")
-    model, batch = prepared.encoder.model, batch_of(config, workspace)
-    plain = logits(workspace.encoder(config)[0].model, batch)
+def test_an_all_masked_prefix_is_no_prefix_and_a_visible_one_is(make, resources):
+    prepared, config = prepare(make, resources, "prefix-tuning", "settings.init_std=1.0")
+    model, batch = prepared.encoder.model, batch_of(config, resources)
+    plain = logits(resources.encoder(config)[0].model, batch)
     assert not torch.allclose(logits(model, batch), plain, atol=1e-3)
     prepared.encoder.base.hifi_prefixes.visible.fill_(False)
     torch.testing.assert_close(logits(model, batch), plain, rtol=1e-5, atol=1e-6)
@@ -118,11 +118,11 @@ def test_an_all_masked_prefix_is_no_prefix_and_a_visible_one_is(make, workspace)
 
 @pytest.mark.parametrize("mlp", [0, 8])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, workspace, family, mlp):
-    prepared, config = prepare(make, workspace, "prefix-tuning", f"settings.mlp={mlp}", family=family)
-    model, batch = prepared.encoder.model, batch_of(config, workspace)
+def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, resources, family, mlp):
+    prepared, config = prepare(make, resources, "prefix-tuning", f"settings.mlp={mlp}", family=family)
+    model, batch = prepared.encoder.model, batch_of(config, resources)
     embedded = []
-    for one in (model, workspace.encoder(config)[0].model):
+    for one in (model, resources.encoder(config)[0].model):
         one.base_model.embeddings.register_forward_hook(lambda _, __, output: embedded.append(output))
         logits(one, batch)
     assert torch.equal(*embedded)
@@ -134,9 +134,9 @@ def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, work
     assert len(kept) == 1  # the MLP runs once a forward pass
 
 
-def test_prefix_attention_is_attention_over_prefix_and_tokens(make, workspace):
-    prepared, config = prepare(make, workspace, "prefix-tuning", "settings.init_std=1.0")
-    batch = batch_of(config, workspace)
+def test_prefix_attention_is_attention_over_prefix_and_tokens(make, resources):
+    prepared, config = prepare(make, resources, "prefix-tuning", "settings.init_std=1.0")
+    batch = batch_of(config, resources)
     attention = prepared.encoder.layers[0].attention.self
     seen = {}
     attention.register_forward_pre_hook(lambda _, inputs: seen.update(x=inputs[0]))
@@ -157,7 +157,7 @@ def test_prefix_attention_is_attention_over_prefix_and_tokens(make, workspace):
         torch.testing.assert_close(seen["out"][..., rows].double(), weights @ v, rtol=1e-4, atol=1e-5)
 
 
-def test_prefix_tuning_refuses_attention_it_cannot_reach(make, workspace):
+def test_prefix_tuning_refuses_attention_it_cannot_reach(make, resources):
     from transformers import MPNetConfig, MPNetForSequenceClassification
 
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 30}
@@ -171,9 +171,9 @@ def test_prefix_tuning_refuses_attention_it_cannot_reach(make, workspace):
 
 
 @pytest.mark.parametrize(("family", "prefix"), [("bert", "bert"), ("roberta", "roberta")])
-def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(make, workspace, family, prefix):
-    prepared, _ = prepare(make, workspace, "bitfit", "settings.biases=layers", family=family)
-    names = set(prepared.method.trained(prepared.encoder.model)) - set(base.head_names(prepared.encoder))
+def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(make, resources, family, prefix):
+    prepared, _ = prepare(make, resources, "bitfit", "settings.biases=layers", family=family)
+    names = set(prepared.method.trained(prepared.encoder.model)) - set(base.task_head_names(prepared.encoder))
     linears = [
         "attention.self.query",
         "attention.self.key",
@@ -188,14 +188,14 @@ def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(mak
     assert names == expected
 
 
-def test_top_k_refuses_more_layers_than_there_are(make, workspace):
+def test_top_k_refuses_more_layers_than_there_are(make, resources):
     with pytest.raises(UsageError, match="the encoder has only 2 layers"):
-        prepare(make, workspace, "top-k", "settings.k=3")
+        prepare(make, resources, "top-k", "settings.k=3")
 
 
-def test_a_copy_of_a_prepared_model_has_prefixes_of_its_own(make, workspace):
-    prepared, config = prepare(make, workspace, "prefix-tuning", "settings.init_std=1.0")
-    batch = batch_of(config, workspace)
+def test_a_copy_of_a_prepared_model_has_prefixes_of_its_own(make, resources):
+    prepared, config = prepare(make, resources, "prefix-tuning", "settings.init_std=1.0")
+    batch = batch_of(config, resources)
     before, other = logits(prepared.encoder.model, batch), copy.deepcopy(prepared.encoder.model)
     with torch.no_grad():
         other.base_model.hifi_prefixes.values.zero_()

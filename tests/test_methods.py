@@ -40,21 +40,21 @@ def shape_of(plain):
     return replace(shape, E=everything - LAYERS * shape.layer)
 
 
-def directory_of(config, workspace):
-    return RunDirectory.of(config, workspace.results_dir)
+def directory_of(config, resources):
+    return RunDirectory.of(config, resources.results_dir)
 
 
 @every_method_and_family
-def test_counts_are_the_closed_formulas(make, workspace, method, family):
+def test_counts_are_the_closed_formulas(make, resources, method, family):
     config = make(method, "epochs=1", family=family)
-    plain, _ = workspace.encoder(config)
-    counts = runs.run(config, workspace)["params"]
-    head = sum(parameter.numel() for _, parameter in plain.head_parameters())
+    plain, _ = resources.encoder(config)
+    counts = runs.run(config, resources)["params"]
+    head = sum(parameter.numel() for _, parameter in plain.task_head_parameters())
     if method == "bitfit" and family == "bert":
         head -= HIDDEN * HIDDEN  # a pretrained pooler keeps its weights
     shape = shape_of(plain)
     if method == "diff-pruning":  # a pretrained pooler is searched with the backbone: how many entries it gets the data decide
-        pooler = sum(parameter.numel() for name, parameter in plain.head_parameters() if "pooler" in name)
+        pooler = sum(parameter.numel() for name, parameter in plain.task_head_parameters() if "pooler" in name)
         shape, head = replace(shape, E=shape.E + pooler), head - pooler
         assert trained(method, shape) - pooler <= counts["trainable_backbone"] <= trained(method, shape)
     else:
@@ -65,12 +65,12 @@ def test_counts_are_the_closed_formulas(make, workspace, method, family):
 
 
 @every_method_and_family
-def test_what_is_frozen_stays_bit_identical_with_weight_decay_on(make, workspace, method, family):
+def test_what_is_frozen_stays_bit_identical_with_weight_decay_on(make, resources, method, family):
     config = make(method, "weight_decay=0.5", "learning_rate=0.01", family=family)
-    before = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
-    heads = runs.chosen_heads(config, workspace)
-    results = runs.run(config, workspace)
-    with reload(directory_of(config, workspace).path, workspace) as (prepared, _):
+    before = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
+    heads = runs.chosen_heads(config, resources)
+    results = runs.run(config, resources)
+    with reload(directory_of(config, resources).path, resources) as (prepared, _):
         added = set(prepared.encoder.model.state_dict()) - set(before) if prepared.method.adds_modules else set()
         prepared.method.merge(prepared.encoder)
     after = prepared.encoder.model.state_dict()
@@ -82,7 +82,7 @@ def test_what_is_frozen_stays_bit_identical_with_weight_decay_on(make, workspace
     else:
         assert moved <= results["params"]["trainable"]
     trained_names = set(prepared.method.trained(prepared.encoder.model)) & before.keys()
-    assert trained_names >= set(base.head_names(prepared.encoder)) - {"bert.pooler.dense.weight"}
+    assert trained_names >= set(base.task_head_names(prepared.encoder)) - {"bert.pooler.dense.weight"}
     still = {name for name in trained_names if torch.equal(before[name], after[name])}
     sparse = method in ("child-tuning-d", "diff-pruning")  # which need not choose an entry of every tensor
     assert not still if not sparse else not any(name.startswith("classifier") for name in still)
@@ -97,19 +97,19 @@ def test_what_is_frozen_stays_bit_identical_with_weight_decay_on(make, workspace
 
 
 @every_method_and_family
-def test_reloading_gives_the_very_same_logits(make, workspace, method, family):
+def test_reloading_gives_the_very_same_logits(make, resources, method, family):
     config = make(method, family=family)
-    runs.run(config, workspace)
-    found = evaluate(directory_of(config, workspace).path, workspace)
+    runs.run(config, resources)
+    found = evaluate(directory_of(config, resources).path, resources)
     assert found.largest_difference == 0
     assert found.scores == found.stored and not found.differing
 
 
 @every_method
-def test_delta_holds_only_what_changed(make, workspace, method):
+def test_delta_holds_only_what_changed(make, resources, method):
     config = make(method, "epochs=1")
-    params = runs.run(config, workspace)["params"]
-    size = directory_of(config, workspace).delta.stat().st_size
+    params = runs.run(config, resources)["params"]
+    size = directory_of(config, resources).delta.stat().st_size
     assert size <= 1.02 * params["stored_bytes"] + 20_000
     assert params["stored_bytes"] <= 4 * params["stored"] + params["total"] / 8 + 100  # a bit an entry where they are sparse
 
@@ -118,7 +118,7 @@ def test_delta_holds_only_what_changed(make, workspace, method):
     ("method", "rate"),
     [("diff-pruning", "learning_rate"), ("eh-ft-bitfit", "stage1.learning_rate"), ("child-tuning-d", "learning_rate")],
 )
-def test_a_diverged_run_has_the_counts_of_its_last_phase(make, workspace, method, rate):
+def test_a_diverged_run_has_the_counts_of_its_last_phase(make, resources, method, rate):
     config = make(
         method,
         f"{rate}=1e30",
@@ -127,8 +127,8 @@ def test_a_diverged_run_has_the_counts_of_its_last_phase(make, workspace, method
         "log_every=1",
         "settings.share=0.5" if "eh" in method else "epochs=2",
     )
-    plain, _ = workspace.encoder(config)
-    results = runs.run(config, workspace)
+    plain, _ = resources.encoder(config)
+    results = runs.run(config, resources)
     sizes = {name: parameter.numel() for name, parameter in plain.model.named_parameters()}
     classifier = sum(size for name, size in sizes.items() if name.startswith("classifier"))
     layers = sum(sizes[name] for name in plain.layer_parameters)
@@ -145,9 +145,9 @@ class Stop(Exception):
     """Stands for whatever ends a process."""
 
 
-def resumed_equals_whole(config, workspace, cut, monkeypatch):
+def resumed_equals_whole(config, resources, cut, monkeypatch):
     """Run a configuration whole, and elsewhere with a stop after the first epoch; what both leave must be the same."""
-    whole = runs.run(config, workspace)
+    whole = runs.run(config, resources)
     measure, calls = runs.measure, []
 
     def stop(*words):
@@ -163,7 +163,7 @@ def resumed_equals_whole(config, workspace, cut, monkeypatch):
     assert directory.checkpoint.is_file()
     assert not directory.results.is_file()
     resumed = runs.run(config, cut)
-    one = RunDirectory.of(config, workspace.results_dir)
+    one = RunDirectory.of(config, resources.results_dir)
     for path in ("delta.safetensors", "metrics.jsonl", "predictions.jsonl"):
         assert file_digest(one.path / path) == file_digest(directory.path / path), path
     changing = {"time_s", "wall_s", "peak_memory_bytes"}
@@ -172,9 +172,9 @@ def resumed_equals_whole(config, workspace, cut, monkeypatch):
 
 
 @every_method
-def test_resuming_equals_not_having_stopped(make, workspace, method, tmp_path, data, monkeypatch):
+def test_resuming_equals_not_having_stopped(make, resources, method, tmp_path, data, monkeypatch):
     config = make(method, "epochs=3", "learning_rate=0.003")
-    resumed_equals_whole(config, workspace, type(workspace)(tmp_path / "cut", data), monkeypatch)
+    resumed_equals_whole(config, resources, type(resources)(tmp_path / "cut", data), monkeypatch)
 
 
 LEARNING = {  # what a random encoder of two layers needs to learn the tiny task
@@ -188,19 +188,19 @@ LEARNING = {  # what a random encoder of two layers needs to learn the tiny task
 
 
 @every_method
-def test_loss_falls(make, workspace, method):
+def test_loss_falls(make, resources, method):
     quick = ["epochs=25", "learning_rate=0.003", "log_every=1", "warmup=0", "dropout=0.0"]
     config = make(method, *quick, *LEARNING.get(method, []))
-    results = runs.run(config, workspace)
-    lines = directory_of(config, workspace).metrics.read_text().splitlines()
+    results = runs.run(config, resources)
+    lines = directory_of(config, resources).metrics.read_text().splitlines()
     losses = [line["loss"] for line in map(json.loads, lines) if "loss" in line]
     assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
     assert results["scores"]["best"] > 0.7
 
 
-def test_two_seeds_differ_and_one_repeats(make, workspace, tmp_path, data):
-    results = [runs.run(make("hifi-layerwise", seed=seed), workspace) for seed in (1, 2)]
-    again = runs.run(make("hifi-layerwise"), type(workspace)(tmp_path / "again", data))
+def test_two_seeds_differ_and_one_repeats(make, resources, tmp_path, data):
+    results = [runs.run(make("hifi-layerwise", seed=seed), resources) for seed in (1, 2)]
+    again = runs.run(make("hifi-layerwise"), type(resources)(tmp_path / "again", data))
     assert results[0]["delta_sha256"] == again["delta_sha256"]
     assert results[0]["delta_sha256"] != results[1]["delta_sha256"]
 
@@ -227,7 +227,7 @@ def test_bert_large_counts_are_the_closed_formulas(method):
     built.prepare(encoder)
     if config.stage1:
         built.phases()[-1].begin(encoder)
-    head = set(base.head_names(encoder))
+    head = set(base.task_head_names(encoder))
     counted = sum(value.numel() for name, value in built.trained(encoder.model).items() if name not in head)
     expected = trained(method, BERT_LARGE)
     if method == "child-tuning-d":
@@ -246,13 +246,13 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
     heads = [[0, 5, 15] if layer in layers else [] for layer in range(24)]
     chosen = base.implementation("hifi")
     chosen(chosen.Settings(biases=False), Context(heads=heads)).prepare(encoder)
-    head = {name for name, _ in encoder.head_parameters()}
+    head = {name for name, _ in encoder.task_head_parameters()}
     counted = sum(p.numel() for name, p in encoder.model.named_parameters() if p.requires_grad and name not in head)
     assert counted == weights
     assert round(100 * counted / total, 1) == share
 
 
-def test_rows_follow_the_trajectory_of_masked_full_gradients(make, workspace):
+def test_rows_follow_the_trajectory_of_masked_full_gradients(make, resources):
     """In float64, with weight decay: the sub-parameters move exactly as the rows under a masked full gradient do."""
     torch.manual_seed(0)
     linear = torch.nn.Linear(6, 8).double()
@@ -283,14 +283,14 @@ def test_rows_follow_the_trajectory_of_masked_full_gradients(make, workspace):
     assert torch.equal(plain.weight[frozen], start.weight[frozen])
 
 
-def test_without_biases_they_stay(make, workspace):
+def test_without_biases_they_stay(make, resources):
     config = make("hifi-layerwise", "settings.biases=false")
-    prepared = runs.prepare(config, workspace, runs.chosen_heads(config, workspace))
+    prepared = runs.prepare(config, resources, runs.chosen_heads(config, resources))
     assert runs.count_parameters(prepared)["trainable_backbone"] == LAYERS * HIDDEN // HEADS * 2 * 3 * HIDDEN
 
 
-def test_tuned_rows_train_in_bf16_too(make, workspace):
-    results = runs.run(make("hifi-layerwise", "precision=bf16"), workspace)
+def test_tuned_rows_train_in_bf16_too(make, resources):
+    results = runs.run(make("hifi-layerwise", "precision=bf16"), resources)
     assert results["status"] == "done"
-    found = evaluate(RunDirectory.of(make("hifi-layerwise", "precision=bf16"), workspace.results_dir).path, workspace)
+    found = evaluate(RunDirectory.of(make("hifi-layerwise", "precision=bf16"), resources.results_dir).path, resources)
     assert found.largest_difference == 0

@@ -13,13 +13,13 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 
 
-def test_mixout_without_mixing_is_full_ft_without_dropout(make, workspace):
+def test_mixout_without_mixing_is_full_ft_without_dropout(make, resources):
     plain, mixed = (
         make("full-ft", "learning_rate=1e-3", "dropout=0"),
         make("mixout", "learning_rate=1e-3", "settings.p=0", "settings.place=all"),
     )
-    assert runs.run(mixed, workspace)["scores"] == runs.run(plain, workspace)["scores"]
-    one, other = (RunDirectory.of(config, workspace.results_dir).delta for config in (plain, mixed))
+    assert runs.run(mixed, resources)["scores"] == runs.run(plain, resources)["scores"]
+    one, other = (RunDirectory.of(config, resources.results_dir).delta for config in (plain, mixed))
     torch.testing.assert_close(
         load_file(one), load_file(other), rtol=0, atol=1e-4
     )  # other products: Adam makes rounding larger
@@ -32,9 +32,9 @@ def test_mixout_has_the_weight_as_expectation_and_its_gradient(released):
     mix = mixout.MixLinear(linear, 0.7, released_backward=released)
     with torch.no_grad():
         mix.weight += torch.randn_like(mix.weight)  # away from the pretrained weight
-    identity, draws = torch.eye(6), []
+    weights_id, draws = torch.eye(6), []
     for _ in range(4000):
-        draws.append((mix(identity) - mix.bias).T.detach())
+        draws.append((mix(weights_id) - mix.bias).T.detach())
     drawn = torch.stack(draws)
     torch.testing.assert_close(drawn.mean(0), mix.weight.detach(), rtol=0, atol=0.15)
     values = drawn[:, :, 0].unique(dim=0)
@@ -48,7 +48,7 @@ def test_mixout_has_the_weight_as_expectation_and_its_gradient(released):
     mask = torch.empty(6).bernoulli_(0.3)
     torch.testing.assert_close(mix.weight.grad, mask.expand(5, 6) * (1.0 if released else 1 / 0.3))
     mix.eval()
-    assert torch.equal(mix(identity), torch.nn.functional.linear(identity, mix.weight, mix.bias))
+    assert torch.equal(mix(weights_id), torch.nn.functional.linear(weights_id, mix.weight, mix.bias))
 
 
 def dropout_rates(model):
@@ -69,10 +69,10 @@ BERT_DROPOUTS = {
 
 
 @pytest.mark.parametrize("place", ["after-dropout", "all"])
-def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, workspace, place):
-    prepared, config = prepare(make, workspace, "mixout", f"settings.place={place}")
+def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, resources, place):
+    prepared, config = prepare(make, resources, "mixout", f"settings.place={place}")
     model = prepared.encoder.model
-    plain = dict(workspace.encoder(config)[0].model.named_modules())
+    plain = dict(resources.encoder(config)[0].model.named_modules())
     mixed = {name for name, module in model.named_modules() if isinstance(module, mixout.MixLinear)}
     parts = ["attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense"]
     if place == "all":
@@ -89,10 +89,10 @@ def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, 
 
 
 @pytest.mark.parametrize("head", ["pooler", "mlp"])
-def test_mixout_everywhere_leaves_no_noise_but_its_own(make, workspace, head):
+def test_mixout_everywhere_leaves_no_noise_but_its_own(make, resources, head):
     """With p = 0, training's forward pass is evaluation's: nothing drops out, not even in attention or in the head."""
-    prepared, config = prepare(make, workspace, "mixout", "settings.place=all", "settings.p=0", f"head.kind={head}")
-    model, batch = prepared.encoder.model, batch_of(config, workspace)
+    prepared, config = prepare(make, resources, "mixout", "settings.place=all", "settings.p=0", f"task_head.kind={head}")
+    model, batch = prepared.encoder.model, batch_of(config, resources)
     evaluated = logits(model, batch)
     model.train()
     with torch.no_grad():

@@ -43,22 +43,22 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     assert len(stages) == (2 if config.stage1 or method == "diff-pruning" else 1)
 
 
-def test_counts_are_those_of_the_run(make, workspace):
+def test_counts_are_those_of_the_run(make, resources):
     for method, family in [
         ("hifi-midtop", "bert"), ("lora", "roberta"), ("eh-ft-bitfit", "bert"), ("bitfit", "bert"), ("bitfit", "roberta")
     ]:  # fmt: skip
         config = make(method, "epochs=1", family=family)
-        results = runs.run(config, workspace)
-        found = plan(config, workspace.results_dir, workspace.data_dir)
+        results = runs.run(config, resources)
+        found = plan(config, resources.results_dir, resources.data_dir)
         counts = results["params"]
         assert found.size.trained[-1] == (counts["trainable"], counts["trainable_backbone"])
         assert found.size.total == counts["total"]
         assert found.state == "finished (done): would be skipped"
 
 
-def test_steps_and_memory_follow_the_configuration(make, workspace):
+def test_steps_and_memory_follow_the_configuration(make, resources):
     def planned(*overrides):
-        return plan(make("full-ft", *overrides), workspace.results_dir, workspace.data_dir)
+        return plan(make("full-ft", *overrides), resources.results_dir, resources.data_dir)
 
     assert (planned("epochs=2", "batch_size=32").examples, planned("epochs=2", "batch_size=32").steps) == (2490, 156)
     assert planned("limit=100", "batch_size=8", "epochs=1").steps == 13
@@ -68,10 +68,10 @@ def test_steps_and_memory_follow_the_configuration(make, workspace):
     base, whole = planned("batch_size=8"), planned().size.total
     assert base.memory[0] == 4 * whole and base.memory[1] == 12 * whole
     assert planned("batch_size=16").memory[2] == 2 * base.memory[2]
-    assert planned("batch_size=16", "accumulation=2").memory[2] == base.memory[2]
+    assert planned("batch_size=16", "gradient_accumulation_steps=2").memory[2] == base.memory[2]
     assert planned("batch_size=8", "max_length=256").memory[2] > 2 * base.memory[2]  # attention is quadratic
     assert planned("batch_size=8", "precision=bf16").memory[2] == base.memory[2] // 2
-    assert plan(make("bitfit"), workspace.results_dir, None).memory[1] < base.memory[1] / 10
+    assert plan(make("bitfit"), resources.results_dir, None).memory[1] < base.memory[1] / 10
 
 
 def test_what_is_missing_is_told_and_nothing_is_asked_or_written(hifi, monkeypatch, tmp_path, data, encoders):

@@ -14,12 +14,12 @@ from hifi_cli.runs.predict import predict, probabilities
 
 
 @pytest.fixture
-def trained(make, workspace):
+def trained(make, resources):
     """A finished run of RTE: its directory, and the pairs of texts and logits it stored."""
     config = make("full-ft", "epochs=8", "batch_size=4", "learning_rate=0.003")
-    runs.run(config, workspace)
-    directory = RunDirectory.of(config, workspace.results_dir)
-    pairs = [row.sequences[0] for row in workspace.rows("rte").rows("validation")]
+    runs.run(config, resources)
+    directory = RunDirectory.of(config, resources.results_dir)
+    pairs = [row.sequences[0] for row in resources.rows("rte").rows("validation")]
     return directory.path, pairs, directory.read_predictions()
 
 
@@ -80,25 +80,25 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert hifi("predict", run, tmp_path / "new.tsv", "--format", "xml").code == 2
 
 
-def test_numbers_choices_answers_and_one_logit(workspace, make, tmp_path, every_kind):  # noqa: F811
+def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, every_kind):  # noqa: F811
     assert probabilities(np.array([0.0])).tolist() == [0.5, 0.5]
     np.testing.assert_allclose(probabilities(np.array([2.0])), softmax(np.array([0.0, 2.0])))
     config = make("full-ft", "epochs=1", task="stsb")
-    runs.run(config, workspace)
+    runs.run(config, resources)
     file = tmp_path / "new.jsonl"
     file.write_text('{"sentence1": "the dog", "sentence2": "a cat"}\n')
-    (said,) = predict(RunDirectory.of(config, workspace.results_dir).path, file, workspace)
+    (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources)
     assert isinstance(said["prediction"], float) and "probabilities" not in said
-    workspace.data_dir = every_kind
+    resources.data_dir = every_kind
     for task, content in [
         ("copa", {"premise": "The dog sees.", "choice1": "The cat likes.", "choice2": "A bird hears.", "question": "cause"}),
         ("multirc", {"paragraph": "the dog sees a cat", "question": "the man", "answer": "not now"}),
         ("squad", {"question": "the dog", "context": "a cat sees the bird here"}),
     ]:
         config = make("full-ft", "epochs=1", "max_length=32", task=task)
-        runs.run(config, workspace)
+        runs.run(config, resources)
         file.write_text(json.dumps(content) + "\n")
-        (said,) = predict(RunDirectory.of(config, workspace.results_dir).path, file, workspace)
+        (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources)
         if task == "squad":
             assert said["prediction"] in content["context"]
         else:

@@ -13,7 +13,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import metric_logger as watching
 from hifi_cli.runs import run as runs
 from hifi_cli.runs import trackers
-from hifi_cli.runs.metric_logger import Pace, Watch, clock
+from hifi_cli.runs.metric_logger import MetricLogger, Throughput, clock
 
 
 class Terminal(io.StringIO):
@@ -33,7 +33,7 @@ def now(monkeypatch):
 
 
 def test_pace_counts_training_alone_and_what_this_process_did(now):
-    pace = Pace(steps=40, tokens_per_step=50.0)
+    pace = Throughput(steps=40, tokens_per_step=50.0)
     assert pace.tokens_per_second is None and pace.seconds_left is None
     pace.resume(20)
     now.time += 5
@@ -50,12 +50,12 @@ def test_pace_counts_training_alone_and_what_this_process_did(now):
 
 
 @pytest.fixture
-def watch(make, workspace):
+def watch(make, resources):
     """A watch over 2 epochs of 3 steps."""
     config = make("full-ft", "epochs=2", "batch_size=8")
-    directory = RunDirectory.of(config, workspace.results_dir)
+    directory = RunDirectory.of(config, resources.results_dir)
     directory.path.mkdir(parents=True)
-    return lambda *report_to: Watch("rte/full-ft/seed1", config, "accuracy", [10] * 24, directory, report_to)
+    return lambda *report_to: MetricLogger("rte/full-ft/seed1", config, "accuracy", [10] * 24, directory, report_to)
 
 
 LINES = [
@@ -160,13 +160,13 @@ def test_trackers_are_checked_before_anything_runs(hifi):
 
 
 @pytest.mark.filterwarnings("default")  # what TensorBoard's own imports say
-def test_tensorboard_gets_what_metrics_jsonl_has(make, workspace):
+def test_tensorboard_gets_what_metrics_jsonl_has(make, resources):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = make("bitfit", "epochs=2", "log_every=3")
-    runs.run(config, workspace, report_to=trackers.checked(["tensorboard"]))
-    directory = RunDirectory.of(config, workspace.results_dir)
+    runs.run(config, resources, report_to=trackers.checked(["tensorboard"]))
+    directory = RunDirectory.of(config, resources.results_dir)
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     events = EventAccumulator(str(directory.path / "tensorboard")).Reload()
     losses = [(line["step"], line["loss"]) for line in lines if "step" in line]

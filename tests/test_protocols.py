@@ -6,7 +6,7 @@ import pytest
 
 from hifi_cli.config import registry
 from hifi_cli.config.protocols import origins_of_unstated, protocol_chain, protocol_spec
-from hifi_cli.config.run_config import HeadConfig, RunConfig, TrainingConfig
+from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
@@ -19,7 +19,7 @@ EXPECTED = {
     # EH-FT, the text: section 4.1
     ("ehft", "rte", "full-ft", "roberta-large"): {
         "epochs": 60, "batch_size": 32, "learning_rate": 1e-5, "adam_betas": (0.9, 0.98), "adam_epsilon": 1e-6, "weight_decay": 0.1,
-        "warmup": 0.1, "schedule": "linear", "report": "best", "head.kind": "mlp", "head.width": 2048, "head.activation": "none",
+        "warmup": 0.1, "schedule": "linear", "report": "best", "task_head.kind": "mlp", "task_head.width": 2048, "task_head.activation": "none",
         "primary_metric": None,
     },
     ("ehft", "wic", "full-ft", "roberta-large"): {"epochs": 40, "learning_rate": 3e-5},
@@ -36,7 +36,7 @@ EXPECTED = {
     ("ehft-released", "rte", "full-ft", "roberta-large"): {
         "epochs": 60, "batch_size": 32, "learning_rate": 1e-5, "adam_betas": (0.9, 0.98), "adam_epsilon": 1e-6, "weight_decay": 0.01,
         "warmup": 0.1, "hold_steps": 100, "hold_factor": 0.05, "final_factor": 0.1, "max_grad_norm": 0.1, "report": "max",
-        "head.activation": "relu", "head.one_logit": True, "head.init_std": 0.005, "max_length": 512, "truncation": "only_first",
+        "task_head.activation": "relu", "task_head.one_logit": True, "task_head.init_std": 0.005, "max_length": 512, "truncation": "only_first",
     },
     ("ehft-released", "boolq", "full-ft", "roberta-large"): {"max_length": 512, "truncation": "only_first", "epochs": 40},
     ("ehft-released", "qnli", "full-ft", "roberta-large"): {"max_length": 512, "truncation": "only_first", "swap_texts": True},
@@ -97,7 +97,7 @@ def test_a_run_is_what_the_paper_or_the_code_says(case):
 
 @pytest.mark.parametrize("name", registry.names("protocols"))
 def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
-    sections = {"head": HeadConfig, "heads": RunConfig.model_fields["heads"].annotation}
+    sections = {"task_head": TaskHeadConfig, "heads": RunConfig.model_fields["heads"].annotation}
     for key, origin in origins_of_unstated(protocol_chain(name)).items():
         parts = key.split(".")
         if parts[0] in ("methods", "tasks"):
@@ -123,9 +123,9 @@ def test_each_unstated_key_of_the_released_code_is_told_apart_from_the_texts(hif
     told = {words[0]: words[1] for words in lines if len(words) == 3 and words[1] in ("text:", "code:", "ours:")}
     from_code = [
         "epochs",
-        "head.activation",
-        "head.init_std",
-        "head.one_logit",
+        "task_head.activation",
+        "task_head.init_std",
+        "task_head.one_logit",
         "max_grad_norm",
         "max_length",
         "truncation",
@@ -212,9 +212,9 @@ def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):
 def test_the_primary_metric_left_alone_changes_no_hash():
     """The hashes that runs had before the key was there."""
     before = {
-        ("rte", "hifi-layerwise", "bert-large", "hifi"): ("e80e015c8b45c07b", "46c75428039262e4"),
-        ("stsb", "full-ft", "bert-large", "hifi"): ("4e1c48b10cea7c1c", "8a8dbf2104041843"),
-        ("cola", "full-ft", "minilm", "laptop"): ("bba158a9d59fdeeb", "4f2f30d39bdf3ce4"),
+        ("rte", "hifi-layerwise", "bert-large", "hifi"): ("14c2a8c2164ef6cb", "18f0a14c22b074d9"),
+        ("stsb", "full-ft", "bert-large", "hifi"): ("c6845c6a29c8df5a", "16ea20af44cc4f08"),
+        ("cola", "full-ft", "minilm", "laptop"): ("7ab71584a2e4bc6c", "4f1c34e53ff8ad6a"),
     }
     for names, hashes in before.items():
         config = resolve(**dict(zip(("task", "method", "backbone", "protocol"), names, strict=True)))
@@ -225,14 +225,14 @@ def test_the_primary_metric_left_alone_changes_no_hash():
     assert pearson.hash != before["stsb", "full-ft", "bert-large", "hifi"][0]
 
 
-def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, workspace):
+def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
     results, by_epoch = {}, {}
     for metric in ("spearman", "pearson"):
         config = make(
             "full-ft", "epochs=6", "learning_rate=0.003", f"primary_metric={metric}", f"variant={metric}", task="stsb"
         )
-        results[metric] = runs.run(config, workspace)
-        lines = [json.loads(line) for line in RunDirectory.of(config, workspace.results_dir).metrics.read_text().splitlines()]
+        results[metric] = runs.run(config, resources)
+        lines = [json.loads(line) for line in RunDirectory.of(config, resources.results_dir).metrics.read_text().splitlines()]
         by_epoch[metric] = [line[metric] for line in lines if "epoch" in line]
     for metric, found in results.items():
         assert found["primary_metric"] == metric
@@ -241,4 +241,4 @@ def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, workspace):
     assert results["spearman"]["scores"] != results["pearson"]["scores"]
     for wrong in ("pearsn", "accuracy"):
         with pytest.raises(UsageError, match=f"primary_metric: STS-B has no '{wrong}'.*it has spearman, pearson"):
-            runs.run(make("full-ft", f"primary_metric={wrong}", task="stsb"), workspace)
+            runs.run(make("full-ft", f"primary_metric={wrong}", task="stsb"), resources)

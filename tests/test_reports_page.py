@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 from synthetic import write_run
 
-from hifi_cli.files import sealed
+from hifi_cli.files import with_checksum
 from hifi_cli.reports import charts
 
 
@@ -59,7 +59,7 @@ def page(tmp_path, monkeypatch, hifi):
     Path("results/heads/bert-large/rte").mkdir(parents=True)
     heads = {"backbone": "bert-large", "task": "rte", "rank": "pagerank", "strategy": "midtop", "k": 2,
              "heads": [[], [0, 3]], "values": [[1.0, 2.0, 3.0, 4.0], [4.0, 1.0, 2.0, 3.0]]}  # fmt: skip
-    Path("results/heads/bert-large/rte/x.json").write_text(json.dumps(sealed({"schema": 1, **heads})))
+    Path("results/heads/bert-large/rte/x.json").write_text(json.dumps(with_checksum({"schema": 1, **heads})))
     answer = hifi("report")
     assert answer.code == 0, answer.err
     assert answer.out == "results/report.html\n"

@@ -9,6 +9,7 @@ from hifi_cli.config import registry
 from hifi_cli.reports import published, table_types
 from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.table import deviation, number
+from hifi_cli.reports.table_request import TableRequest
 
 WITH_SCORES = ["hifi-2", "hifi-2-fewshot", "hifi-3", "hifi-6", "ehft-1", "ehft-2", "ehft-3", "ehft-4"]
 # bold (1) and underlined (2) as far as our copy of the paper shows them
@@ -51,7 +52,7 @@ FOUND = {
 
 def built(name, results_dir, **wishes):
     spec = table_types.load(name)
-    return spec, table_types.build(spec, table_types.Request(Results(results_dir), **wishes))
+    return spec, table_types.build(spec, TableRequest(Results(results_dir), **wishes))
 
 
 @pytest.mark.parametrize("name", WITH_SCORES)

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from synthetic import write_run
 
-from hifi_cli.files import sealed
+from hifi_cli.files import with_checksum
 from hifi_cli.reports import table_types
 from hifi_cli.reports.formats import text
 from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.table import rounded
+from hifi_cli.reports.table_request import TableRequest
 
 GOLDEN = Path(__file__).parent / "golden"
 USERS = """
@@ -92,7 +93,7 @@ def test_halves_go_up_and_nothing_is_minus_zero(value, decimals, said):
 
 def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
     spec = table_types.load(users_table)
-    table = table_types.build(spec, table_types.Request(Results(Path("results")), published=True))
+    table = table_types.build(spec, TableRequest(Results(Path("results")), published=True))
     wide = text.render([table])
     for width in (40, 60, 80, 100):
         narrow = text.render([table], width=width)
@@ -105,7 +106,7 @@ def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
 
 @pytest.mark.parametrize("name", ["ehft-1", "hifi-2", "hifi-6"])
 def test_every_column_of_a_papers_table_is_there_in_every_width(name):
-    table = table_types.build(table_types.load(name), table_types.Request(Results(Path("results")), published=True))
+    table = table_types.build(table_types.load(name), TableRequest(Results(Path("results")), published=True))
     for width in (70, 80, 100, 140, 300):
         drawn = [line for line in text.render([table], width=width).splitlines() if line[:1] in "┏┃┡│└"]
         assert max(map(len, drawn)) <= width
@@ -319,7 +320,7 @@ def test_the_shots_of_a_run_stored_before_results_told_them_are_those_of_its_dir
     folder = write_run("results", "bitfit", "rte", 1, 0.5, shots=16)
     content = json.loads((folder / "results.json").read_text())
     del content["shots"], content["checksum"]
-    (folder / "results.json").write_text(json.dumps(sealed(content)))
+    (folder / "results.json").write_text(json.dumps(with_checksum(content)))
     assert "16-shot" in json.loads(hifi("table", "--format", "json").out)["title"]
 
 

@@ -15,7 +15,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import frozen_layer_cache
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 
 __all__ = ["every_kind"]
 SHAPE = {"num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 50, "max_position_embeddings": 20, "pad_token_id": 0}
@@ -25,8 +25,11 @@ SHAPE = {"num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 50, "ma
 def test_a_forward_pass_can_be_cut_between_two_layers(family):
     torch.manual_seed(0)
     widths = {"dim": 16, "hidden_dim": 32} if family == "distilbert" else {"hidden_size": 16, "intermediate_size": 32}
-    further = {"electra": {"embedding_size": 8}, "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}}
-    model = AutoModel.from_config(AutoConfig.for_model(family, **SHAPE, **widths, **further.get(family, {}))).eval()
+    extra_validation = {
+        "electra": {"embedding_size": 8},
+        "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    }
+    model = AutoModel.from_config(AutoConfig.for_model(family, **SHAPE, **widths, **extra_validation.get(family, {}))).eval()
     encoder = Encoder(model)
     batch = {"input_ids": torch.randint(3, 50, (2, 7)), "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3])}
     with torch.no_grad():
@@ -42,10 +45,10 @@ def test_a_forward_pass_can_be_cut_between_two_layers(family):
         assert torch.equal(model(**batch).last_hidden_state, whole)
 
 
-def losses(config, workspace):
+def losses(config, resources):
     """The losses a run logs, and its result."""
-    results = runs.run(config, workspace)
-    lines = (RunDirectory.of(config, workspace.results_dir).path / "metrics.jsonl").read_text().splitlines()
+    results = runs.run(config, resources)
+    lines = (RunDirectory.of(config, resources.results_dir).path / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines if "loss" in line], results
 
 
@@ -54,34 +57,34 @@ METHODS = {"linear-probing": 2, "top-k": 1, "hifi-midtop": 1, "lp-ft": 0, "hifi-
 
 @pytest.mark.parametrize("family", TINY_FAMILIES)
 @pytest.mark.parametrize("method", METHODS)
-def test_without_dropout_nothing_else_changes(make, workspace, monkeypatch, method, family):
+def test_without_dropout_nothing_else_changes(make, resources, monkeypatch, method, family):
     settings = ["dropout=0.0", "learning_rate=0.003", "log_every=1", "variant=plain"]
-    plain, _ = losses(make(method, *settings, family=family), workspace)
+    plain, _ = losses(make(method, *settings, family=family), resources)
     engines = []
     prepare = runs.prepare
     monkeypatch.setattr(runs, "prepare", lambda *words: engines.append(prepare(*words)) or engines[-1])
     config = make(method, *settings[:-1], "reuse_frozen=true", family=family)
-    reused, _ = losses(config, workspace)
+    reused, _ = losses(config, resources)
     assert reused == pytest.approx(plain, rel=1e-3)
-    engine = engines[0].engine
+    runner = engines[0].runner
     assert (
-        (engine.frozen.layer if engine.frozen else 0)
+        (runner.frozen.layer if runner.frozen else 0)
         == METHODS[method]
-        == frozen_layer_cache.lowest_trained_layer(engine.encoder)
+        == frozen_layer_cache.lowest_trained_layer(runner.encoder)
     )
-    assert evaluate(RunDirectory.of(config, workspace.results_dir).path, workspace).largest_difference == 0
+    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
 
 
 @pytest.mark.parametrize("task", ["copa", "squad"])
 def test_several_sequences_and_spans(make, every_kind, tmp_path, task):
-    workspace = Workspace(tmp_path / "results", every_kind)
+    resources = ResourceCache(tmp_path / "results", every_kind)
     settings = ["dropout=0.0", "learning_rate=0.003", "log_every=1", "max_length=24", "stride=4", "variant=plain"]
-    plain, _ = losses(make("top-k", *settings, task=task), workspace)
-    reused, _ = losses(make("top-k", *settings[:-1], "reuse_frozen=true", task=task), workspace)
+    plain, _ = losses(make("top-k", *settings, task=task), resources)
+    reused, _ = losses(make("top-k", *settings[:-1], "reuse_frozen=true", task=task), resources)
     assert reused == pytest.approx(plain, rel=1e-3)
 
 
-def test_the_frozen_layers_run_once(make, workspace, monkeypatch):
+def test_the_frozen_layers_run_once(make, resources, monkeypatch):
     config = make("top-k", "epochs=3", "reuse_frozen=true")
     prepare, passes = runs.prepare, []
 
@@ -91,21 +94,21 @@ def test_the_frozen_layers_run_once(make, workspace, monkeypatch):
         return prepared
 
     monkeypatch.setattr(runs, "prepare", counted)
-    results = runs.run(config, workspace)
+    results = runs.run(config, resources)
     assert not any(training for training, _ in passes)
     evaluations = config.epochs + 1  # after each epoch, and of the model that is kept
     assert sum(rows for _, rows in passes) == results["n_examples"]["train"] + evaluations * results["n_examples"]["reported"]
 
 
-def test_what_does_not_fit_is_one_clear_error(make, workspace, monkeypatch):
+def test_what_does_not_fit_is_one_clear_error(make, resources, monkeypatch):
     def full(*_):
         raise MemoryError
 
     monkeypatch.setattr(frozen_layer_cache.FrozenStates, "_keep", full)
     with pytest.raises(RunFailed, match="set reuse_frozen=false"):
-        runs.run(make("top-k", "reuse_frozen=true"), workspace)
+        runs.run(make("top-k", "reuse_frozen=true"), resources)
 
 
-def test_a_resumed_run_reuses_the_very_same_states(make, workspace, tmp_path, data, monkeypatch):
+def test_a_resumed_run_reuses_the_very_same_states(make, resources, tmp_path, data, monkeypatch):
     config = make("top-k", "epochs=3", "learning_rate=0.003", "reuse_frozen=true")
-    resumed_equals_whole(config, workspace, Workspace(tmp_path / "cut", data), monkeypatch)
+    resumed_equals_whole(config, resources, ResourceCache(tmp_path / "cut", data), monkeypatch)

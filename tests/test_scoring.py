@@ -68,12 +68,12 @@ def test_padding_changes_nothing():
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_scores_do_not_depend_on_the_batch(make, workspace, family):
+def test_scores_do_not_depend_on_the_batch(make, resources, family):
     """One sample at a time, with no padding at all, and captured where the paper's O_h is, gives the same."""
     config = make(family=family)
-    pretrained = workspace.pretrained(config)
+    pretrained = resources.pretrained(config)
     encoder, pad = Encoder(pretrained.model), padding(pretrained.tokenizer)
-    examples = workspace.examples(config, "train", 32)[:10]
+    examples = resources.examples(config, "train", 32)[:10]
     richness, correlation = score_examples(encoder, examples, pad, 0.9, batch_size=10)
     for number, example in enumerate(examples):
         alone = score_examples(encoder, [example], pad, 0.9)
@@ -81,12 +81,12 @@ def test_scores_do_not_depend_on_the_batch(make, workspace, family):
         torch.testing.assert_close(correlation[number], alone[1][0], rtol=1e-4, atol=1e-7)
 
 
-def test_captured_outputs_are_attention_times_values(make, workspace):
+def test_captured_outputs_are_attention_times_values(make, resources):
     """What the hook sees is softmax(QK/sqrt(D'))V of each head, computed here by hand from the weights."""
     config = make()
-    pretrained = workspace.pretrained(config)
+    pretrained = resources.pretrained(config)
     encoder = Encoder(pretrained.model.eval())
-    batch = collate(workspace.examples(config, "train", 32)[:1], padding(pretrained.tokenizer))
+    batch = collate(resources.examples(config, "train", 32)[:1], padding(pretrained.tokenizer))
     seen = []
     hook = encoder.output_projection(0).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     with torch.no_grad():

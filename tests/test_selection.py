@@ -13,15 +13,15 @@ from hifi_cli.files import read_json
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import head_selection
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 
 
-def heads_of(config, workspace):
-    return read_json(RunDirectory.of(config, workspace.results_dir).manifest, what="manifest")["heads"]
+def heads_of(config, resources):
+    return read_json(RunDirectory.of(config, resources.results_dir).manifest, what="manifest")["heads"]
 
 
-def heads_files(workspace):
-    return [json.loads(path.read_text()) for path in sorted((workspace.results_dir / "heads").rglob("*.json"))]
+def heads_files(resources):
+    return [json.loads(path.read_text()) for path in sorted((resources.results_dir / "heads").rglob("*.json"))]
 
 
 def drawn_by_hand(seed, k):
@@ -30,13 +30,13 @@ def drawn_by_hand(seed, k):
     return [sorted(np.argsort(-layer)[:k].tolist()) for layer in values]
 
 
-def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, workspace):
+def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, resources):
     configs = [make("hifi-random", "epochs=1", seed=seed) for seed in (1, 2, 3)]
-    results = [runs.run(config, workspace) for config in configs]
-    drawn = [heads_of(config, workspace) for config in configs]
+    results = [runs.run(config, resources) for config in configs]
+    drawn = [heads_of(config, resources) for config in configs]
     assert drawn == [drawn_by_hand(seed, 2) for seed in (1, 2, 3)]
     assert drawn[0] != drawn[1]
-    assert {file["seed"]: file["heads"] for file in heads_files(workspace)} == dict(zip((1, 2, 3), drawn, strict=True))
+    assert {file["seed"]: file["heads"] for file in heads_files(resources)} == dict(zip((1, 2, 3), drawn, strict=True))
     assert len({result["setting_hash"] for result in results}) == 1
     assert len({str(result["heads_sha256"]) for result in results}) == 1  # the runs may stand in one mean
 
@@ -48,17 +48,17 @@ def test_the_runs_of_a_table_may_have_drawn_different_random_heads(tiny, hifi):
     assert row["cells"]["RTE (Acc.)"]["std"] is not None, answer.out
 
 
-def test_one_seed_for_all_runs_draws_the_same_heads(make, workspace):
+def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
     configs = [make("hifi-random", "epochs=1", "heads.seed=5", seed=seed) for seed in (1, 2)]
-    results = [runs.run(config, workspace) for config in configs]
-    assert [heads_of(config, workspace) for config in configs] == [drawn_by_hand(5, 2)] * 2
+    results = [runs.run(config, resources) for config in configs]
+    assert [heads_of(config, resources) for config in configs] == [drawn_by_hand(5, 2)] * 2
     assert results[0]["heads_sha256"] == results[1]["heads_sha256"] is not None
 
 
-def test_other_rankings_have_one_heads_file_for_all_seeds(make, workspace):
+def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
     configs = [make("hifi-layerwise", "epochs=1", seed=seed) for seed in (1, 2)]
-    results = [runs.run(config, workspace) for config in configs]
-    (file,) = heads_files(workspace)
+    results = [runs.run(config, resources) for config in configs]
+    (file,) = heads_files(resources)
     assert "seed" not in file
     assert results[0]["heads_sha256"] == results[1]["heads_sha256"] is not None
     assert make("hifi-layerwise").hash == make("hifi-layerwise", "heads.seed=5").hash
@@ -66,7 +66,7 @@ def test_other_rankings_have_one_heads_file_for_all_seeds(make, workspace):
 
 
 @pytest.mark.parametrize(("words", "seed"), [(("--seed", "7"), 7), ((), 1)])
-def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(tiny, workspace, words, seed):
+def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(tiny, resources, words, seed):
     answer = tiny("select", "--rank", "random", "-k", "3", *words, "--out", "heads.json", "scoring.samples=12")
     assert answer.code == 0, answer.err
     content = json.loads(Path("heads.json").read_text())
@@ -105,33 +105,35 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     scores = {}
     for name, which in {"as it is": set(), "held": held, "kept": {min(kept)}}.items():
         directory = write_changed(data, tmp_path / name, which)
-        content, _ = head_selection.scores(config, Workspace(tmp_path / "results", directory))
+        content, _ = head_selection.scores(config, ResourceCache(tmp_path / "results", directory))
         scores[name] = content["richness"], content["correlation"]
     assert scores["held"] == scores["as it is"]
     assert scores["kept"] != scores["as it is"]
 
 
-def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(make, workspace, tmp_path, data):
+def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(make, resources, tmp_path, data):
     whole = make("hifi-layerwise")
-    paths = [head_selection.scores(config, workspace)[1] for config in (whole, make("hifi-layerwise", seed=2))]
+    paths = [head_selection.scores(config, resources)[1] for config in (whole, make("hifi-layerwise", seed=2))]
     assert paths[0] == paths[1]
     cuts = [
         make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed)
         for share, seed in ((0.1, 1), (0.2, 1), (0.1, 2))
     ]
-    paths += [head_selection.scores(config, workspace)[1] for config in cuts]
+    paths += [head_selection.scores(config, resources)[1] for config in cuts]
     assert len(set(paths)) == 4
-    again = Workspace(tmp_path / "again", data)
+    again = ResourceCache(tmp_path / "again", data)
     assert head_selection.scores(make("hifi-layerwise", "shots=4", "selection=holdout"), again)[1].name == paths[0].name
 
 
-def test_nothing_of_a_run_sees_its_held_out_rows(make, workspace):
+def test_nothing_of_a_run_sees_its_held_out_rows(make, resources):
     config = make("hifi-layerwise", "selection=holdout", "holdout=0.25", seed=3)
-    splits = runs.split_examples(config, workspace)
+    splits = runs.split_examples(config, resources)
     held = {str(index) for index in held_by_hand(48, 0.25, 3)}
-    assert {example.row.id for example in splits.choosing} == held
+    assert {example.row.id for example in splits.selection} == held
     assert not held & {example.row.id for example in splits.train}
-    assert not held & {example.row.id for batch in splits.surveyed for example in batch}  # Child-Tuning-D's Fisher batches
+    assert not held & {
+        example.row.id for batch in splits.calibration_batches for example in batch
+    }  # Child-Tuning-D's Fisher batches
     assert len(splits.train) + len(held) == 48
 
 
@@ -151,7 +153,7 @@ def test_score_and_select_leave_the_held_out_rows_out_too(tiny, data, tmp_path):
     assert answers[0][2] == 36
 
 
-def test_runs_whose_seed_decides_what_is_scored_may_stand_in_one_mean(make, workspace):
+def test_runs_whose_seed_decides_what_is_scored_may_stand_in_one_mean(make, resources):
     for changed in ("selection=holdout", "scoring.warm_steps=2"):
-        results = [runs.run(make("hifi-layerwise", "epochs=1", changed, seed=seed), workspace, force=True) for seed in (1, 2)]
+        results = [runs.run(make("hifi-layerwise", "epochs=1", changed, seed=seed), resources, force=True) for seed in (1, 2)]
         assert results[0]["heads_sha256"] is results[1]["heads_sha256"] is None

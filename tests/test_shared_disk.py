@@ -143,8 +143,8 @@ def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path
 
 def test_a_killed_export_leaves_nothing_in_the_way(run, hifi, data, tmp_path):
     code = (
-        "import os, sys; from hifi_cli.runs import card; from hifi_cli.cli.app import main;"
-        "card.write = lambda *_, **__: os.kill(os.getpid(), 9); main()"
+        "import os, sys; from hifi_cli.runs import model_card; from hifi_cli.cli.app import main;"
+        "model_card.write = lambda *_, **__: os.kill(os.getpid(), 9); main()"
     )
     command = ["export", str(run), "--to", "out", "--data-dir", str(data)]
     killed = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, env=environment(), capture_output=True)

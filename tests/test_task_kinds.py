@@ -12,7 +12,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, predict_test
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks.batches import collate
 
 ROWS = 24
@@ -102,13 +102,13 @@ CASES = {
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise"])
 @pytest.mark.parametrize("task", CASES)
 def test_a_run_learns_is_stored_and_is_made_again(make, every_kind, tmp_path, task, method):
-    workspace = Workspace(tmp_path / "results", every_kind)
+    resources = ResourceCache(tmp_path / "results", every_kind)
     config = make(method, *CASES[task], "learning_rate=0.003", task=task)
-    results = runs.run(config, workspace)
+    results = runs.run(config, resources)
     assert results["status"] == "done" and not results["collapsed"]
-    assert results["n_examples"] == dict.fromkeys(("train", "choosing", "reported"), ROWS * (2 if task == "multirc" else 1))
-    directory = RunDirectory.of(config, workspace.results_dir)
-    again = evaluate(directory.path, workspace)
+    assert results["n_examples"] == dict.fromkeys(("train", "selection", "reported"), ROWS * (2 if task == "multirc" else 1))
+    directory = RunDirectory.of(config, resources.results_dir)
+    again = evaluate(directory.path, resources)
     assert again.largest_difference == 0 and again.scores == results["metrics"]
     if method == "full-ft":
         assert results["scores"]["best"] > {"copa": 0.8, "swag": 0.6, "multirc": 0.8, "squad": 0.5, "mnli": 0.8}[task]
@@ -119,16 +119,16 @@ def test_a_run_learns_is_stored_and_is_made_again(make, every_kind, tmp_path, ta
 
 
 def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kind, tmp_path):
-    workspace = Workspace(tmp_path / "results", every_kind)
+    resources = ResourceCache(tmp_path / "results", every_kind)
     config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
-    results = runs.run(config, workspace)
+    results = runs.run(config, resources)
     matched, mismatched = results["metrics"]["accuracy"], results["metrics"]["accuracy_mismatched"]
     assert matched > 0.8 and mismatched < 0.2  # the mismatched labels are shifted: whoever knows one set fails the other
     assert results["scores"]["best"] == matched
-    assert results["further"]["mismatched"]["best"] == mismatched
-    lines = [json.loads(line) for line in (RunDirectory.of(config, workspace.results_dir).metrics).read_text().splitlines()]
+    assert results["extra_validation"]["mismatched"]["best"] == mismatched
+    lines = [json.loads(line) for line in (RunDirectory.of(config, resources.results_dir).metrics).read_text().splitlines()]
     by_epoch = [line["accuracy_mismatched"] for line in lines if "epoch" in line]
-    assert results["further"]["mismatched"] == {
+    assert results["extra_validation"]["mismatched"] == {
         "last": by_epoch[-1],
         "best": by_epoch[results["epochs"]["best"] - 1],
         "max": max(by_epoch),
@@ -136,11 +136,11 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kin
     (every_kind / "MNLI" / "dev_mismatched.tsv").rename(tmp_path / "away")
     try:
         with pytest.raises(UsageError, match="made on other validation data"):
-            evaluate(RunDirectory.of(config, workspace.results_dir).path, Workspace(workspace.results_dir, every_kind))
-        alone = runs.run(config, Workspace(tmp_path / "other", every_kind))
+            evaluate(RunDirectory.of(config, resources.results_dir).path, ResourceCache(resources.results_dir, every_kind))
+        alone = runs.run(config, ResourceCache(tmp_path / "other", every_kind))
     finally:
         Path(tmp_path / "away").rename(every_kind / "MNLI" / "dev_mismatched.tsv")
-    assert alone["metrics"] == {"accuracy": matched} and alone["further"] == {}
+    assert alone["metrics"] == {"accuracy": matched} and alone["extra_validation"] == {}
 
 
 def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi, encoders, every_kind):
@@ -148,7 +148,7 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi
     answer = hifi("train", *words, "--data-dir", every_kind, "shots=4", "epochs=12", "learning_rate=0.003")
     assert answer.code == 0, answer.err
     results = json.loads(next(Path("results/runs").rglob("results.json")).read_text())
-    assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(results["further"]) == {"mismatched"}
+    assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(results["extra_validation"]) == {"mismatched"}
     table = json.loads(
         hifi(
             "table",
@@ -176,7 +176,7 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi
 
 
 def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path):
-    workspace = Workspace(tmp_path / "results", every_kind)
+    resources = ResourceCache(tmp_path / "results", every_kind)
     config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
     files = {name: every_kind / "MNLI" / f"test_{name}.tsv" for name in ("matched", "mismatched")}
     files["diagnostic"] = every_kind / "diagnostic" / "diagnostic.tsv"
@@ -187,8 +187,8 @@ def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path)
             path.write_text(
                 "index\tsentence1\tsentence2\n" + "".join(f"{at}\t{word} man\t{word}\n" for at, word in enumerate(words[name]))
             )
-        runs.run(config, workspace)
-        written = predict_test(RunDirectory.of(config, workspace.results_dir).path, workspace)
+        runs.run(config, resources)
+        written = predict_test(RunDirectory.of(config, resources.results_dir).path, resources)
     finally:
         for path in files.values():
             path.unlink()
@@ -203,22 +203,22 @@ def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path)
 
 
 def test_span_logits_are_first_the_start_then_the_end(make, every_kind, tmp_path):
-    workspace = Workspace(tmp_path / "results", every_kind)
-    prepared = runs.prepare(make("full-ft", task="squad"), workspace, None)
-    examples = workspace.examples(prepared.engine.config, "train", 32)[:3]
+    resources = ResourceCache(tmp_path / "results", every_kind)
+    prepared = runs.prepare(make("full-ft", task="squad"), resources, None)
+    examples = resources.examples(prepared.runner.config, "train", 32)[:3]
     prepared.encoder.model.eval()
-    output = prepared.encoder.model(**collate(examples, prepared.engine.pad))
-    found = prepared.engine.logits(examples)
+    output = prepared.encoder.model(**collate(examples, prepared.runner.pad))
+    found = prepared.runner.logits(examples)
     assert torch.equal(found[:, 0], output.start_logits) and torch.equal(found[:, 1], output.end_logits)
-    predicted = torch.from_numpy(prepared.engine.predict(examples)).float()
+    predicted = torch.from_numpy(prepared.runner.predict(examples)).float()
     torch.testing.assert_close(predicted, found)
 
 
 def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, every_kind, tmp_path):
-    workspace = Workspace(tmp_path / "results", every_kind)
+    resources = ResourceCache(tmp_path / "results", every_kind)
     config = make("full-ft", "max_length=16", "stride=2", "selection=holdout", "holdout=0.25", "limit=20", task="squad")
-    splits = runs.split_examples(config, workspace)
-    train, held = ({example.row.id for example in part} for part in (splits.train, splits.choosing))
+    splits = runs.split_examples(config, resources)
+    train, held = ({example.row.id for example in part} for part in (splits.train, splits.selection))
     assert len(train) == 15 and len(held) == 5 and not train & held
     assert len(splits.train) > len(train)
     assert {example.row.id for example in splits.reported} == {f"q{at}" for at in range(20)}

@@ -197,15 +197,15 @@ def test_a_batch_is_cut_into_its_parts(batch, parts):
     assert len(cut) <= parts
 
 
-def test_padding_ends_at_the_longest(make, workspace):
-    examples = workspace.examples(make(), "train", 32)[:5]
+def test_padding_ends_at_the_longest(make, resources):
+    examples = resources.examples(make(), "train", 32)[:5]
     batch = collate(examples, {"input_ids": 0, "token_type_ids": 0})
     assert batch["input_ids"].shape == (5, max(map(len, examples)))
     assert batch["attention_mask"].sum(1).tolist() == [len(example) for example in examples]
 
 
-def test_long_texts_are_cut_to_max_length(make, workspace):
-    assert max(map(len, workspace.examples(make(), "train", 8))) == 8
+def test_long_texts_are_cut_to_max_length(make, resources):
+    assert max(map(len, resources.examples(make(), "train", 8))) == 8
 
 
 def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):

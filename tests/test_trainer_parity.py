@@ -50,18 +50,18 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
 
 
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
-def test_full_fine_tuning_ends_with_the_trainers_weights(make, workspace, encoders, tmp_path, strategy):
+def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encoders, tmp_path, strategy):
     config = make("full-ft", *SETTINGS, f"train_sampling_strategy={strategy}")
-    prepared = runs.prepare(config, workspace, None)
-    examples = runs.split_examples(config, workspace).train
+    prepared = runs.prepare(config, resources, None)
+    examples = runs.split_examples(config, resources).train
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
     model.load_state_dict(prepared.encoder.model.state_dict())
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    tokenizer = workspace.pretrained(config).tokenizer
+    tokenizer = resources.pretrained(config).tokenizer
 
     train_with_trainer(model, examples, config, tokenizer, tmp_path)
-    fit(prepared.engine, prepared.method, examples, evaluate=lambda: (0.0, 0.0, {}), log=lambda *_: None)
+    fit(prepared.runner, prepared.method, examples, evaluate=lambda: (0.0, 0.0, {}), log=lambda *_: None)
 
     trained = prepared.encoder.model.state_dict()
     for name, value in model.state_dict().items():
@@ -69,12 +69,12 @@ def test_full_fine_tuning_ends_with_the_trainers_weights(make, workspace, encode
         assert (trained[name] - value).norm() <= 2e-3 * moved + 1e-5, name  # a key bias has no gradient but rounding
 
 
-def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, workspace, encoders, tmp_path):
+def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, encoders, tmp_path):
     from peft import LoraConfig, get_peft_model
 
     config = make("lora", *SETTINGS)
-    prepared = runs.prepare(config, workspace, None)
-    examples = runs.split_examples(config, workspace).train
+    prepared = runs.prepare(config, resources, None)
+    examples = runs.split_examples(config, resources).train
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
     lora = LoraConfig(
@@ -90,8 +90,8 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, workspace, enco
                 parameter.copy_(start[plain])
     before = {name: value.clone() for name, value in start.items()}
 
-    train_with_trainer(peft, examples, config, workspace.pretrained(config).tokenizer, tmp_path)
-    fit(prepared.engine, prepared.method, examples, evaluate=lambda: (0.0, 0.0, {}), log=lambda *_: None)
+    train_with_trainer(peft, examples, config, resources.pretrained(config).tokenizer, tmp_path)
+    fit(prepared.runner, prepared.method, examples, evaluate=lambda: (0.0, 0.0, {}), log=lambda *_: None)
 
     trained = prepared.method.delta(prepared.encoder.model)
     for name, parameter in peft.named_parameters():

@@ -154,10 +154,10 @@ def test_a_delta_of_another_schema_is_refused(hifi, trained, data, header):
 
     path = trained / "delta.safetensors"
     with safe_open(path, framework="pt") as file:
-        belongs_to = json.loads(file.metadata()["hifi"])
+        metadata = json.loads(file.metadata()["hifi"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    assert belongs_to.pop("schema") == 1
-    save_file(tensors, path, metadata={"hifi": json.dumps({**belongs_to, **header})})
+    assert metadata.pop("schema") == 1
+    save_file(tensors, path, metadata={"hifi": json.dumps({**metadata, **header})})
     results = whole(trained / "results.json")
     seal(trained / "results.json", {**results, "delta_sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
     refused(hifi("eval", trained, "--data-dir", data), path, f"has schema {header.get('schema')}")

@@ -12,20 +12,20 @@ from hifi_cli.runs import trainer
 
 
 @pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])
-def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, workspace, method, monkeypatch):
+def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, resources, method, monkeypatch):
     config = make(method, "settings.share=0.5", "stage1.learning_rate=0.01")
-    pretrained = {name: value.clone() for name, value in workspace.encoder(config)[0].model.state_dict().items()}
+    pretrained = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
     starts = []
     start = trainer.Stretch.start.__func__
 
-    def watched(cls, engine, phase, steps):
-        made = start(cls, engine, phase, steps)
-        state = {name: value.clone() for name, value in engine.encoder.model.state_dict().items()}
+    def watched(cls, runner, phase, steps):
+        made = start(cls, runner, phase, steps)
+        state = {name: value.clone() for name, value in runner.encoder.model.state_dict().items()}
         starts.append((steps, state, dict(made.adam.state), made.training.learning_rate, phase.method))
         return made
 
     monkeypatch.setattr(trainer.Stretch, "start", classmethod(watched))
-    runs.run(config, workspace)
+    runs.run(config, resources)
     (first_steps, *_, first_rate, first), (second_steps, state, moments, second_rate, second) = starts
     head = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
     assert state.keys() == pretrained.keys()
@@ -38,17 +38,17 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, wor
     assert first is not second
 
 
-def test_carrying_only_weights_leaves_the_heads_biases(make, workspace, monkeypatch):
+def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypatch):
     config = make("eh-ft-bitfit", "settings.carry=weights", "settings.share=0.5", "stage1.learning_rate=0.01")
-    fresh = workspace.encoder(config)[0].model.state_dict()
-    prepared = runs.prepare(config, workspace, None)
+    missing_keys = resources.encoder(config)[0].model.state_dict()
+    prepared = runs.prepare(config, resources, None)
     with torch.no_grad():
-        for _, parameter in prepared.encoder.head_parameters():
+        for _, parameter in prepared.encoder.task_head_parameters():
             parameter.add_(1)
     prepared.method.phases()[-1].begin(prepared.encoder)
     state = prepared.encoder.model.state_dict()
-    assert torch.equal(state["classifier.bias"], fresh["classifier.bias"])
-    assert torch.equal(state["classifier.weight"], fresh["classifier.weight"] + 1)
+    assert torch.equal(state["classifier.bias"], missing_keys["classifier.bias"])
+    assert torch.equal(state["classifier.weight"], missing_keys["classifier.weight"] + 1)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_too_few_steps_for_two_stages_are_refused():
     ("method", "part"),
     [("eh-ft-bitfit-reserve", "LayerNorm.bias"), ("eh-ft-lora-reserve", "lora_B"), ("eh-ft-prefix-reserve", "prefixes")],
 )
-def test_reserve_keeps_what_stage_1_trained(make, workspace, method, part):
-    prepared, _ = prepare(make, workspace, method)
+def test_reserve_keeps_what_stage_1_trained(make, resources, method, part):
+    prepared, _ = prepare(make, resources, method)
     model = prepared.encoder.model
     names = [name for name, _ in model.named_parameters() if part in name]
     assert names
@@ -81,14 +81,14 @@ def test_reserve_keeps_what_stage_1_trained(make, workspace, method, part):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, workspace):
+def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
     config = make("eh-ft-bitfit", "epochs=3", "settings.share=0.6")
-    results = runs.run(config, workspace)
+    results = runs.run(config, resources)
     assert results["epochs"]["best"] == 3 or results["epochs"]["best"] == 2
-    lines = (RunDirectory.of(config, workspace.results_dir).path / "metrics.jsonl").read_text()
+    lines = (RunDirectory.of(config, resources.results_dir).path / "metrics.jsonl").read_text()
     assert '"epoch": 1' in lines
     early = make("eh-ft-bitfit", "epochs=2", "settings.share=0.5", seed=2)
-    assert runs.run(early, workspace)["epochs"]["best"] == 2
+    assert runs.run(early, resources)["epochs"]["best"] == 2
 
 
 # --- the schedule of EH-FT's code

@@ -8,7 +8,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.grids.grid_spec import word
 from hifi_cli.reports.figures.figure_spec import FigureSpec
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 
 Row = dict[str, Any]
 
@@ -26,7 +26,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Request:
+class FigureRequest:
     """A figure to compute.
 
     Attributes:
@@ -36,7 +36,7 @@ class Request:
     """
 
     spec: FigureSpec
-    workspace: Workspace
+    resources: ResourceCache
     settings: Any
     given: tuple[str, ...] = ()
     train: bool = False

@@ -3,14 +3,14 @@
 import numpy as np
 
 from hifi_cli.analysis import variants
-from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.base import FigureRequest, Points, Row
 
 
 class Settings(variants.VariantSettings):
     """Which settings are compared."""
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """r_hh' and its share of the layer's largest, one row per task, setting, layer and pair of heads."""
     rows: list[Row] = []
     for task in asked.spec.tasks:

@@ -4,25 +4,25 @@ import time
 
 import numpy as np
 
-from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.config.run_config import Section
+from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS
 
 
-class Settings(Section):
+class Settings(ConfigModel):
     """`dampings`: values of d; `repeats`: of each timing, of which the shortest counts."""
 
     dampings: list[float] = [round(0.05 * number, 2) for number in range(1, 20)]
     repeats: int = 20
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """Steps to convergence and seconds, one row per task, damping factor and layer."""
     rows: list[Row] = []
     for task in asked.spec.tasks:
         config = asked.config(task)
-        found, _ = head_selection.scores(config, asked.workspace)
+        found, _ = head_selection.scores(config, asked.resources)
         rank, epsilon = RANKINGS[config.heads.rank], config.heads.epsilon
         for damping in asked.settings.dampings:
             for layer in range(found["num_layers"]):

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.required_runs import Need, need
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import evaluate, head_selection
@@ -15,13 +15,13 @@ from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.inputs import Example, single_sequences
 
 
-class Settings(Section):
+class Settings(ConfigModel):
     """`examples`: training examples at most."""
 
     examples: int = 1000
 
 
-def needs(asked: Request) -> list[Need]:
+def needs(asked: FigureRequest) -> list[Need]:
     """A run for every task, method and seed, from where `hifi train` puts it."""
     return [
         need(asked, task, method, seed)
@@ -31,16 +31,16 @@ def needs(asked: Request) -> list[Need]:
     ]
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """Mean and deviation over training examples of the features' L2 change, one row per run."""
     rows: list[Row] = []
     for one in needs(asked):
-        config, workspace = one.config, asked.workspace
-        pretrained = workspace.pretrained(config)
+        config, resources = one.config, asked.resources
+        pretrained = resources.pretrained(config)
         pad = head_selection.padding(pretrained.tokenizer)
-        examples = single_sequences(split_examples(config, workspace).train[: asked.settings.examples])
+        examples = single_sequences(split_examples(config, resources).train[: asked.settings.examples])
         before = features(Encoder(pretrained.model), examples, pad)
-        with evaluate.reload(one.directory.path, workspace) as (prepared, results):
+        with evaluate.reload(one.directory.path, resources) as (prepared, results):
             distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)
         rows.append(
             {

@@ -10,14 +10,14 @@ from typing import Any
 import pandas as pd
 
 import hifi_cli.analysis
-from hifi_cli.analysis.base import Points, Request
+from hifi_cli.analysis.base import FigureRequest, Points
 from hifi_cli.analysis.required_runs import Need, supply
 from hifi_cli.config.run_config import parse
 from hifi_cli.files import atomic_path, digest, locked, read_json, write_json
 from hifi_cli.reports.figures import figure_spec as specs
 from hifi_cli.reports.figures.figure_spec import FigureSpec
 from hifi_cli.runs import provenance
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 
 _ORIGIN = ("hifi", "git", "python", "libraries", "device")  # not the command: figures are passed on, its paths are not
 logger = logging.getLogger("hifi")
@@ -30,8 +30,8 @@ def kinds() -> list[str]:
 
 
 def request(
-    spec: FigureSpec, workspace: Workspace, *, given: tuple[str, ...] = (), train: bool = False
-) -> tuple[ModuleType, Request]:
+    spec: FigureSpec, resources: ResourceCache, *, given: tuple[str, ...] = (), train: bool = False
+) -> tuple[ModuleType, FigureRequest]:
     """The analysis a figure wants, and its request with validated settings.
 
     Raises:
@@ -40,16 +40,16 @@ def request(
     specs.refuse_unknown(spec.kind, kinds(), "kind of figure")
     kind = _module(spec.kind)
     settings = parse(kind.Settings, spec.settings, f"figure of kind {spec.kind}, settings")
-    return kind, Request(spec, workspace, settings, given, train)
+    return kind, FigureRequest(spec, resources, settings, given, train)
 
 
-def needs(kind: ModuleType, asked: Request) -> list[Need]:
+def needs(kind: ModuleType, asked: FigureRequest) -> list[Need]:
     """The finished runs a figure is drawn from; none for most."""
     wanted: list[Need] = kind.needs(asked) if hasattr(kind, "needs") else []
     return wanted
 
 
-def make(kind: ModuleType, asked: Request, path: Path, *, force: bool = False) -> None:
+def make(kind: ModuleType, asked: FigureRequest, path: Path, *, force: bool = False) -> None:
     """Compute a figure's CSV, unless the one there was computed from the same inputs.
 
     The companion `.json` says what it was computed from and what a picture must say.
@@ -80,7 +80,7 @@ def make(kind: ModuleType, asked: Request, path: Path, *, force: bool = False) -
             write_json(beside, now)
 
 
-def _words(asked: Request, found: list[str]) -> dict[str, Any]:
+def _words(asked: FigureRequest, found: list[str]) -> dict[str, Any]:
     """What a picture says besides its numbers.
 
     Args:
@@ -91,7 +91,7 @@ def _words(asked: Request, found: list[str]) -> dict[str, Any]:
         "description": spec.description,
         "source": spec.source,
         "drawing": spec.drawing or spec.kind,
-        "tasks": {task: asked.workspace.task(task).label for task in spec.tasks},
+        "tasks": {task: asked.resources.task(task).label for task in spec.tasks},
         "backbone": asked.config(spec.tasks[0]).backbone.name,
         "protocol": spec.protocol,
         "notes": [note for note in (spec.note, *found, *_limits(asked)) if note],
@@ -99,21 +99,21 @@ def _words(asked: Request, found: list[str]) -> dict[str, Any]:
     }
 
 
-def _inputs(kind: ModuleType, asked: Request) -> dict[str, Any]:
+def _inputs(kind: ModuleType, asked: FigureRequest) -> dict[str, Any]:
     """Everything that decides the numbers."""
-    spec, workspace = asked.spec, asked.workspace
+    spec, resources = asked.spec, asked.resources
     configs = [asked.config(task, method, seed) for task in spec.tasks for method in spec.methods for seed in spec.seeds]
     return {
         "kind": spec.kind,
         "settings": asked.settings.model_dump(mode="json"),
         "configs": [config.hash for config in configs],
-        "data": {task: workspace.rows(task).fingerprint for task in spec.tasks},
-        "backbone": workspace.pretrained(configs[0]).identity,
+        "data": {task: resources.rows(task).fingerprint for task in spec.tasks},
+        "backbone": resources.pretrained(configs[0]).weights_id,
         "runs": [need.fingerprint() for need in needs(kind, asked)],
     }
 
 
-def _limits(asked: Request) -> list[str]:
+def _limits(asked: FigureRequest) -> list[str]:
     limit = asked.config(asked.spec.tasks[0]).limit
     return [f"only the first {limit} examples of each split are used"] if limit else []
 

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
-from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.observers import Watcher, train
-from hifi_cli.config.run_config import RunConfig, Section
+from hifi_cli.config.run_config import ConfigModel, RunConfig
 from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import head_selection
-from hifi_cli.runs.model_runner import Engine
+from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.run import Prepared, Splits, split_examples
 from hifi_cli.tasks.inputs import Example
 
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 Direction = list[Tensor]
 
 
-class Settings(Section):
+class Settings(ConfigModel):
     """How the surface is cut.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Trajectory(Watcher):
     _steps: frozenset[int] = frozenset()
 
     def begin(self, prepared: Prepared, splits: Splits) -> None:
-        config = prepared.engine.config
+        config = prepared.runner.config
         steps = config.epochs * -(-len(splits.train) // config.batch_size)
         self._steps = frozenset(np.linspace(0, steps, self.snapshots + 1).round().astype(int).tolist())
         self._trained = list(prepared.method.trained(prepared.encoder.model).values())
@@ -72,7 +72,7 @@ class _Trajectory(Watcher):
         self.kept.append((step, [parameter.detach().cpu().clone() for parameter in self._trained]))
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """One row per grid point (`part` contour: x, y, loss) and, in a `pca` plane, per snapshot (`part` trajectory: x, y, step).
 
     `moved` says which weights the plane moves: those the method trains, or all of the model's. `share_x` and `share_y` are
@@ -81,7 +81,7 @@ def compute(asked: Request) -> Points:
     rows: list[Row] = []
     for run in list(_runs(asked)):  # all of them first: rows that are too few for a regime are refused before anything trains
         trajectory = _Trajectory(asked.settings.snapshots)
-        prepared = train(run.config, asked.workspace, trajectory)
+        prepared = train(run.config, asked.resources, trajectory)
         cut = (
             _principal(asked.settings, prepared, trajectory, run.examples)
             if asked.settings.plane == "pca"
@@ -98,13 +98,13 @@ class _Run:
     examples: list[Example]  # on which the loss is measured
 
 
-def _runs(asked: Request) -> Iterator[_Run]:
+def _runs(asked: FigureRequest) -> Iterator[_Run]:
     for task in asked.spec.tasks:
         for shots in asked.settings.shots:
             for method in asked.spec.methods:
                 few = {"shots": shots, "epochs": asked.settings.few_shot_epochs}
                 config = asked.config(task, method, extra=few if shots else {})
-                seen = split_examples(config, asked.workspace).train
+                seen = split_examples(config, asked.resources).train
                 examples = head_selection.sample(seen, asked.settings.examples, asked.settings.seed)
                 regime = f"{shots}-shot" if shots else "full-shot"
                 place = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
@@ -112,19 +112,19 @@ def _runs(asked: Request) -> Iterator[_Run]:
 
 
 def _principal(settings: Settings, prepared: Prepared, trajectory: _Trajectory, examples: list[Example]) -> Iterator[Row]:
-    engine, model = prepared.engine, prepared.encoder.model
+    runner, model = prepared.runner, prepared.encoder.model
     moved = list(prepared.method.trained(model).values())
     directions, places, shares = principal_plane([weights for _, weights in trajectory.kept])
     common = {"moved": "trained", "share_x": shares[0], "share_y": shares[1]}
     for (step, _), (x, y) in zip(trajectory.kept, places, strict=True):
         yield {**common, "part": "trajectory", "x": x, "y": y, "step": step, "loss": None}
     axes = [_axis(places[:, axis], settings.points) for axis in (0, 1)]
-    for x, y, loss in surface(engine, moved, directions, axes, examples):
+    for x, y, loss in surface(runner, moved, directions, axes, examples):
         yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
 
 def _random(settings: Settings, prepared: Prepared, examples: list[Example]) -> Iterator[Row]:
-    engine, encoder, method = prepared.engine, prepared.encoder, prepared.method
+    runner, encoder, method = prepared.runner, prepared.encoder, prepared.method
     axis = np.linspace(-settings.reach, settings.reach, settings.points)
     trained = method.trained(encoder.model)
     everything = len(trained) == len(list(encoder.model.parameters()))
@@ -136,7 +136,7 @@ def _random(settings: Settings, prepared: Prepared, examples: list[Example]) -> 
         weights = list(parameters.values())
         draws = torch.Generator().manual_seed(settings.seed)
         directions = [filter_normalised(weights, draws) for _ in range(2)]
-        for x, y, loss in surface(engine, weights, directions, [axis, axis], examples):
+        for x, y, loss in surface(runner, weights, directions, [axis, axis], examples):
             yield {"moved": moved, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
 
@@ -178,10 +178,14 @@ def filter_normalised(weights: Sequence[Tensor], draws: torch.Generator) -> Dire
 
 @torch.no_grad()
 def surface(
-    engine: Engine, weights: Sequence[Tensor], directions: Sequence[Direction], axes: Sequence[Floats], examples: list[Example]
+    runner: ModelRunner,
+    weights: Sequence[Tensor],
+    directions: Sequence[Direction],
+    axes: Sequence[Floats],
+    examples: list[Example],
 ) -> Iterator[tuple[float, float, float]]:
     """The mean loss at weights + x * first direction + y * second, for every x and y; leaves the weights as they were."""
-    engine.model.eval()
+    runner.model.eval()
     start = [weight.detach().clone() for weight in weights]
     first, second = ([part.to(weight.device) for part, weight in zip(one, weights, strict=True)] for one in directions)
     try:
@@ -189,17 +193,17 @@ def surface(
             for y in axes[1]:
                 for weight, origin, along, across in zip(weights, start, first, second, strict=True):
                     weight.copy_(origin + float(x) * along + float(y) * across)
-                yield float(x), float(y), mean_loss(engine, examples)
+                yield float(x), float(y), mean_loss(runner, examples)
     finally:
         for weight, origin in zip(weights, start, strict=True):
             weight.copy_(origin)
 
 
-def mean_loss(engine: Engine, examples: list[Example]) -> float:
+def mean_loss(runner: ModelRunner, examples: list[Example]) -> float:
     """The task's loss, mean over examples."""
-    size = engine.config.eval_batch_size
+    size = runner.config.eval_batch_size
     parts: list[Any] = [examples[at : at + size] for at in range(0, len(examples), size)]
-    return sum(float(engine.loss(part)) for part in parts) / len(examples)
+    return sum(float(runner.loss(part)) for part in parts) / len(examples)
 
 
 def _axis(places: Floats, points: int) -> Floats:

@@ -10,7 +10,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared, Splits
 from hifi_cli.runs.trainer import Diverged, fit
 
@@ -57,7 +57,7 @@ class _Watched:
         self._watcher.weights(model, self._stage, self._count())
 
 
-def train(config: RunConfig, workspace: Workspace, watcher: Watcher, *, most_steps: int | None = None) -> Prepared:
+def train(config: RunConfig, resources: ResourceCache, watcher: Watcher, *, most_steps: int | None = None) -> Prepared:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Args:
@@ -66,9 +66,9 @@ def train(config: RunConfig, workspace: Workspace, watcher: Watcher, *, most_ste
     Raises:
         RunFailed: the loss is not finite.
     """
-    heads = runs.chosen_heads(config, workspace)
-    splits = runs.split_examples(config, workspace)
-    prepared = runs.prepare(config, workspace, heads)
+    heads = runs.chosen_heads(config, resources)
+    splits = runs.split_examples(config, resources)
+    prepared = runs.prepare(config, resources, heads)
     watcher.begin(prepared, splits)
     done = 0
 
@@ -79,12 +79,12 @@ def train(config: RunConfig, workspace: Workspace, watcher: Watcher, *, most_ste
 
     try:
         fit(
-            prepared.engine,
+            prepared.runner,
             cast(Method, _Watched(prepared.method, watcher, 0, count)),
             splits.train,
             evaluate=lambda: (0.0, 0.0, {}),
             log=watcher.logged,
-            surveyed=splits.surveyed,
+            calibration_batches=splits.calibration_batches,
             most_steps=most_steps,
         )
     except Diverged as error:

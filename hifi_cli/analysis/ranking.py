@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.config.run_config import Section
+from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS, Array, Ranked
 
@@ -11,13 +11,13 @@ READINGS = ("pagerank-literal", "pagerank", "pagerank-personalized")
 ALONE = ("richness", "correlation")
 
 
-class Settings(Section):
+class Settings(ConfigModel):
     """`dampings`: values of d at which the choices are compared."""
 
     dampings: list[float] = [round(0.05 * number, 2) for number in range(1, 20)]
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """Two panels in one table.
 
     `panel` values: one row per task, layer, ranking and head: its `value` relative to the layer's mean, its `rank` from 1,
@@ -27,7 +27,7 @@ def compute(asked: Request) -> Points:
     rows: list[Row] = []
     for task in asked.spec.tasks:
         config = asked.config(task)
-        found, _ = head_selection.scores(config, asked.workspace)
+        found, _ = head_selection.scores(config, asked.resources)
         for layer in range(found["num_layers"]):
             richness, correlation = (np.array(found[key][layer]) for key in ("richness", "correlation"))
             place = {"task": task, "layer": layer}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.analysis.base import Request
+from hifi_cli.analysis.base import FigureRequest
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, RunFailed
 from hifi_cli.files import file_digest
@@ -46,7 +46,7 @@ class Need:
         return [self.config.hash, file_digest(self.directory.results)]
 
 
-def need(asked: Request, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None) -> Need:
+def need(asked: FigureRequest, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None) -> Need:
     """A run that a figure needs.
 
     Args:
@@ -56,10 +56,10 @@ def need(asked: Request, task: str, method: str, seed: int, varied: Mapping[str,
     extra = {**varied, "variant": variant([f"{key}={value}" for key, value in settings])} if varied else {}
     config, words = asked.config(task, method, seed, extra), tuple(asked.words(extra))
     cell = Cell(task, method, asked.spec.backbone, asked.spec.protocol, settings, words, config)
-    return Need(cell, asked.workspace.results_dir)
+    return Need(cell, asked.resources.results_dir)
 
 
-def supply(wanted: Sequence[Need], asked: Request) -> None:
+def supply(wanted: Sequence[Need], asked: FigureRequest) -> None:
     """See that all runs are there; train those that are missing where the request says so.
 
     Raises:
@@ -68,11 +68,11 @@ def supply(wanted: Sequence[Need], asked: Request) -> None:
     """
     missing = [one for one in wanted if not one.is_there]
     if missing and not asked.train:
-        first = commands(missing, asked.workspace.data_dir)
+        first = commands(missing, asked.resources.data_dir)
         more = f" and {len(first) - 1} more commands (--print shows all)" if len(first) > 1 else ""
         raise MissingError(f"{len(missing)} of {len(wanted)} runs are missing: {first[0]}{more}; --train trains them here")
     for one in missing:
-        runs.run(one.config, asked.workspace)
+        runs.run(one.config, asked.resources)
     for one in wanted:
         if one.results()["status"] != "done":
             raise RunFailed(f"the run in {one.directory.path} {one.results()['status']}: the figure cannot be drawn with it")

@@ -1,14 +1,14 @@
 """Information richness I_h of every head under several settings (HiFi, figure 3)."""
 
 from hifi_cli.analysis import variants
-from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.base import FigureRequest, Points, Row
 
 
 class Settings(variants.VariantSettings):
     """Which settings are compared."""
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """Mean and standard deviation of I_h over the samples, one row per task, setting, layer and head."""
     rows: list[Row] = []
     for task in asked.spec.tasks:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from hifi_cli.analysis import variants
-from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.scoring.head_choice import choose_heads
 
 
@@ -14,7 +14,7 @@ class Settings(variants.VariantSettings):
     """Which settings are compared with the first of them."""
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """Agreement with the first setting, one row per task, setting, layer and measure.
 
     Measures: `richness`, Spearman's rank correlation of I_h; `correlation`, that of r_hh' over pairs of heads; `chosen`,
@@ -24,7 +24,7 @@ def compute(asked: Request) -> Points:
     first, *others = asked.settings.variants
     for task in asked.spec.tasks:
         config = asked.config(task)
-        choosing = config.heads.choosing(config.seed)
+        choosing = config.heads.selection_arguments(config.seed)
         standard = variants.scores(asked, task, first, asked.settings.warm_steps)
         kept = choose_heads(standard["richness"], standard["correlation"], **choosing).heads
         chance = config.heads.k / standard["num_heads"]

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hifi_cli.analysis.base import Points, Request, Row
-from hifi_cli.config.run_config import Section
+from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.runs import head_selection
@@ -14,14 +14,14 @@ from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.inputs import Example, single_sequences
 
 
-class Settings(Section):
+class Settings(ConfigModel):
     """`layers`: how many, evenly from the first to the last; `seed`: draws the head shown of each."""
 
     layers: int = 4
     seed: int = 0
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """Share of the sum that the first t singular values carry, mean and deviation over the samples.
 
     One row per task, layer, head and t.
@@ -29,12 +29,12 @@ def compute(asked: Request) -> Points:
     rows: list[Row] = []
     for task in asked.spec.tasks:
         config = asked.config(task)
-        pretrained = asked.workspace.pretrained(config)
+        pretrained = asked.resources.pretrained(config)
         encoder = Encoder(pretrained.model)
         draws = np.random.default_rng(asked.settings.seed)
         layers = np.unique(np.linspace(0, encoder.num_layers - 1, asked.settings.layers).round().astype(int)).tolist()
         shown = {layer: int(draws.integers(encoder.num_heads)) for layer in layers}
-        train = asked.workspace.examples(config, "train", config.scoring.max_length)
+        train = asked.resources.examples(config, "train", config.scoring.max_length)
         examples = single_sequences(head_selection.sample(train, config.scoring.samples, config.scoring.seed))
         shares = cumulative_shares(encoder, examples, head_selection.padding(pretrained.tokenizer), shown)
         for layer, found in shares.items():

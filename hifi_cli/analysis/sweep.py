@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.required_runs import Need, need
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 
 
-class Settings(Section):
+class Settings(ConfigModel):
     """What is varied.
 
     Attributes:
@@ -22,12 +22,12 @@ class Settings(Section):
     keep_stage2: bool = False
 
 
-def needs(asked: Request) -> list[Need]:
+def needs(asked: FigureRequest) -> list[Need]:
     """A run for every task, method, value and seed."""
     return [one for _, _, _, one in _cells(asked)]
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """The score of every run, one row each."""
     rows: list[Row] = []
     for task, method, value, one in _cells(asked):
@@ -48,7 +48,7 @@ def compute(asked: Request) -> Points:
     return Points(rows, [asked.over_seeds])
 
 
-def _cells(asked: Request) -> list[tuple[str, str, float, Need]]:
+def _cells(asked: FigureRequest) -> list[tuple[str, str, float, Need]]:
     cells = []
     for task in asked.spec.tasks:
         for method in asked.spec.methods:
@@ -58,7 +58,7 @@ def _cells(asked: Request) -> list[tuple[str, str, float, Need]]:
     return cells
 
 
-def _keys(asked: Request, task: str, method: str, value: float) -> dict[str, Any]:
+def _keys(asked: FigureRequest, task: str, method: str, value: float) -> dict[str, Any]:
     key = asked.settings.key
     if not asked.settings.keep_stage2:
         return {key: int(value) if value == int(value) else value}

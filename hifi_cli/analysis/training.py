@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.observers import Watcher, train
-from hifi_cli.config.run_config import RunConfig, Section
-from hifi_cli.methods.base import head_names
+from hifi_cli.config.run_config import ConfigModel, RunConfig
+from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs.run import Prepared, Splits
 
 
-class Settings(Section):
+class Settings(ConfigModel):
     """What is trained.
 
     Attributes:
@@ -42,7 +42,7 @@ class _Course(Watcher):
     _now: Row = field(default_factory=dict)
 
     def begin(self, prepared: Prepared, splits: Splits) -> None:  # noqa: ARG002
-        self._head = frozenset(head_names(prepared.encoder))
+        self._head = frozenset(task_head_names(prepared.encoder))
 
     def gradients(self, model: nn.Module, stage: int) -> None:  # noqa: ARG002
         parameters = dict(model.named_parameters())
@@ -65,7 +65,7 @@ class _Course(Watcher):
             self.rows.append({**self._now, "loss": line["loss"]})
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """One row per task, method, seed and measured step: loss, distance, and the norms of both gradients before clipping.
 
     `stage_step` counts the steps of the stage alone.
@@ -100,16 +100,16 @@ def distance_from(pretrained: dict[str, Tensor], model: nn.Module) -> float:
     return math.sqrt(sum(float(one) for one in squares))
 
 
-def _course(config: RunConfig, asked: Request) -> _Course:
-    encoder = Encoder(asked.workspace.pretrained(config).model)
-    head = set(head_names(encoder))
+def _course(config: RunConfig, asked: FigureRequest) -> _Course:
+    encoder = Encoder(asked.resources.pretrained(config).model)
+    head = set(task_head_names(encoder))
     backbone = {name: value.detach() for name, value in encoder.model.named_parameters() if name not in head}
     course = _Course(backbone, asked.settings.every)
-    train(config, asked.workspace, course)
+    train(config, asked.resources, course)
     return course
 
 
-def _shares(asked: Request, task: str, method: str) -> list[float | None]:
+def _shares(asked: FigureRequest, task: str, method: str) -> list[float | None]:
     """Stage 1's shares a method is trained with; one run without stage 1 or without a choice of shares."""
     shares: list[float] = asked.settings.shares
     return [*shares] if shares and asked.config(task, method).stage1 else [None]

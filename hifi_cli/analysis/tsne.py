@@ -9,16 +9,16 @@ from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score
 from torch import Tensor
 
-from hifi_cli.analysis.base import Points, Request, Row
+from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.observers import Watcher, train
-from hifi_cli.config.run_config import RunConfig, Section
+from hifi_cli.config.run_config import ConfigModel, RunConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import head_names
-from hifi_cli.models.task_heads import HeadedEncoder
+from hifi_cli.methods.base import task_head_names
+from hifi_cli.models.task_heads import EncoderWithTaskHead
 from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import head_selection
-from hifi_cli.runs.model_runner import Engine
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import chosen_heads, prepare, split_examples
 from hifi_cli.runs.trainer import phase_ends
 from hifi_cli.tasks import metrics
@@ -26,7 +26,7 @@ from hifi_cli.tasks.batches import evaluation_order
 from hifi_cli.tasks.inputs import Example, rows_of
 
 
-class Settings(Section):
+class Settings(ConfigModel):
     """`examples` of each split at most; `perplexity` and `seed` of t-SNE."""
 
     examples: int = 300
@@ -34,7 +34,7 @@ class Settings(Section):
     seed: int = 0
 
 
-def compute(asked: Request) -> Points:
+def compute(asked: FigureRequest) -> Points:
     """One row per task, head, split and example: its place and label, and the head's accuracy and silhouette on the split.
 
     Every head reads the pretrained backbone, as at the beginning of full fine-tuning. Both splits share one map.
@@ -49,14 +49,14 @@ def compute(asked: Request) -> Points:
     return Points(rows, ["every head reads the pretrained backbone; training and development examples share one map"])
 
 
-def _map(asked: Request, config: RunConfig) -> list[Row]:
-    task = asked.workspace.task_of(config)
-    if task.kind != "classification" or config.head.kind != "mlp":
-        raise UsageError(f"the features of EH-FT's head are shown: {task.label} with head.kind=mlp and classes is wanted")
-    engine = with_trained_head(config, asked.workspace)
-    splits = split_examples(config, asked.workspace)
+def _map(asked: FigureRequest, config: RunConfig) -> list[Row]:
+    task = asked.resources.task_of(config)
+    if task.kind != "classification" or config.task_head.kind != "mlp":
+        raise UsageError(f"the features of EH-FT's head are shown: {task.label} with task_head.kind=mlp and classes is wanted")
+    runner = with_trained_head(config, asked.resources)
+    splits = split_examples(config, asked.resources)
     parts = {"train": splits.train[: asked.settings.examples], "dev": splits.reported[: asked.settings.examples]}
-    hidden, logits = hidden_features(engine, [one for part in parts.values() for one in part])
+    hidden, logits = hidden_features(runner, [one for part in parts.values() for one in part])
     perplexity = min(asked.settings.perplexity, (len(hidden) - 1) / 3)
     places = TSNE(perplexity=perplexity, random_state=asked.settings.seed, init="pca").fit_transform(hidden)
     rows, at = [], 0
@@ -77,36 +77,36 @@ def _head(config: RunConfig) -> str:
     return label_of("methods", config.stage1.method) if config.stage1 else "Random"
 
 
-def with_trained_head(config: RunConfig, workspace: Workspace) -> Engine:
+def with_trained_head(config: RunConfig, resources: ResourceCache) -> ModelRunner:
     """The pretrained backbone with the head that stage 1 of a two-stage method leaves; else with a fresh one."""
-    encoder, pretrained = workspace.encoder(config)
+    encoder, pretrained = resources.encoder(config)
     if config.stage1:
-        splits = split_examples(config, workspace)
-        phases = prepare(config, workspace, chosen_heads(config, workspace)).method.phases()
+        splits = split_examples(config, resources)
+        phases = prepare(config, resources, chosen_heads(config, resources)).method.phases()
         steps = config.epochs * math.ceil(len(splits.train) / config.batch_size)
         stage1 = phase_ends(phases, steps)[-2]
-        trained = dict(train(config, workspace, Watcher(), most_steps=stage1).encoder.model.named_parameters())
+        trained = dict(train(config, resources, Watcher(), most_steps=stage1).encoder.model.named_parameters())
         with torch.no_grad():
-            for name in head_names(encoder):
+            for name in task_head_names(encoder):
                 encoder.model.get_parameter(name).copy_(trained[name])
-    return Engine(encoder, workspace.task(config.task), config, head_selection.padding(pretrained.tokenizer))
+    return ModelRunner(encoder, resources.task(config.task), config, head_selection.padding(pretrained.tokenizer))
 
 
 @torch.inference_mode()
-def hidden_features(engine: Engine, examples: list[Example]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def hidden_features(runner: ModelRunner, examples: list[Example]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What goes into the head's last layer, and the logits.
 
     Returns:
         [examples, head width] and [examples, outputs].
     """
-    assert isinstance(engine.encoder.model, HeadedEncoder)
-    engine.model.eval()
+    assert isinstance(runner.encoder.model, EncoderWithTaskHead)
+    runner.model.eval()
     captured: list[Tensor] = []
-    handle = engine.encoder.model.head.output.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
+    handle = runner.encoder.model.task_head.output.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
     hidden, logits = [np.zeros(0)] * len(examples), [np.zeros(0)] * len(examples)
     try:
-        for batch in evaluation_order([len(example) for example in examples], engine.config.eval_batch_size):
-            found = engine.logits([examples[index] for index in batch])
+        for batch in evaluation_order([len(example) for example in examples], runner.config.eval_batch_size):
+            found = runner.logits([examples[index] for index in batch])
             for index, features, output in zip(batch, captured.pop(), found, strict=True):
                 hidden[index], logits[index] = features.double().cpu().numpy(), output.double().cpu().numpy()
     finally:

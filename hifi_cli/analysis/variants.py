@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from hifi_cli.analysis.base import Request
-from hifi_cli.config.run_config import Section
+from hifi_cli.analysis.base import FigureRequest
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.runs import head_selection
 
 _STANDARD: dict[str, Any] = {
@@ -35,7 +35,7 @@ _MEANINGS = {
 }
 
 
-class VariantSettings(Section):
+class VariantSettings(ConfigModel):
     """Which settings are compared.
 
     Attributes:
@@ -48,14 +48,14 @@ class VariantSettings(Section):
     variants: list[str] = list(VARIANTS)
 
 
-def scores(asked: Request, task: str, variant: str, warm_steps: int) -> dict[str, Any]:
+def scores(asked: FigureRequest, task: str, variant: str, warm_steps: int) -> dict[str, Any]:
     """The scores file of a task under a setting, `richness`, `richness_std` and `correlation` as arrays.
 
     Returns:
         richness [layers, heads], correlation [layers, heads, heads], and the rest of the file.
     """
     extra = {**_STANDARD, "scoring.warm_steps": warm_steps, **VARIANTS[variant]}
-    found, _ = head_selection.scores(asked.config(task, extra=extra), asked.workspace)
+    found, _ = head_selection.scores(asked.config(task, extra=extra), asked.resources)
     return {**found, **{key: np.array(found[key]) for key in ("richness", "richness_std", "correlation")}}
 
 

@@ -34,7 +34,7 @@ def evaluate(
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.runs import evaluate as evaluation
-    from hifi_cli.runs.resources import Workspace
+    from hifi_cli.runs.resources import ResourceCache
 
     if run_dir:
         paths = [run_dir]
@@ -43,13 +43,13 @@ def evaluate(
             task=task, method=method, backbone=backbone, protocol=protocol, seeds=seeds, extra={"shots": shots}
         )
         paths = [RunDirectory.of(config, results_dir).path for config in configs]
-    workspace = Workspace(results_dir, data_dir, backbone, trust)
+    resources = ResourceCache(results_dir, data_dir, backbone, trust)
     if split == "validation":
         if submission:
             raise UsageError("--submission takes test predictions: give --split test too")
         differing: list[str] = []
         for path in paths:
-            found = evaluation.evaluate(path, workspace)
+            found = evaluation.evaluate(path, resources)
             print_evaluation(found)
             differing += [f"{path}: {', '.join(found.differing)}"] if found.differing else []
         if differing:
@@ -60,7 +60,7 @@ def evaluate(
             )
         return
     for path in paths:
-        for file in evaluation.predict_test(path, workspace, submission):
+        for file in evaluation.predict_test(path, resources, submission):
             print(file)
     if submission:
-        print("\n".join(map(str, evaluation.complete_submissions(paths, workspace, submission))))
+        print("\n".join(map(str, evaluation.complete_submissions(paths, resources, submission))))

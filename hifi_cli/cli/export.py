@@ -40,15 +40,15 @@ def export(
     from hifi_cli.runs import export_delta, export_peft, model_card
     from hifi_cli.runs import export_hf as exports
     from hifi_cli.runs.evaluate import reload
-    from hifi_cli.runs.resources import Workspace
+    from hifi_cli.runs.resources import ResourceCache
 
     if form not in FORMATS:
         raise UsageError(f"--format '{form}'{registry.nearest(form, FORMATS)}: one of {', '.join(FORMATS)} is wanted")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} is there already; export into a new directory")
-    workspace = Workspace(results_dir, data_dir, backbone)
-    with reload(run_dir, workspace) as (prepared, _):
-        config = prepared.engine.config
+    resources = ResourceCache(results_dir, data_dir, backbone)
+    with reload(run_dir, resources) as (prepared, _):
+        config = prepared.runner.config
         if form == "peft" and not export_peft.fits(prepared):
             raise UsageError(
                 f"peft's format holds LoRA runs with Hugging Face's own heads, not this run of {config.method}:"
@@ -60,11 +60,11 @@ def export(
             raise UsageError(f"{what} that no plain Hugging Face model has: {then}")
         with atomic_directory(to.resolve()) as folder:
             if form == "delta":
-                export_delta.export(prepared, workspace, RunDirectory(run_dir).delta, folder)
+                export_delta.export(prepared, resources, RunDirectory(run_dir).delta, folder)
             elif form == "peft":
-                export_peft.export(prepared, workspace, folder)
+                export_peft.export(prepared, resources, folder)
             else:
                 prepared.method.merge(prepared.encoder)
-                exports.export(prepared.encoder.model, workspace.pretrained(config).tokenizer, prepared.head, folder)
+                exports.export(prepared.encoder.model, resources.pretrained(config).tokenizer, prepared.task_head, folder)
             model_card.write(prepared, run_dir, form, folder, name=to.resolve().name)
     options.logger.info(f"model: {to}")

@@ -50,10 +50,10 @@ def figure(
         )
         from hifi_cli.analysis import figure_data as analysis
         from hifi_cli.analysis.required_runs import commands
-        from hifi_cli.runs.resources import Workspace
+        from hifi_cli.runs.resources import ResourceCache
 
-        workspace = Workspace(results_dir, data_dir)
-        kind, asked = analysis.request(wanted, workspace, given=tuple(overrides or ()), train=train)
+        resources = ResourceCache(results_dir, data_dir)
+        kind, asked = analysis.request(wanted, resources, given=tuple(overrides or ()), train=train)
         if print_commands:
             missing = [one for one in analysis.needs(kind, asked) if not one.is_there]
             for command in commands(missing, data_dir):

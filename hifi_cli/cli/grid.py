@@ -82,9 +82,9 @@ def grid(
 def _cells_of_figure(figure: "FigureSpec", places: "Places", words: tuple[str, ...]) -> "list[Cell]":
     from hifi_cli.analysis import figure_data as analysis
     from hifi_cli.errors import UsageError
-    from hifi_cli.runs.resources import Workspace
+    from hifi_cli.runs.resources import ResourceCache
 
-    kind, asked = analysis.request(figure, Workspace(places.results_dir, places.data_dir), given=words)
+    kind, asked = analysis.request(figure, ResourceCache(places.results_dir, places.data_dir), given=words)
     if not (found := [one.cell for one in analysis.needs(kind, asked)]):
         raise UsageError(f"this figure is not drawn from finished runs: hifi figure computes it ({figure.description})")
     return found

@@ -33,13 +33,13 @@ def predict(
     from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
     from hifi_cli.runs import predict as prediction
-    from hifi_cli.runs.resources import Workspace
+    from hifi_cli.runs.resources import ResourceCache
 
     if form not in (None, "tsv", "jsonl"):
         raise UsageError(f"--format {form}: tsv or jsonl is wanted")
     with tempfile.TemporaryDirectory() as folder:
         path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
-        said = prediction.predict(run_dir, path, Workspace(results_dir, backbone=backbone))
+        said = prediction.predict(run_dir, path, ResourceCache(results_dir, backbone=backbone))
         wanted = form or prediction.form_of(path)
     text = prediction.as_text(said, "jsonl" if wanted == "jsonl" else "tsv")
     if out:

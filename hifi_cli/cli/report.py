@@ -33,13 +33,14 @@ def report(
     from hifi_cli.files import write_text
     from hifi_cli.reports import html_report, score_table, table_types
     from hifi_cli.reports.run_records import Results
+    from hifi_cli.reports.table_request import TableRequest
 
     results = Results(results_dir)
     if not results.records:
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
     names = options.names(tables)
     specs = [table_types.load(name) for name in names] if names else [*score_table.specs_of(results.records)]
-    request = table_types.Request(results, options.score_name(score), options.counted_marks(include, exclude), published)
+    request = TableRequest(results, options.score_name(score), options.counted_marks(include, exclude), published)
     target = out or results_dir / "report.html"
     write_text(target, html_report.render(table_types.build_all(specs, request), results.records, results_dir, target))
     print(target)

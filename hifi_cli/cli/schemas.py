@@ -33,7 +33,7 @@ def of(kind: str) -> dict[str, Any]:
         "protocols": [protocols.ProtocolSpec],
         "published": [published.PublishedFile],
         "sites": [parsl_engine.SiteSpec],
-        "tables": list({one.spec: None for one in table_types.KINDS.values()}),
+        "tables": list({one.spec: None for one in table_types.TABLE_TYPES.values()}),
         "tasks": [task_spec.TaskSpec],
     }
     found = json_schema.of({one.__name__: one for one in models[kind]}, f"hifi: {kind}")

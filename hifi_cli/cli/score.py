@@ -55,16 +55,16 @@ def score(
         if dry_run:
             return print_config(configs)
     from hifi_cli.runs import evaluate, head_selection
-    from hifi_cli.runs.resources import Workspace
+    from hifi_cli.runs.resources import ResourceCache
 
-    workspace = Workspace(results_dir, data_dir, backbone)
+    resources = ResourceCache(results_dir, data_dir, backbone)
     if run is not None:
         assert out is not None
-        found, path = evaluate.scores_of_run(run, workspace, extra, out), out
+        found, path = evaluate.scores_of_run(run, resources, extra, out), out
         print_scores(found)
         options.logger.info(f"scores of {run}: {path}")
         return
     for config in configs:
-        found, path = head_selection.scores(config, workspace, force=force, out=out)
+        found, path = head_selection.scores(config, resources, force=force, out=out)
         print_scores(found)
         options.logger.info(f"scores: {path}")

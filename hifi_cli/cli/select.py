@@ -52,15 +52,15 @@ def select(
     if dry_run:
         return print_config(configs)
     from hifi_cli.runs import head_selection
-    from hifi_cli.runs.resources import Workspace
+    from hifi_cli.runs.resources import ResourceCache
 
-    workspace = Workspace(results_dir, data_dir)
+    resources = ResourceCache(results_dir, data_dir)
     for config in configs:
         if scores:
-            how = config.heads.choosing(config.seed)
+            how = config.heads.selection_arguments(config.seed)
             chosen, path = head_selection.choose(head_selection.read_scores(scores), how, results_dir, out=out)
         else:
-            chosen, path = head_selection.heads(config, workspace, out=out)
+            chosen, path = head_selection.heads(config, resources, out=out)
         print_heads(chosen)
         for line in head_selection.explain(chosen):
             options.logger.info(line)

@@ -40,6 +40,7 @@ def table(
     from hifi_cli.reports import score_choices, score_table, table_spec, table_types
     from hifi_cli.reports.formats import FORMATS
     from hifi_cli.reports.run_records import Results
+    from hifi_cli.reports.table_request import TableRequest
 
     if format not in FORMATS:
         raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is wanted")
@@ -63,7 +64,7 @@ def table(
         for one in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, wanted_shots))
     ]
     measured = measures.of(specs[0], results_dir, data_dir) if specs else {}
-    request = table_types.Request(results, wanted_score, counted, published, measured)
+    request = TableRequest(results, wanted_score, counted, published, measured)
     build = score_choices.under_all_scores if compare_scores else table_types.build_all
     tables = build(specs, request, layout=layout)
     text = FORMATS[format](tables)

@@ -47,15 +47,15 @@ def train(
         return print_plans(configs, results_dir, data_dir)
     from hifi_cli.runs import head_selection, trackers
     from hifi_cli.runs import run as runs
-    from hifi_cli.runs.resources import Workspace
+    from hifi_cli.runs.resources import ResourceCache
 
     reported = trackers.checked(options.names(report_to))
     if heads:
         given = head_selection.read_given_heads(heads, configs[0].backbone.name)
         configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]
-    workspace = Workspace(results_dir, data_dir)
+    resources = ResourceCache(results_dir, data_dir)
     results = [
-        runs.run(config, workspace, force=force, resume=resume, auto_batch=auto_batch, report_to=reported) for config in configs
+        runs.run(config, resources, force=force, resume=resume, auto_batch=auto_batch, report_to=reported) for config in configs
     ]
     if any(one["status"] != "done" for one in results):
         raise typer.Exit(1)

@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from hifi_cli.config.run_config import BasedSpec, Section, chain
+from hifi_cli.config.run_config import BasedSpec, ConfigModel, chain
 from hifi_cli.errors import UsageError
 
 Source = Literal["text", "code", "ours"]
 
 
-class Unstated(Section):
+class Unstated(ConfigModel):
     """Where a value comes from that the source of a protocol does not state.
 
     Attributes:
@@ -21,7 +21,7 @@ class Unstated(Section):
     reason: str = ""
 
 
-class CaseSpec(Section):
+class CaseSpec(ConfigModel):
     """Configuration keys for some combinations of task, method and backbone.
 
     Attributes:

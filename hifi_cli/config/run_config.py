@@ -13,7 +13,7 @@ from hifi_cli.files import digest, safe_name
 
 S = TypeVar("S", bound=BaseModel)
 Based = TypeVar("Based", bound="BasedSpec")
-Share = Annotated[float, Field(ge=0, le=1)]
+UnitInterval = Annotated[float, Field(ge=0, le=1)]
 _ADDED_LATER: dict[str, Any] = {"primary_metric": None}  # keys that stored runs lack, with the value that means what they did
 MOST_SEED = 2**32 - 1  # numpy's bound; torch takes more
 MOST_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
@@ -23,13 +23,13 @@ Count = Annotated[int, Field(ge=1, le=_MOST)]
 CountFromZero = Annotated[int, Field(ge=0, le=_MOST)]
 
 
-class Section(BaseModel):
+class ConfigModel(BaseModel):
     """A part of the configuration: frozen, and closed to keys it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class BackboneConfig(Section):
+class BackboneConfig(ConfigModel):
     """Where the pretrained encoder comes from; exactly one of `hub`, `path` and `package`.
 
     Attributes:
@@ -51,7 +51,7 @@ class BackboneConfig(Section):
     extra: str | None = None
 
 
-class ScoringConfig(Section):
+class ScoringConfig(ConfigModel):
     """How heads are scored (HiFi, equations 1 to 7).
 
     Attributes:
@@ -69,7 +69,7 @@ class ScoringConfig(Section):
     warm_steps: CountFromZero = 0
 
 
-class HeadsConfig(Section):
+class HeadsConfig(ConfigModel):
     """How heads are chosen from their scores (HiFi, equations 8 to 10).
 
     Attributes:
@@ -100,7 +100,7 @@ class HeadsConfig(Section):
     seed: Seed | None = None
     given: list[list[int]] | None = None
 
-    def choosing(self, run_seed: int) -> dict[str, Any]:
+    def selection_arguments(self, run_seed: int) -> dict[str, Any]:
         """The arguments of `choose_heads`, `seed` among them only where one draws: other rankings do not depend on it."""
         how = self.model_dump(exclude={"given", "seed"})
         if self.rank == "random":
@@ -108,7 +108,7 @@ class HeadsConfig(Section):
         return how
 
 
-class HeadConfig(Section):
+class TaskHeadConfig(ConfigModel):
     """The task head.
 
     Attributes:
@@ -127,7 +127,7 @@ class HeadConfig(Section):
     one_logit: bool = False
 
 
-class TrainingConfig(Section):
+class TrainingConfig(ConfigModel):
     """What trains and how: the part of a configuration that two stages of one run may have each for itself.
 
     Attributes:
@@ -143,13 +143,13 @@ class TrainingConfig(Section):
     method: str
     learning_rate: float = Field(2e-5, gt=0)
     weight_decay: float = Field(0.01, ge=0)
-    adam_betas: tuple[Share, Share] = (0.9, 0.999)
+    adam_betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.999)
     adam_epsilon: float = Field(1e-8, gt=0)
     schedule: Literal["linear", "constant"] = "linear"
-    warmup: Share = 0.06
+    warmup: UnitInterval = 0.06
     hold_steps: CountFromZero = 0
-    hold_factor: Share = 0.05
-    final_factor: Share = 0.0
+    hold_factor: UnitInterval = 0.05
+    final_factor: UnitInterval = 0.0
     max_grad_norm: float | None = Field(1.0, gt=0)
     settings: dict[str, bool | int | float | str | list[str] | None] = {}
 
@@ -192,7 +192,7 @@ class RunConfig(TrainingConfig):
     epochs: Count = 3
     batch_size: Count = 32
     eval_batch_size: Count = 64
-    accumulation: Count = 1
+    gradient_accumulation_steps: Count = 1
     max_length: int = Field(128, ge=3, le=_MOST)
     truncation: Literal["longest_first", "only_first", "only_second"] = "longest_first"
     swap_texts: bool = False
@@ -200,7 +200,7 @@ class RunConfig(TrainingConfig):
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     reuse_frozen: bool = False
-    dropout: Share | None = None
+    dropout: UnitInterval | None = None
     selection: Literal["validation", "holdout"] = "validation"
     holdout: float = Field(0.1, gt=0, lt=1)
     report: Literal["best", "last", "max"] = "best"
@@ -211,23 +211,23 @@ class RunConfig(TrainingConfig):
     variant: str | None = None
     scoring: ScoringConfig = ScoringConfig()
     heads: HeadsConfig = HeadsConfig()
-    head: HeadConfig = HeadConfig()
+    task_head: TaskHeadConfig = TaskHeadConfig()
     stage1: TrainingConfig | None = None
 
     @property
     def hash(self) -> str:
         """What tells this configuration from any other; where the backbone and the run lie is not part of it."""
-        return content_hash(self.model_dump(mode="json"))
+        return config_hash_of(self.model_dump(mode="json"))
 
     @property
     def setting_hash(self) -> str:
         """The same without the seed: what runs share that may stand in one mean."""
-        return content_hash(self.model_dump(mode="json", exclude={"seed"}))
+        return config_hash_of(self.model_dump(mode="json", exclude={"seed"}))
 
     @property
-    def place(self) -> PurePath:
+    def run_path(self) -> PurePath:
         """Where a results directory keeps the run."""
-        return content_place(self.model_dump(mode="json"))
+        return run_path_of(self.model_dump(mode="json"))
 
     @property
     def heads_vary_with_seed(self) -> bool:
@@ -239,7 +239,7 @@ class RunConfig(TrainingConfig):
         return self.scoring.warm_steps > 0 or (self.selection == "holdout" and not self.shots)
 
 
-def content_hash(content: Mapping[str, Any]) -> str:
+def config_hash_of(content: Mapping[str, Any]) -> str:
     """`RunConfig.hash` of a configuration as config.yaml holds it, also one written before the latest keys were added."""
     decisive = {key: value for key, value in content.items() if key != "variant"}
     decisive["backbone"] = content["backbone"]["name"]
@@ -248,7 +248,7 @@ def content_hash(content: Mapping[str, Any]) -> str:
     return digest({key: value for key, value in decisive.items() if key not in _ADDED_LATER or value != _ADDED_LATER[key]})
 
 
-def content_place(content: Mapping[str, Any]) -> PurePath:
+def run_path_of(content: Mapping[str, Any]) -> PurePath:
     """`RunConfig.place` of such a configuration: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
     shots, variant = content.get("shots"), content.get("variant")
     task = f"{content['task']}-{shots}-shot" if shots else content["task"]  # both may be run by one protocol
@@ -256,7 +256,7 @@ def content_place(content: Mapping[str, Any]) -> PurePath:
     return PurePath("runs", *map(safe_name, parts), f"seed{content['seed']}")
 
 
-class BasedSpec(Section):
+class BasedSpec(ConfigModel):
     """What the YAML of something says that may change another of its kind.
 
     Attributes:

@@ -23,7 +23,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
 
-class Layer(BaseModel):
+class ConfigSource(BaseModel):
     """Some configuration keys and where they were written."""
 
     origin: str
@@ -72,16 +72,16 @@ def resolve(
     task_file = registry.find("tasks", task)
     names_of_methods = [file.stem for file in methods]
     layers = [
-        *(Layer(origin=str(file), values=rules.config) for file, rules in protocols.items()),
+        *(ConfigSource(origin=str(file), values=rules.config) for file, rules in protocols.items()),
         *_config_of_backbone(backbone),
-        Layer(origin=str(task_file), values=registry.read_yaml(task_file).get("config", {})),
+        ConfigSource(origin=str(task_file), values=registry.read_yaml(task_file).get("config", {})),
         *(
-            Layer(origin=f"{file}{where}", values=values)
+            ConfigSource(origin=f"{file}{where}", values=values)
             for file, recipe in methods.items()
             for where, values in (("", recipe.config), (f" (tasks: {task_file.stem})", recipe.tasks.get(task_file.stem, {})))
         ),
         *(
-            Layer(origin=f"{file} ({block}: {name})", values=getattr(rules, block).get(name, {}))
+            ConfigSource(origin=f"{file} ({block}: {name})", values=getattr(rules, block).get(name, {}))
             for block, name in (
                 ("methods", "*"),
                 ("backbones", encoder.name),
@@ -91,12 +91,12 @@ def resolve(
             for file, rules in protocols.items()
         ),
         *(
-            Layer(origin=f"{file} (case {number})", values=case.config)
+            ConfigSource(origin=f"{file} (case {number})", values=case.config)
             for file, rules in protocols.items()
             for number, case in enumerate(rules.cases, start=1)
             if _is_of(case, task_file.stem, names_of_methods, encoder.name)
         ),
-        *(Layer(origin=str(file), values=registry.read_yaml(file)) for file in files),
+        *(ConfigSource(origin=str(file), values=registry.read_yaml(file)) for file in files),
         *(parse_override(text) for text in overrides),
     ]
     names: dict[str, Any] = {
@@ -148,7 +148,7 @@ def _stage1(given: Any, *, task: str, backbone: str, protocol: str) -> RunConfig
     return first
 
 
-def parse_override(text: str) -> Layer:
+def parse_override(text: str) -> ConfigSource:
     """A layer from one `key=value` argument; `heads.k=5` reaches into a section, the value is YAML.
 
     Raises:
@@ -163,14 +163,14 @@ def parse_override(text: str) -> Layer:
         raise UsageError(f"'{text}': the value is not valid YAML") from None
     for part in reversed(key.strip().split(".")):
         content = {part: content}
-    return Layer(origin=f"'{text}'", values=content)
+    return ConfigSource(origin=f"'{text}'", values=content)
 
 
-def _config_of_backbone(name: str) -> list[Layer]:
+def _config_of_backbone(name: str) -> list[ConfigSource]:
     if name not in registry.names("backbones") and not registry.is_file(name):
         return []
     path = registry.find("backbones", name)
-    return [Layer(origin=str(path), values=registry.read_yaml(path).get("config", {}))]
+    return [ConfigSource(origin=str(path), values=registry.read_yaml(path).get("config", {}))]
 
 
 def _merge(target: dict[str, Any], values: Mapping[str, Any], origin: str, origins: dict[str, str], at: str = "") -> None:

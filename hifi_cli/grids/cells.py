@@ -49,9 +49,9 @@ class Cell:
         rows = registry.load("tasks", self.task).get("rows") or {}
         return float(self.config.epochs * (self.config.limit or rows.get("train") or 1000))
 
-    def place(self, results_dir: Path) -> Path:
+    def run_directory(self, results_dir: Path) -> Path:
         """The run's directory."""
-        return results_dir / self.config.place
+        return results_dir / self.config.run_path
 
 
 def cells(grid: Grid, words: Iterable[str] = ()) -> list[Cell]:
@@ -72,7 +72,7 @@ def cells(grid: Grid, words: Iterable[str] = ()) -> list[Cell]:
         for keys, values in _combinations(varied)
         for cell in _seeds(grid, task, method, tuple(zip(keys, values, strict=True)), tuple(words))
     ]
-    places = {cell.config.place for cell in found}
+    places = {cell.config.run_path for cell in found}
     if len(places) < len(found):
         raise UsageError(f"grid {grid.name}: two of its runs are the same; name each task, method, seed and value once")
     return found

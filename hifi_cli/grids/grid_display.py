@@ -33,7 +33,7 @@ def line(board: Board) -> str:
     )
 
 
-class View:
+class GridDisplay:
     """Shows a board whenever it is called."""
 
     def __init__(self, bar: Any = None) -> None:
@@ -53,10 +53,10 @@ class View:
 
 
 @contextmanager
-def view() -> Iterator[View]:
+def view() -> Iterator[GridDisplay]:
     """A view fit for where stderr goes."""
     if not sys.stderr.isatty() or logger.level > logging.INFO:
-        yield View()
+        yield GridDisplay()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
@@ -64,4 +64,4 @@ def view() -> Iterator[View]:
     columns = (BarColumn(_BAR), TextColumn("{task.fields[said]}"), TextColumn("[dim]{task.fields[names]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         bar.add_task("grid", total=None, said="", names="")
-        yield View(bar)
+        yield GridDisplay(bar)

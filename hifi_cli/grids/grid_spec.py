@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import RunConfig, Section, Seed, parse, refuse_unknown_keys
+from hifi_cli.config.run_config import ConfigModel, RunConfig, Seed, parse, refuse_unknown_keys
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import table_types
 from hifi_cli.reports.figures import figure_spec as figures
@@ -16,7 +16,7 @@ from hifi_cli.reports.table_spec import ScoresSpec
 Values = dict[str, list[Any]]
 
 
-class GridSpec(Section):
+class GridSpec(ConfigModel):
     """A grid. What it does not say is taken from its table, and then from the protocol.
 
     Attributes:

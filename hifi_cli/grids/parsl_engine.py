@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import Section, parse
+from hifi_cli.config.run_config import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.grids.jobs import Job, Places
 from hifi_cli.grids.local_engine import THREADS
@@ -20,7 +20,7 @@ _KEPT = ("PYTHONPATH", *THREADS)  # what the user set here holds on the workers;
 _STOP_SECONDS = 20
 
 
-class SiteSpec(Section):
+class SiteSpec(ConfigModel):
     """A site: Parsl's own names and arguments.
 
     Attributes:

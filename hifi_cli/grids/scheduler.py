@@ -114,7 +114,7 @@ class Scheduler:
         """The jobs that are left, those that score first."""
         left, damaged = [], []
         for cell in self.board.cells:
-            found = status(cell.place(self.places.results_dir), deltas=True)
+            found = status(cell.run_directory(self.places.results_dir), deltas=True)
             if found.is_finished and self._is_of(cell, found):
                 self.board.found[cell] = found
             else:
@@ -130,7 +130,7 @@ class Scheduler:
         """Run every job to its end, repeat what is worth repeating, and tell how every cell stands."""
         self._waiting = [(0.0, job) for job in self.plan(engine.processes)]
         for cell in self.board.found:
-            sweep(cell.place(self.places.results_dir))
+            sweep(cell.run_directory(self.places.results_dir))
         self.logs = _next_directory(self.logs) if self._waiting else self.logs
         try:
             while self._waiting or self.board.running:
@@ -164,11 +164,11 @@ class Scheduler:
         """Take note of cells that finished inside processes that go on."""
         for job, _ in self.board.running.values():
             for cell in job.cells if job.command == "train" and not job.force else ():
-                if cell not in self.board.found and (cell.place(self.places.results_dir) / "results.json").is_file():
+                if cell not in self.board.found and (cell.run_directory(self.places.results_dir) / "results.json").is_file():
                     self._note(cell)
 
     def _note(self, cell: Cell) -> bool:
-        found = status(cell.place(self.places.results_dir))
+        found = status(cell.run_directory(self.places.results_dir))
         finished = found.is_finished and self._is_of(cell, found)
         if finished:
             self.board.found[cell] = found
@@ -216,7 +216,7 @@ class Scheduler:
     def _again(self, cells: tuple[Cell, ...], job: Job, after: float = 0.0) -> None:
         if not cells:
             return
-        damaged = [cell for cell in cells if status(cell.place(self.places.results_dir)).state is State.DAMAGED]
+        damaged = [cell for cell in cells if status(cell.run_directory(self.places.results_dir)).state is State.DAMAGED]
         parts = (damaged, [cell for cell in cells if cell not in damaged])
         for part in parts:
             for block in jobs_of.blocks(part, len(part)) if part else []:
@@ -225,7 +225,7 @@ class Scheduler:
 
     def _record(self, cell: Cell, job: Job, outcome: Outcome, lines: list[str]) -> None:
         record_failure(
-            cell.place(self.places.results_dir),
+            cell.run_directory(self.places.results_dir),
             exit_code=outcome.exit_code,
             attempts=self.board.attempts[cell],
             command=self.command(cell) if job.command == "train" else job.line(self.places),
@@ -242,7 +242,7 @@ class Scheduler:
 
     def _is_taken(self, cell: Cell) -> bool:
         """Whether a cell's directory holds a run of another configuration."""
-        path = cell.place(self.places.results_dir) / "config.yaml"
+        path = cell.run_directory(self.places.results_dir) / "config.yaml"
         return path.is_file() and parse(RunConfig, read_yaml(path), str(path)).hash != cell.config.hash
 
 

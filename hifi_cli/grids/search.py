@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import UsageError
-from hifi_cli.files import read_jsonl, sealed, write_json
+from hifi_cli.files import read_jsonl, with_checksum, write_json
 from hifi_cli.grids.cells import Cell
 from hifi_cli.records.run_status import State, Status
 
@@ -22,7 +22,7 @@ def choose(found: dict[Cell, Status], results_dir: Path) -> list[dict[str, Any]]
     groups: dict[tuple[str, str], dict[tuple[tuple[str, str], ...], list[float | None]]] = {}
     for cell, one in found.items():
         setting = groups.setdefault((cell.task, cell.method), {}).setdefault(cell.settings, [])
-        setting.append(score(cell.place(results_dir), one))
+        setting.append(score(cell.run_directory(results_dir), one))
     chosen = []
     for (task, method), settings in groups.items():
         tried = [{"setting": dict(keys), "score": _mean(values), "seeds": len(values)} for keys, values in settings.items()]
@@ -47,7 +47,7 @@ def score(directory: Path, found: Status) -> float | None:
     path = directory / "metrics.jsonl"
     lines = read_jsonl(path, what="metrics")
     try:
-        epochs = {line["epoch"]: float(line["choosing"]) for line in lines if "epoch" in line}
+        epochs = {line["epoch"]: float(line["selection"]) for line in lines if "epoch" in line}
         return epochs[results["epochs"][results["report"]]]
     except (TypeError, ValueError, KeyError) as error:
         raise UsageError(f"{path} is damaged ({error}); train the run again with --force") from None
@@ -56,7 +56,7 @@ def score(directory: Path, found: Status) -> float | None:
 def store(chosen: list[dict[str, Any]], path: Path, *, grid: str, protocol: str, backbone: str) -> None:
     """Keep a search's choice as JSON."""
     content = {"schema": SEARCH_SCHEMA, "grid": grid, "protocol": protocol, "backbone": backbone, "searches": chosen}
-    write_json(path, sealed(content))
+    write_json(path, with_checksum(content))
 
 
 def lines(chosen: list[dict[str, Any]]) -> Iterable[str]:

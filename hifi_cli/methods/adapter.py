@@ -3,8 +3,8 @@
 from pydantic import Field
 from torch import Generator, nn
 
-from hifi_cli.config.run_config import Section
-from hifi_cli.methods.base import Method, generator, head_names, train_only
+from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.methods.base import Method, generator, task_head_names, train_only
 from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
 from hifi_cli.models.encoder import Encoder
 
@@ -14,7 +14,7 @@ _INIT_STD = 1e-3  # near zero, so that training starts at the pretrained model
 class Adapter(Method):
     """Add a bottleneck after the attention's and after the feed-forward network's output, before residual and LayerNorm."""
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """`bottleneck`: hidden units of each adapter."""
 
         bottleneck: int = Field(64, ge=1)
@@ -24,7 +24,7 @@ class Adapter(Method):
     def prepare(self, encoder: Encoder) -> None:
         draws = generator(self.context.seed)
         size, width = encoder.hidden_size, self.settings.bottleneck
-        head, norms = head_names(encoder), layer_norm_names(encoder)
+        head, norms = task_head_names(encoder), layer_norm_names(encoder)
         added = insert(encoder, lambda: Bottleneck(_near_zero(size, width, draws), _near_zero(width, size, draws)))
         train_only(encoder, [*head, *norms, *added])
 

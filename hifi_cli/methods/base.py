@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Generator, Tensor, nn, no_grad
 
-from hifi_cli.config.run_config import RunConfig, Section, TrainingConfig, method_spec, parse
+from hifi_cli.config.run_config import ConfigModel, RunConfig, TrainingConfig, method_spec, parse
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
 
@@ -26,7 +26,7 @@ class Context:
     """
 
     heads: Heads | None = None
-    fresh: list[str] = field(default_factory=list)
+    missing_keys: list[str] = field(default_factory=list)
     seed: int = 1
     stage1: TrainingConfig | None = None
 
@@ -57,7 +57,7 @@ class Method:
     each other; `merge` turns the model back into plain Hugging Face modules.
     """
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """The method's own settings, `settings.*` in a configuration."""
 
     needs_heads: ClassVar[bool] = False
@@ -76,7 +76,7 @@ class Method:
         """The run's stretches, in order; their shares sum to 1."""
         return [Phase(self)]
 
-    def survey(self, model: nn.Module, gradients: Iterator[None]) -> None:
+    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
         """Called once before the first step of the method's phase.
 
         Args:
@@ -220,14 +220,14 @@ def train_only(encoder: Encoder, names: Iterable[str]) -> None:
         parameter.requires_grad_(name in chosen)
 
 
-def head_names(encoder: Encoder) -> list[str]:
+def task_head_names(encoder: Encoder) -> list[str]:
     """The names of the task head's parameters."""
-    return [name for name, _ in encoder.head_parameters()]
+    return [name for name, _ in encoder.task_head_parameters()]
 
 
-def outside_backbone(encoder: Encoder, fresh: Iterable[str]) -> list[str]:
+def outside_backbone(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
     """The names of the parameters on top of the backbone, and of those in it without pretrained values (a fresh pooler)."""
-    backbone, without_value = f"{encoder.model.base_model_prefix}.", set(fresh)
+    backbone, without_value = f"{encoder.model.base_model_prefix}.", set(missing_keys)
     names = [name for name, _ in encoder.model.named_parameters()]
     return [name for name in names if not name.startswith(backbone) or name in without_value]
 

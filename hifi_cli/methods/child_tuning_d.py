@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.methods.base import Method, fit_into
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.sparse_weights import SparseWeights
@@ -20,7 +20,7 @@ class ChildTuningD(Method):
     highest. In training the full gradient is clipped, then masked. What is not kept never moves, not by weight decay either.
     """
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """Which weights train.
 
         Attributes:
@@ -36,7 +36,7 @@ class ChildTuningD(Method):
         self._masked = encoder.layer_parameters
         self._child: SparseWeights | None = None
 
-    def survey(self, model: nn.Module, gradients: Iterator[None]) -> None:
+    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
         parameters = {name: model.get_parameter(name) for name in self._masked}
         fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
         most = self.settings.fisher_max_grad_norm

@@ -4,7 +4,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.methods.base import Method, generator
 from hifi_cli.models.encoder import Encoder
 
@@ -16,7 +16,7 @@ class ChildTuningF(Method):
     and weight decay move all of them.
     """
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """`p`: share of the gradient that is kept."""
 
         p: float = Field(0.3, gt=0, le=1)

@@ -4,9 +4,9 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, generator, head_names, train_only
+from hifi_cli.methods.base import Method, generator, task_head_names, train_only
 from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
 from hifi_cli.models.encoder import Encoder
 
@@ -46,7 +46,7 @@ class Compacter(Method):
     The shared factors start from N(0, 1e-4), the rank-1 factors from Glorot's uniform distribution with the authors' gain.
     """
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """`n`: Kronecker products in a sum; `reduction`: hidden size over the bottleneck's."""
 
         n: int = Field(4, ge=1)
@@ -64,7 +64,7 @@ class Compacter(Method):
             )
         draws = generator(self.context.seed)
         shared = nn.Parameter(torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=draws))
-        head, norms = head_names(encoder), layer_norm_names(encoder)
+        head, norms = task_head_names(encoder), layer_norm_names(encoder)
         added = insert(
             encoder,
             lambda: Bottleneck(KroneckerLinear(shared, size, width, draws), KroneckerLinear(shared, width, size, draws)),

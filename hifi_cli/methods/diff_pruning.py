@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.methods.base import Method, Phase, fit_into, generator, outside_backbone
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.sparse_weights import SparseWeights
@@ -63,7 +63,7 @@ class DiffPruning(Method):
     AdamW's epsilon, and no gate would close. In the second phase the gradient is masked first, then clipped.
     """
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """The search and its end.
 
         Attributes:
@@ -82,7 +82,7 @@ class DiffPruning(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
-        self._exempt = outside_backbone(encoder, self.context.fresh)
+        self._exempt = outside_backbone(encoder, self.context.missing_keys)
         self._chosen: SparseWeights | None = None
         self._sampled: dict[str, Tensor] = {}
         self._gated = {
@@ -93,7 +93,7 @@ class DiffPruning(Method):
         first = self.settings.first
         return [Phase(self, first), Phase(self, 1 - first, begin=self._prune)]
 
-    def survey(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
+    def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
         if self._gated:
             weights = sum(gated.difference.numel() for gated in self._gated.values())
             size = 4 * _NUMBERS_PER_WEIGHT * weights / 2**30

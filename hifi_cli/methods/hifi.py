@@ -5,9 +5,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, head_names, train_only
+from hifi_cli.methods.base import Method, task_head_names, train_only
 from hifi_cli.models.cpu_linear import FastLinear, product
 from hifi_cli.models.encoder import Encoder
 
@@ -72,7 +72,7 @@ class RowLinear(nn.Module):
 class HiFi(Method):
     """Train the rows of W_Q, W_K and W_V that belong to the chosen heads (Algorithm 3), and the task head."""
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """`biases`: whether the rows' biases train too (the paper leaves them out of its notation)."""
 
         biases: bool = True
@@ -86,7 +86,7 @@ class HiFi(Method):
         if len(heads) != encoder.num_layers or not inside:
             shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
             raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
-        train_only(encoder, head_names(encoder))
+        train_only(encoder, task_head_names(encoder))
         for layer, chosen in enumerate(heads):
             rows = [row for head in chosen for row in encoder.head_rows(head)]
             for part in PROJECTIONS if rows else ():

@@ -4,9 +4,9 @@ import torch
 from pydantic import Field
 
 from hifi_cli.config.registry import nearest
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, head_names, train_only
+from hifi_cli.methods.base import Method, task_head_names, train_only
 from hifi_cli.models.encoder import Encoder
 
 TARGETS = ("query", "key", "value", "output")
@@ -15,7 +15,7 @@ TARGETS = ("query", "key", "value", "output")
 class LoRA(Method):
     """Train low-rank updates of attention projections, and the task head (the pooler too, which peft leaves frozen)."""
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """Rank and place of the updates.
 
         Attributes:
@@ -38,7 +38,7 @@ class LoRA(Method):
             if target not in TARGETS:
                 known = ", ".join(TARGETS)
                 raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, TARGETS)}; known are {known}")
-        head = head_names(encoder)
+        head = task_head_names(encoder)
         config = LoraConfig(
             r=self.settings.r,
             lora_alpha=self.settings.alpha,

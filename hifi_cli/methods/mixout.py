@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 
@@ -63,7 +63,7 @@ class MixLinear(nn.Module):
 class Mixout(Method):
     """Train everything, with Linears mixed with the weights they started from; the dropout that this replaces is 0."""
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """How and where weights are mixed.
 
         Attributes:

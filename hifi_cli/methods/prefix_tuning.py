@@ -7,8 +7,8 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.run_config import Section
-from hifi_cli.methods.base import Method, fit_into, generator, head_names, train_only
+from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.methods.base import Method, fit_into, generator, task_head_names, train_only
 from hifi_cli.models.cpu_kernels import attend
 from hifi_cli.models.encoder import Encoder
 
@@ -94,7 +94,7 @@ class PrefixTuning(Method):
     Not through peft: its prefixes reach BERT-type models as a cache, which shifts their position ids.
     """
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """Size and making of the prefix.
 
         Attributes:
@@ -111,7 +111,7 @@ class PrefixTuning(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.use_attention(ATTENTION, attend_with_prefix)
-        head = head_names(encoder)
+        head = task_head_names(encoder)
         how = self.settings
         draws = generator(self.context.seed)
         prefixes = Prefixes(encoder.num_layers, how.length, encoder.hidden_size, how.mlp, how.init_std, draws)

@@ -2,16 +2,16 @@
 
 from pydantic import Field
 
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, head_names, train_only
+from hifi_cli.methods.base import Method, task_head_names, train_only
 from hifi_cli.models.encoder import Encoder
 
 
 class TopK(Method):
     """Train the last k layers and the task head; embeddings and lower layers are frozen (EH-FT, table 1)."""
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """`k`: how many layers; EH-FT tries 3, 6 and 12."""
 
         k: int = Field(3, ge=1)
@@ -23,4 +23,4 @@ class TopK(Method):
             f"{encoder.model.base_model_prefix}.{encoder.names.layers}.{layer}."
             for layer in range(encoder.num_layers - self.settings.k, encoder.num_layers)
         )
-        train_only(encoder, [*head_names(encoder), *(name for name in encoder.layer_parameters if name.startswith(tops))])
+        train_only(encoder, [*task_head_names(encoder), *(name for name in encoder.layer_parameters if name.startswith(tops))])

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from hifi_cli.config.run_config import Section
+from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Context, Method, Phase, build
 from hifi_cli.models.encoder import Encoder
@@ -19,7 +19,7 @@ class TwoStage(Method):
     Both stages have an optimiser and a schedule of their own and share the run's steps.
     """
 
-    class Settings(Section):
+    class Settings(ConfigModel):
         """How the stages join.
 
         Attributes:
@@ -54,11 +54,11 @@ class TwoStage(Method):
         if self._pretrained is None:
             self.stage1.release(encoder)
             return
-        head = {name: value.clone() for name, value in encoder.head_parameters()}
+        head = {name: value.clone() for name, value in encoder.task_head_parameters()}
         for name, module in self._pretrained.named_children():
             encoder.model.set_submodule(name, module)
         self._pretrained = None
-        for name, parameter in encoder.head_parameters():
+        for name, parameter in encoder.task_head_parameters():
             if self.settings.carry == "all" or not name.endswith("bias"):
                 parameter.copy_(head[name])
         encoder.model.requires_grad_(True)

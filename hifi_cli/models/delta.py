@@ -13,14 +13,14 @@ SCHEMA = 1
 _KEY = "hifi"
 
 
-def save(path: Path, tensors: dict[str, Tensor], belongs_to: dict[str, Any]) -> None:
+def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write tensors and the description of what they change (a JSON object in the file's header), atomically."""
     from safetensors.torch import save_file
 
     # One metadata key only: safetensors writes several in random order, and equal runs must give equal files.
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, metadata={_KEY: json.dumps({"schema": SCHEMA, **belongs_to})})
+        save_file(contiguous, temporary, metadata={_KEY: json.dumps({"schema": SCHEMA, **metadata})})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -35,9 +35,9 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            belongs_to = json.loads((file.metadata() or {})[_KEY])
-            check_schema(belongs_to, SCHEMA, path)
-            return {name: file.get_tensor(name) for name in file.keys()}, belongs_to  # noqa: SIM118
+            metadata = json.loads((file.metadata() or {})[_KEY])
+            check_schema(metadata, SCHEMA, path)
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
     except FileNotFoundError:
         raise MissingError(f"no delta at {path}") from None
     except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:

@@ -17,7 +17,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import file_digest
-from hifi_cli.models.task_heads import HeadedEncoder, HeadSpec
+from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Encoder:
         """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
         return range(head * self.head_size, (head + 1) * self.head_size)
 
-    def head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def task_head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The task head: the pooler where there is one, and the classifier; names as in the whole model."""
         for name, parameter in self.model.named_parameters():
             if not name.startswith(self._inside) or name.removeprefix(self._inside).startswith(f"{_OUTSIDE_THE_BACKBONE}."):
@@ -244,11 +244,11 @@ class Pretrained:
 
     model: nn.Module
     tokenizer: Any
-    fresh: list[str]
-    identity: str
+    missing_keys: list[str]
+    weights_id: str
 
 
-def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> Pretrained:
+def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> Pretrained:
     """Read a backbone from safetensors, with a task head.
 
     Raises:
@@ -264,10 +264,10 @@ def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> 
     source, revision = locate(backbone)
     commit = hub.commit("model", source, revision)
     where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
-    config = _config(backbone, source, where, head, dropout)
+    config = _config(backbone, source, where, task_head, dropout)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
-        model, report = getattr(transformers, head.transformers_class).from_pretrained(
+        model, report = getattr(transformers, task_head.transformers_class).from_pretrained(
             source,
             **where,
             config=config,
@@ -278,15 +278,15 @@ def load(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> 
     except (OSError, ValueError, RuntimeError) as error:
         raise _not_to_be_had(backbone, source, error) from None
     weights = Path(source) / "model.safetensors"
-    identity = file_digest(weights) if weights.is_file() else str(commit or getattr(config, "_commit_hash", None))
-    fresh = sorted(report["missing_keys"])
-    if head.is_own:
-        model = HeadedEncoder(model.get_submodule(model.base_model_prefix), head)
-        fresh = [name for name, _ in model.named_parameters() if name.startswith("head.")]
-    return Pretrained(model, tokenizer, fresh, identity)
+    weights_id = file_digest(weights) if weights.is_file() else str(commit or getattr(config, "_commit_hash", None))
+    missing_keys = sorted(report["missing_keys"])
+    if task_head.is_own:
+        model = EncoderWithTaskHead(model.get_submodule(model.base_model_prefix), task_head)
+        missing_keys = [name for name, _ in model.named_parameters() if name.startswith("task_head.")]
+    return Pretrained(model, tokenizer, missing_keys, weights_id)
 
 
-def skeleton(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None) -> nn.Module:
+def skeleton(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
     """The model that `load` would give, its parameters without values (on the meta device); never asks the network.
 
     Raises:
@@ -297,13 +297,15 @@ def skeleton(backbone: BackboneConfig, *, head: HeadSpec, dropout: float | None)
 
     source, revision = locate(backbone)
     where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
-    config = _config(backbone, source, where, head, dropout)
+    config = _config(backbone, source, where, task_head, dropout)
     with torch.device("meta"):
-        model: nn.Module = getattr(transformers, head.transformers_class).from_config(config)
-        return HeadedEncoder(model.get_submodule(str(model.base_model_prefix)), head) if head.is_own else model
+        model: nn.Module = getattr(transformers, task_head.transformers_class).from_config(config)
+        return EncoderWithTaskHead(model.get_submodule(str(model.base_model_prefix)), task_head) if task_head.is_own else model
 
 
-def _config(backbone: BackboneConfig, source: str, where: dict[str, Any], head: HeadSpec, dropout: float | None) -> Any:
+def _config(
+    backbone: BackboneConfig, source: str, where: dict[str, Any], task_head: TaskHeadSpec, dropout: float | None
+) -> Any:
     """The encoder's configuration with the task's labels and the run's dropout."""
     from transformers import AutoConfig
 
@@ -316,10 +318,10 @@ def _config(backbone: BackboneConfig, source: str, where: dict[str, Any], head: 
             f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
             f" known are {', '.join(FAMILIES)}"
         )
-    if head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
-        config.num_labels = len(head.labels)
-        config.id2label = dict(enumerate(head.labels))
-        config.label2id = {label: index for index, label in enumerate(head.labels)}
+    if task_head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
+        config.num_labels = len(task_head.labels)
+        config.id2label = dict(enumerate(task_head.labels))
+        config.label2id = {label: index for index, label in enumerate(task_head.labels)}
     if dropout is not None:
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
         for key in rates:
@@ -328,15 +330,15 @@ def _config(backbone: BackboneConfig, source: str, where: dict[str, Any], head: 
     return config
 
 
-def initialise(model: nn.Module, fresh: list[str], seed: int) -> None:
+def initialise(model: nn.Module, missing_keys: list[str], seed: int) -> None:
     """Draw the parameters the weights file does not hold: weights N(0, initializer_range), biases 0, norms 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
-    if isinstance(model, HeadedEncoder):
-        model.head.initialise(generator)
+    if isinstance(model, EncoderWithTaskHead):
+        model.task_head.initialise(generator)
         return
     deviation = getattr(model.config, "initializer_range", 0.02)
     with torch.no_grad():
-        for name in fresh:
+        for name in missing_keys:
             parameter = model.get_parameter(name)
             if parameter.dim() > 1:
                 parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))

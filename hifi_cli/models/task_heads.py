@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.run_config import HeadConfig
+from hifi_cli.config.run_config import TaskHeadConfig
 
 _TRANSFORMERS = {  # the class with Hugging Face's own head for each kind of task
     "classification": "AutoModelForSequenceClassification",
@@ -18,7 +18,7 @@ _TRANSFORMERS = {  # the class with Hugging Face's own head for each kind of tas
 
 
 @dataclass(frozen=True)
-class HeadSpec:
+class TaskHeadSpec:
     """What a task wants of its head.
 
     Attributes:
@@ -31,7 +31,7 @@ class HeadSpec:
     kind: str
     labels: tuple[str, ...]
     reads_words: bool
-    config: HeadConfig
+    config: TaskHeadConfig
 
     @property
     def is_own(self) -> bool:
@@ -50,7 +50,7 @@ class HeadSpec:
         return _TRANSFORMERS["span" if self.is_own else self.kind]
 
 
-class MLPHead(nn.Module):
+class MLPTaskHead(nn.Module):
     """Two linear layers, without dropout."""
 
     def __init__(self, inputs: int, width: int, outputs: int, activation: nn.Module, std: float) -> None:
@@ -73,12 +73,12 @@ class MLPHead(nn.Module):
             linear.bias.copy_(torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=draws))
 
 
-class HeadedEncoder(nn.Module):
+class EncoderWithTaskHead(nn.Module):
     """A backbone without pooler and a head on its last hidden states, called as Hugging Face's models are."""
 
     base_model_prefix = "backbone"
 
-    def __init__(self, backbone: nn.Module, spec: HeadSpec) -> None:
+    def __init__(self, backbone: nn.Module, spec: TaskHeadSpec) -> None:
         super().__init__()
         self.backbone = backbone
         config: Any = backbone.config
@@ -87,9 +87,9 @@ class HeadedEncoder(nn.Module):
         inputs = config.hidden_size * (5 if spec.reads_words else 1)
         if spec.config.kind == "mlp":
             activation = nn.ReLU() if spec.config.activation == "relu" else nn.Identity()
-            self.head = MLPHead(inputs, spec.config.width, spec.outputs, activation, spec.config.init_std)
+            self.task_head = MLPTaskHead(inputs, spec.config.width, spec.outputs, activation, spec.config.init_std)
         else:  # as wide as a pooler, with a pooler's tanh
-            self.head = MLPHead(inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range)
+            self.task_head = MLPTaskHead(inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, word_spans: Tensor | None = None, **lists: Tensor
@@ -107,7 +107,7 @@ class HeadedEncoder(nn.Module):
             assert word_spans is not None
             one, two = word_states(states, word_spans).unbind(1)
             features = torch.cat([features, one, two, (one - two).abs(), one * two], -1)
-        logits = self.head(features)
+        logits = self.task_head(features)
         return SimpleNamespace(logits=logits.view(-1, *choices) if choices else logits)
 
 

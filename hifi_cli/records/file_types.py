@@ -65,7 +65,7 @@ class RunResult(Content):
     n_examples: dict[str, int] = {}
     epochs: Epochs | None = None
     metrics: dict[str, float] | None = None
-    further: dict[str, dict[str, float]] = {}
+    extra_validation: dict[str, dict[str, float]] = {}
     time_s: float = 0.0
     wall_s: float = 0.0
 

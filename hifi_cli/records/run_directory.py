@@ -28,7 +28,7 @@ class RunDirectory:
     @classmethod
     def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
         """The directory a configuration's run belongs in."""
-        return cls(results_dir / config.place)
+        return cls(results_dir / config.run_path)
 
     @property
     def lock(self) -> Path:

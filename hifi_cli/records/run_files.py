@@ -4,9 +4,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import content_hash, content_place
+from hifi_cli.config.run_config import config_hash_of, run_path_of
 from hifi_cli.errors import UsageError
-from hifi_cli.files import read_sealed, sealed, write_json
+from hifi_cli.files import read_with_checksum, with_checksum, write_json
 from hifi_cli.records.file_types import Manifest, RunResult, check
 
 SCHEMA = MANIFEST_SCHEMA = HEADS_SCHEMA = 1
@@ -20,7 +20,7 @@ def path_in(directory: Path) -> Path:
 
 def write(directory: Path, content: dict[str, Any]) -> None:
     """Mark a run as finished."""
-    write_json(path_in(directory), sealed({"schema": SCHEMA, **content}))
+    write_json(path_in(directory), with_checksum({"schema": SCHEMA, **content}))
 
 
 def read(directory: Path) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def read(directory: Path) -> dict[str, Any]:
         SchemaError: they were written by a version with another layout.
     """
     path = path_in(directory)
-    content = read_sealed(path, what="results.json of a finished run", schema=SCHEMA)
+    content = read_with_checksum(path, what="results.json of a finished run", schema=SCHEMA)
     check(RunResult, content, path)
     config_hash, _ = _stored_config(directory)
     if config_hash != content["config_hash"]:
@@ -50,7 +50,7 @@ def manifest_path_in(directory: Path) -> Path:
 
 def write_manifest(directory: Path, content: dict[str, Any]) -> None:
     """Store where a run's numbers come from."""
-    write_json(manifest_path_in(directory), sealed({"schema": MANIFEST_SCHEMA, **content}))
+    write_json(manifest_path_in(directory), with_checksum({"schema": MANIFEST_SCHEMA, **content}))
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -62,14 +62,14 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         SchemaError: it was written by a version with another layout.
     """
     path = manifest_path_in(directory)
-    content = read_sealed(path, what="manifest", schema=MANIFEST_SCHEMA)
+    content = read_with_checksum(path, what="manifest", schema=MANIFEST_SCHEMA)
     check(Manifest, content, path)
     return content
 
 
 def write_heads(path: Path, content: dict[str, Any]) -> None:
     """Store chosen heads."""
-    write_json(path, sealed({"schema": HEADS_SCHEMA, **content}))
+    write_json(path, with_checksum({"schema": HEADS_SCHEMA, **content}))
 
 
 def read_heads(path: Path) -> dict[str, Any]:
@@ -80,10 +80,10 @@ def read_heads(path: Path) -> dict[str, Any]:
         UsageError: it is damaged.
         SchemaError: it was written by a version with another layout.
     """
-    return read_sealed(path, what="heads", schema=HEADS_SCHEMA)
+    return read_with_checksum(path, what="heads", schema=HEADS_SCHEMA)
 
 
-def check_place(directory: Path, results_dir: Path) -> None:
+def check_location(directory: Path, results_dir: Path) -> None:
     """Refuse a run that does not lie where its configuration belongs, as the copy of another one.
 
     Raises:
@@ -103,7 +103,7 @@ def _stored_config(directory: Path) -> tuple[str, PurePath]:
         raise UsageError(f"{path_in(directory)} has no config.yaml beside it; put that of the run back, or {_AGAIN}")
     content = read_yaml(path)
     try:
-        return content_hash(content), content_place(content)
+        return config_hash_of(content), run_path_of(content)
     except (KeyError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UsageError(f"{path} is not the configuration of a run ({problem}); {_AGAIN}") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import SchemaError, UsageError
-from hifi_cli.files import file_digest, is_locked, locked, read_sealed, sealed, write_json
+from hifi_cli.files import file_digest, is_locked, locked, read_with_checksum, with_checksum, write_json
 from hifi_cli.records import run_files
 
 FAILURE_SCHEMA = 1
@@ -79,7 +79,7 @@ def record_failure(directory: Path, *, exit_code: int | None, attempts: int, com
         "command": command,
         "lines": lines,
     }
-    write_json(failure_path(directory), sealed(content))
+    write_json(failure_path(directory), with_checksum(content))
 
 
 def status(directory: Path, *, deltas: bool = False) -> Status:
@@ -106,7 +106,7 @@ def status(directory: Path, *, deltas: bool = False) -> Status:
         return Status(State(content["status"]), str(content.get("reason", "")), content)
     if failure.is_file():
         try:
-            content = read_sealed(failure, what="failure.json", schema=FAILURE_SCHEMA)
+            content = read_with_checksum(failure, what="failure.json", schema=FAILURE_SCHEMA)
         except UsageError as error:
             return Status(State.FAILED, str(error))
         lines = content.get("lines")
@@ -122,7 +122,7 @@ def statuses(results_dir: Path) -> Iterator[tuple[Path, Status]]:
         found = status(directory)
         try:
             if found.is_finished:
-                run_files.check_place(directory, results_dir)
+                run_files.check_location(directory, results_dir)
         except UsageError as error:
             found = Status(State.DAMAGED, str(error))
         yield directory, found

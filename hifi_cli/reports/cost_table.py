@@ -1,13 +1,11 @@
 """The layouts of what methods cost: their results (HiFi, table 1) and their training; from measurements, not from opinions."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hifi_cli.reports.table import Cell, Heading, Line, Table
+from hifi_cli.reports.table import Heading, Line, Table, TableCell
+from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import TableSpec, label_of
-
-if TYPE_CHECKING:
-    from hifi_cli.reports.table_types import Request
 
 FULL_FT = "full-ft"  # what training stands beside
 
@@ -15,7 +13,7 @@ _RESULT = ("Extra param. (training)", "Extra param. (result)", "Structure (resul
 _TRAINING = ("Time per step", "Extra memory", "Stored", "Scoring + selection")
 
 
-def of_results(spec: TableSpec, request: "Request") -> Table:
+def of_results(spec: TableSpec, request: TableRequest) -> Table:
     """What a method adds, changes, delays and stores (HiFi, table 1)."""
     notes = [
         "training: trained numbers that are no part of the plain model; result: the exported model beside the plain one",
@@ -25,7 +23,7 @@ def of_results(spec: TableSpec, request: "Request") -> Table:
     return _table(spec, request, _RESULT, _result, notes)
 
 
-def of_training(spec: TableSpec, request: "Request") -> Table:
+def of_training(spec: TableSpec, request: TableRequest) -> Table:
     """What training costs beside Full-FT (EH-FT, section 4.3), and scoring beside a run (HiFi, A.6)."""
     notes = [
         "time, memory and bytes beside Full-FT's; a two-stage method's stages by their shares of the steps",
@@ -38,7 +36,7 @@ def of_training(spec: TableSpec, request: "Request") -> Table:
 
 def _table(
     spec: TableSpec,
-    request: "Request",
+    request: TableRequest,
     headings: tuple[str, ...],
     texts: Callable[[dict[str, Any]], tuple[str, ...]],
     notes: list[str],
@@ -47,7 +45,7 @@ def _table(
     for row in spec.rows:
         if row.method:
             found = request.measured.get(row.method)
-            cells = tuple(Cell(text=text) for text in texts(found)) if found else tuple(Cell() for _ in headings)
+            cells = tuple(TableCell(text=text) for text in texts(found)) if found else tuple(TableCell() for _ in headings)
             lines.append(Line(row.label or label_of("methods", row.method), cells, method=row.method))
     title = f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})"
     return Table(title=title, headings=[Heading(name) for name in headings], lines=lines, notes=notes)

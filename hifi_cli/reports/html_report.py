@@ -14,12 +14,12 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.records import run_files
 from hifi_cli.reports import charts, table
-from hifi_cli.reports.run_records import Record
+from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Line, Table
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportPicture:
     """A chart with what stands over it."""
 
     title: str
@@ -27,14 +27,14 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A table with its pictures."""
 
     table: Table
-    pictures: Sequence[Picture]
+    pictures: Sequence[ReportPicture]
 
 
-def render(tables: Sequence[Table], records: Sequence[Record], results_dir: Path, out: Path) -> str:
+def render(tables: Sequence[Table], records: Sequence[RunRecord], results_dir: Path, out: Path) -> str:
     """The page.
 
     Args:
@@ -51,33 +51,33 @@ def render(tables: Sequence[Table], records: Sequence[Record], results_dir: Path
     )
     environment.globals.update(number=table.number, deviation=table.deviation, line_label=table.line_label, anchor=anchor)
     return environment.get_template("page.html.j2").render(
-        sections=[Section(one, pictures(one)) for one in tables],
+        sections=[ReportSection(one, pictures(one)) for one in tables],
         heatmaps=heatmaps(results_dir),
         runs=[_origin(record, out) for record in records],
         marks=sum(bool(record.marks) for record in records),
     )
 
 
-def anchor(record: Record) -> str:
+def anchor(record: RunRecord) -> str:
     """The run's place in the list of origins."""
     content = record.content
     words = [*(content[key] for key in ("protocol", "backbone", "task", "method")), record.shots]
     return safe_name(f"run-{'-'.join(words)}-{content['seed']}")
 
 
-def pictures(found: Table) -> list[Picture]:
+def pictures(found: Table) -> list[ReportPicture]:
     """Two for each column of scores: against the share of parameters trained, and the seeds of each method."""
     shares, seeds = [], []
     for number, heading in enumerate(found.headings):
         series = [one for line in found.lines if (one := _series(line, number))]
         if series:
             metric = heading.label.rpartition("(")[2].rstrip(")")
-            shares.append(Picture(f"{heading.label}: score against share trained", charts.score_by_share(series, metric)))
-            seeds.append(Picture(f"{heading.label}: every seed", charts.seeds(series, metric)))
+            shares.append(ReportPicture(f"{heading.label}: score against share trained", charts.score_by_share(series, metric)))
+            seeds.append(ReportPicture(f"{heading.label}: every seed", charts.seeds(series, metric)))
     return shares + seeds
 
 
-def heatmaps(results_dir: Path) -> list[Picture]:
+def heatmaps(results_dir: Path) -> list[ReportPicture]:
     """Every selection of heads below a results directory.
 
     Raises:
@@ -88,7 +88,7 @@ def heatmaps(results_dir: Path) -> list[Picture]:
         content = run_files.read_heads(path)
         try:
             title = f"{content['backbone']}, {content['task']}: {content['rank']}, {content['strategy']}, k={content['k']}"
-            drawn.append(Picture(title, charts.heads(content["values"], content["heads"])))
+            drawn.append(ReportPicture(title, charts.heads(content["values"], content["heads"])))
         except (KeyError, TypeError, ValueError, IndexError):
             raise UsageError(f"{path} is not a heads file; delete it and select again") from None
     return drawn
@@ -105,7 +105,7 @@ def _series(line: Line, number: int) -> charts.Series | None:
     return charts.Series(line.label, share, [one.score for one in cell.samples], [one.seed for one in cell.samples])
 
 
-def _origin(record: Record, out: Path) -> dict[str, Any]:
+def _origin(record: RunRecord, out: Path) -> dict[str, Any]:
     """Where a run's numbers come from, as the list shows it."""
     manifest = run_files.read_manifest(record.path) if run_files.manifest_path_in(record.path).is_file() else {}
     git = manifest.get("git") or {}

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from hifi_cli.errors import MissingError
 from hifi_cli.reports.run_pairs import Pairs, counted_noun, paired
-from hifi_cli.reports.run_records import Record
+from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.statistics import LEVEL, Evidence, evidence, holm, pairs_needed, smallest_p
-from hifi_cli.reports.table import Cell, Heading, Line, Table
+from hifi_cli.reports.table import Heading, Line, Table, TableCell
 from hifi_cli.reports.table_spec import label_of
 
 NUMBERS = (
@@ -32,7 +32,7 @@ class Comparison:
 
 
 def compare(
-    records: Sequence[Record], methods: Sequence[str], *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
+    records: Sequence[RunRecord], methods: Sequence[str], *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
 ) -> Table:
     """The first method against each of the others, corrected for their number, with a sentence on each.
 
@@ -85,7 +85,7 @@ def weigh(all_pairs: Sequence[Pairs]) -> list[Comparison]:
     ]
 
 
-def verdict(comparison: Comparison, records: Sequence[Record]) -> str:
+def verdict(comparison: Comparison, records: Sequence[RunRecord]) -> str:
     """What may, and what may not, be concluded from one comparison, in plain words.
 
     A difference is shown where the test and the interval agree on it: the test holds for few seeds of any distribution
@@ -111,7 +111,7 @@ def verdict(comparison: Comparison, records: Sequence[Record]) -> str:
     return _better(comparison, records, f"by {abs(found.mean):.2f} points on average ({_interval(found)}, {p})")
 
 
-def _better(comparison: Comparison, records: Sequence[Record], size: str) -> str:
+def _better(comparison: Comparison, records: Sequence[RunRecord], size: str) -> str:
     """The verdict for the method with the higher scores, unless it is the one that diverged more often."""
     pairs = comparison.pairs
     methods = [(pairs.first, pairs.labels[0]), (pairs.second, pairs.labels[1])]
@@ -128,7 +128,7 @@ def _better(comparison: Comparison, records: Sequence[Record], size: str) -> str
     return f"{label} is better on {where} {size}; nothing is said about other {unknown} or settings"
 
 
-def _both_verdicts(everything: Comparison, sound: Comparison, collapsed: tuple[int, int], records: Sequence[Record]) -> str:
+def _both_verdicts(everything: Comparison, sound: Comparison, collapsed: tuple[int, int], records: Sequence[RunRecord]) -> str:
     """The verdicts with and without pairs that have a collapsed run: one alone would hide what the other shows."""
     labels = everything.pairs.labels
     left = f"{counted_noun(sound.evidence.pairs, 'pair')} on {counted_noun(len(sound.pairs.differences), 'task')}"
@@ -159,17 +159,23 @@ def _has_width(found: Evidence) -> bool:
 def _line(comparison: Comparison, collapsed: tuple[int, int], tasks: list[str]) -> Line:
     found, differences = comparison.evidence, comparison.pairs.differences
     means = [list(differences.get(task, {}).values()) for task in tasks]
-    cells = [_signed(sum(values) / len(values)) if values else Cell() for values in means]
-    numbers = [Cell(found.spread), Cell(text=_span(found)), Cell(float(found.pairs)), Cell(found.p), Cell(comparison.corrected)]
+    cells = [_signed(sum(values) / len(values)) if values else TableCell() for values in means]
+    numbers = [
+        TableCell(found.spread),
+        TableCell(text=_span(found)),
+        TableCell(float(found.pairs)),
+        TableCell(found.p),
+        TableCell(comparison.corrected),
+    ]
     return Line(
         comparison.pairs.labels[1],
-        (*cells, _signed(found.mean), *numbers, Cell(text=f"{collapsed[0]} / {collapsed[1]}")),
+        (*cells, _signed(found.mean), *numbers, TableCell(text=f"{collapsed[0]} / {collapsed[1]}")),
         method=comparison.pairs.second,
     )
 
 
-def _signed(value: float) -> Cell:
-    return Cell(value, text=f"{value:+.2f}")
+def _signed(value: float) -> TableCell:
+    return TableCell(value, text=f"{value:+.2f}")
 
 
 def _where(pairs: Pairs) -> str:
@@ -192,7 +198,7 @@ def _over_tasks(comparison: Comparison) -> str:
     )
 
 
-def _caveats(records: Sequence[Record], score: str | None) -> list[str]:
+def _caveats(records: Sequence[RunRecord], score: str | None) -> list[str]:
     """What flatters both sides."""
     chosen = {score or record.content["report"] for record in records}
     if chosen <= {"last"} or all(record.content.get("selection") == "holdout" for record in records):

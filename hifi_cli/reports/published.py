@@ -8,14 +8,14 @@ from typing import Literal
 from pydantic import model_validator
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import Section, parse
+from hifi_cli.config.run_config import ConfigModel, parse
 from hifi_cli.errors import UsageError
 
 Verdict = Literal["follows", "rounding", "mismatch", "unchecked"]
 Number = float | Literal["illegible"] | None
 
 
-class PublishedRow(Section):
+class PublishedRow(ConfigModel):
     """A row as printed, one entry per column of its table.
 
     Attributes:
@@ -36,7 +36,7 @@ class PublishedRow(Section):
     cell_notes: dict[str, str] = {}
 
 
-class PublishedTable(Section):
+class PublishedTable(ConfigModel):
     """A table of a paper.
 
     Attributes:
@@ -76,7 +76,7 @@ class PublishedTable(Section):
         return entries[list(self.columns).index(column)] if entries and column in self.columns else None
 
 
-class PublishedFile(Section):
+class PublishedFile(ConfigModel):
     """A paper's tables."""
 
     description: str

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.reports.table import Cell, Line, rounded
+from hifi_cli.reports.table import Line, TableCell, rounded
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec
 
 
@@ -25,7 +25,7 @@ def published_line(
     printed = found.rows[name]
     return Line(
         label=row.label or printed.label or label,
-        cells=(*cells, *(Cell(text="") for _ in range(extra))),
+        cells=(*cells, *(TableCell(text="") for _ in range(extra))),
         source="published",
         method=row.method,
         notes=(printed.note,) if printed.note else (),
@@ -45,9 +45,9 @@ def difference_line(
     for number, (mine, theirs) in enumerate(zip(ours.cells, paper.cells, strict=True)):
         own, printed = metrics[number] if number < len(metrics) else (None, None)
         if own and printed and own != printed:
-            cells.append(Cell(notes=(f"ours is {own}, the paper's {printed}: no difference",)))
+            cells.append(TableCell(notes=(f"ours is {own}, the paper's {printed}: no difference",)))
         elif mine.mean is None or theirs.mean is None:
-            cells.append(Cell(text=theirs.text if theirs.text == "" else None))
+            cells.append(TableCell(text=theirs.text if theirs.text == "" else None))
         else:
             cells.append(_difference(mine.mean, theirs.mean, decimals))
     if len(cells) > len(metrics) and ours.cells[len(metrics)].mean is not None:
@@ -68,9 +68,9 @@ def remarks(paper: str, found: PublishedTable, *, backbone: str, split: str | No
     return notes
 
 
-def _cell(found: PublishedTable, name: str, column: str) -> Cell:
+def _cell(found: PublishedTable, name: str, column: str) -> TableCell:
     mean, spread = found.mean(name, column), found.deviation(name, column)
-    return Cell(
+    return TableCell(
         mean=mean if isinstance(mean, float) else None,
         deviation=spread if isinstance(spread, float) else None,
         text="?" if mean == "illegible" else None,
@@ -78,28 +78,28 @@ def _cell(found: PublishedTable, name: str, column: str) -> Cell:
     )
 
 
-def _average(found: PublishedTable, name: str, columns: list[ColumnSpec], cells: list[Cell]) -> Cell:
+def _average(found: PublishedTable, name: str, columns: list[ColumnSpec], cells: list[TableCell]) -> TableCell:
     """The printed average; over some of the columns only, or others, the mean of the cells shown."""
     printed = found.rows[name].average
     if [column.published_name for column in columns] == list(found.columns):
         note = published.average_note(found, name)
-        return Cell(mean=printed, notes=(note,) if note else ())
+        return TableCell(mean=printed, notes=(note,) if note else ())
     means = [cell.mean for cell in cells if cell.mean is not None]
     if len(means) < len(cells) or printed is None:
-        return Cell()
+        return TableCell()
     note = f"mean of the {len(cells)} columns shown; the paper averages {len(found.columns)}"
-    return Cell(mean=sum(means) / len(means), notes=(note,))
+    return TableCell(mean=sum(means) / len(means), notes=(note,))
 
 
-def _difference_of_averages(ours: Cell, paper: Cell, name: str, found: PublishedTable, decimals: int) -> Cell:
+def _difference_of_averages(ours: TableCell, paper: TableCell, name: str, found: PublishedTable, decimals: int) -> TableCell:
     """To the printed average; to that of the printed cells where the printed one does not follow from them."""
     checked = published.audit(found, name)
     if ours.mean is None or paper.mean is None:
-        return Cell()
+        return TableCell()
     if checked.verdict != "mismatch" or checked.recomputed is None or paper.mean != found.rows[name].average:
         return _difference(ours.mean, paper.mean, decimals)
     return replace(_difference(ours.mean, float(checked.recomputed), decimals), notes=("to the average of the printed cells",))
 
 
-def _difference(ours: float, paper: float, decimals: int) -> Cell:
-    return Cell(mean=float(rounded(ours, decimals) - rounded(paper, decimals)))
+def _difference(ours: float, paper: float, decimals: int) -> TableCell:
+    return TableCell(mean=float(rounded(ours, decimals) - rounded(paper, decimals)))

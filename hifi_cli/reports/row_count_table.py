@@ -1,19 +1,17 @@
 """The layout of HiFi's table 4: how many rows the data at hand have, beside the official release and the paper."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.reports.table import Cell, Heading, Line, Table
+from hifi_cli.reports.table import Heading, Line, Table, TableCell
+from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, TableSpec, label_of
-
-if TYPE_CHECKING:
-    from hifi_cli.reports.table_types import Request
 
 SPLITS = ("train", "validation", "test")
 
 
-def build(spec: TableSpec, request: "Request") -> Table:
+def build(spec: TableSpec, request: TableRequest) -> Table:
     """Print the rows of each split that were counted, and with `published` those that the paper prints."""
     reference = published.table(spec.published) if spec.published and request.published else None
     lines = []
@@ -29,19 +27,19 @@ def build(spec: TableSpec, request: "Request") -> Table:
     )
 
 
-def _cell(measured: dict[str, Any], column: ColumnSpec, split: str) -> Cell:
+def _cell(measured: dict[str, Any], column: ColumnSpec, split: str) -> TableCell:
     """A split's rows; a column may be about a further split of its task where there is one (MNLI: mismatched)."""
     splits = measured.get(column.task, {})
     found = splits.get(f"{split}_{column.split}" if column.split else split) or splits.get(split)
     if not found or found["rows"] is None:
-        return Cell()
+        return TableCell()
     official = found["official"]
     notes = (f"not the official count, {official:,}",) if official and official != found["rows"] else ()
-    return Cell(text=f"{found['rows']:,}", notes=notes)
+    return TableCell(text=f"{found['rows']:,}", notes=notes)
 
 
 def _published_line(columns: list[ColumnSpec], split: str, found: PublishedTable) -> Line:
     row = found.rows[split]
     printed = dict(zip(found.columns, row.means, strict=True))
-    cells = tuple(Cell(text=f"{int(printed[column.published_name] or 0):,}") for column in columns)
+    cells = tuple(TableCell(text=f"{int(printed[column.published_name] or 0):,}") for column in columns)
     return Line("published", cells, "published", split, notes=(row.note,) if row.note else ())

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.files import command_line
-from hifi_cli.reports.run_records import Record
-from hifi_cli.reports.table import Cell, Missing, Sample
+from hifi_cli.reports.run_records import RunRecord
+from hifi_cli.reports.table import Missing, Sample, TableCell
 
 COUNTED = frozenset({"collapsed"})  # to predict one class is an outcome of the method: without it the unstable look better
 
 
-def comparable(records: Sequence[Record], seeds: Sequence[int], counted: Collection[str]) -> tuple[list[Record], list[str]]:
+def comparable(
+    records: Sequence[RunRecord], seeds: Sequence[int], counted: Collection[str]
+) -> tuple[list[RunRecord], list[str]]:
     """The runs of one method on one task that may stand in one mean, and a footnote for each kind left out or counted.
 
     Args:
@@ -44,14 +46,14 @@ def comparable(records: Sequence[Record], seeds: Sequence[int], counted: Collect
     return kept, notes
 
 
-def cell(records: Sequence[Record], notes: Sequence[str], *, metric: str | None, score: str | None) -> Cell:
+def cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: str | None) -> TableCell:
     """Mean and deviation over seeds, in percent; runs that did not keep the wanted number are left out with a footnote."""
     values = [(one, one.score(score, metric)) for one in records]
     samples = tuple(Sample(one.content["seed"], 100 * value, one) for one, value in values if value is not None)
     if lost := len(values) - len(samples):
         notes = [*notes, f"{_runs(lost)} did not keep {metric} at the wanted epoch and {'is' if lost == 1 else 'are'} left out"]
     scores = [sample.score for sample in samples]
-    return Cell(
+    return TableCell(
         mean=statistics.fmean(scores) if scores else None,
         deviation=statistics.stdev(scores) if len(scores) > 1 else None,
         notes=tuple(notes),
@@ -64,8 +66,8 @@ def missing(
     tasks: Sequence[str],
     seeds: Sequence[int],
     *,
-    there: dict[str, list[Record]],
-    kept: dict[str, list[Record]],
+    there: dict[str, list[RunRecord]],
+    kept: dict[str, list[RunRecord]],
     setting: tuple[str, str, str | None],
     results_dir: Path,
 ) -> list[Missing]:
@@ -108,14 +110,14 @@ def _command(
     return command_line(["hifi", "train", *words]) + remark
 
 
-def _refused(record: Record, counted: Collection[str]) -> str | None:
+def _refused(record: RunRecord, counted: Collection[str]) -> str | None:
     """The first of a run's marks with which it does not count."""
     return next((mark for mark in record.marks if mark not in counted), None)
 
 
-def _equal(kept: list[Record]) -> tuple[list[Record], str]:
+def _equal(kept: list[RunRecord]) -> tuple[list[RunRecord], str]:
     """The largest group of runs that differ in their seed only, and in what the others differ from it."""
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[RunRecord]] = {}
     for one in kept:
         groups.setdefault(str(one.identity), []).append(one)
     if len(groups) < 2:

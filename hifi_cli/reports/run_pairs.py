@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.reports import run_filter
 from hifi_cli.reports.conditions import disagreement
-from hifi_cli.reports.run_records import Record
+from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table_spec import label_of
 
 
@@ -22,7 +22,7 @@ class Pairs:
 
     first: str
     second: str
-    runs: dict[str, dict[int, tuple[Record, Record]]] = field(default_factory=dict)
+    runs: dict[str, dict[int, tuple[RunRecord, RunRecord]]] = field(default_factory=dict)
     differences: dict[str, dict[int, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -44,8 +44,8 @@ class Pairs:
 
 
 def setting_of(
-    records: Sequence[Record], methods: Sequence[str], protocol: str | None, backbone: str | None, shots: str | None
-) -> list[Record]:
+    records: Sequence[RunRecord], methods: Sequence[str], protocol: str | None, backbone: str | None, shots: str | None
+) -> list[RunRecord]:
     """The runs of the methods under one protocol, backbone and number of shots.
 
     Raises:
@@ -71,7 +71,7 @@ def setting_of(
 
 
 def paired(
-    records: Sequence[Record], first: str, second: str, *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
+    records: Sequence[RunRecord], first: str, second: str, *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
 ) -> Pairs:
     """Pair two methods' runs by task and seed, where they may stand in one mean and agree in what a comparison needs.
 
@@ -93,7 +93,12 @@ def paired(
 
 
 def _pair(
-    pairs: Pairs, task: str, first: dict[int, Record], second: dict[int, Record], score: str | None, counted: frozenset[str]
+    pairs: Pairs,
+    task: str,
+    first: dict[int, RunRecord],
+    second: dict[int, RunRecord],
+    score: str | None,
+    counted: frozenset[str],
 ) -> list[str]:
     """Add a task's pairs.
 
@@ -125,11 +130,11 @@ def counted_noun(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _setting(record: Record, key: str) -> str:
+def _setting(record: RunRecord, key: str) -> str:
     return record.shots if key == "shots" else str(record.content[key])
 
 
-def _difference(first: Record, second: Record, score: str | None) -> float | None:
+def _difference(first: RunRecord, second: RunRecord, score: str | None) -> float | None:
     """In points, of the first run's primary metric; None where the second did not keep that."""
     metric = first.content["primary_metric"]
     values = first.score(score, metric), second.score(score, metric)

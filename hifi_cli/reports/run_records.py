@@ -12,7 +12,7 @@ from hifi_cli.records import run_files
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """A finished run.
 
     Attributes:
@@ -113,7 +113,7 @@ class Results:
     directory: Path
 
     @cached_property
-    def records(self) -> list[Record]:
+    def records(self) -> list[RunRecord]:
         """All finished runs."""
         return list(read(self.directory))
 
@@ -126,7 +126,7 @@ class Results:
         }
 
 
-def read(results_dir: Path) -> Iterator[Record]:
+def read(results_dir: Path) -> Iterator[RunRecord]:
     """Every finished run below a results directory, in the order of their paths.
 
     Raises:
@@ -134,5 +134,5 @@ def read(results_dir: Path) -> Iterator[Record]:
     """
     for path in sorted((results_dir / "runs").glob("*/*/*/*/seed*/results.json")):
         content = run_files.read(path.parent)
-        run_files.check_place(path.parent, results_dir)
-        yield Record(path.parent, content)
+        run_files.check_location(path.parent, results_dir)
+        yield RunRecord(path.parent, content)

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 from hifi_cli.reports import table_types
 from hifi_cli.reports.table import Table
+from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import TableSpec
 
 SCORES = ("best", "last", "max")
 
 
-def under_all_scores(
-    specs: Sequence[TableSpec], request: table_types.Request, *, layout: TableSpec | None = None
-) -> list[Table]:
+def under_all_scores(specs: Sequence[TableSpec], request: TableRequest, *, layout: TableSpec | None = None) -> list[Table]:
     """Three tables for each; a note under the third says where they differ most."""
     tables = []
     for spec in specs:

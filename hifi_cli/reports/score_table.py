@@ -6,17 +6,14 @@ The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 import statistics
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from hifi_cli.config import registry
 from hifi_cli.reports import conditions, published, published_rows, run_filter
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.reports.run_records import Record
-from hifi_cli.reports.table import Cell, Heading, Line, Missing, Table, with_places
+from hifi_cli.reports.run_records import RunRecord
+from hifi_cli.reports.table import Heading, Line, Missing, Table, TableCell, with_places
+from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, label_of, shots_of
-
-if TYPE_CHECKING:
-    from hifi_cli.reports.table_types import Request
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_matched": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
@@ -29,13 +26,13 @@ SHARES = (("Trained", "trainable"), ("w/o head", "trainable_backbone"))
 class _Runs:
     """The runs of a table: all that are there, those that count, and the footnotes, per method and task."""
 
-    there: dict[tuple[str, str], list[Record]]
-    kept: dict[tuple[str, str], list[Record]]
+    there: dict[tuple[str, str], list[RunRecord]]
+    kept: dict[tuple[str, str], list[RunRecord]]
     notes: dict[tuple[str, str], list[str]]
 
 
 def specs_of(
-    records: list[Record], protocol: str | None = None, backbone: str | None = None, shots: str | None = None
+    records: list[RunRecord], protocol: str | None = None, backbone: str | None = None, shots: str | None = None
 ) -> list[ScoresSpec]:
     """One table for each protocol, backbone and number of shots that was run: their numbers never share a table.
 
@@ -51,7 +48,7 @@ def specs_of(
     ]
 
 
-def build(spec: ScoresSpec, request: "Request") -> Table:
+def build(spec: ScoresSpec, request: TableRequest) -> Table:
     """Collect a table's runs and set the paper's numbers beside them where that is wanted."""
     setting = (spec.protocol, spec.backbone)
     records = [one for one in request.results.records if (one.content["protocol"], one.content["backbone"]) == setting]
@@ -88,8 +85,8 @@ def build(spec: ScoresSpec, request: "Request") -> Table:
     )
 
 
-def _collected(mine: list[Record], spec: ScoresSpec, request: "Request") -> _Runs:
-    there: dict[tuple[str, str], list[Record]] = defaultdict(list)
+def _collected(mine: list[RunRecord], spec: ScoresSpec, request: TableRequest) -> _Runs:
+    there: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for record in mine:
         there[record.cell].append(record)
     found = {cell: run_filter.comparable(records, spec.seeds, request.counted) for cell, records in there.items()}
@@ -116,15 +113,15 @@ def _line(
         cells.append(cell)
         shown |= {best} if cell.samples else set()
     means = [cell.mean for cell in cells if cell.mean is not None]
-    average = [Cell(statistics.fmean(means) if means and len(means) == len(cells) else None)] if averaged else []
+    average = [TableCell(statistics.fmean(means) if means and len(means) == len(cells) else None)] if averaged else []
     first = next((cell.samples[0].record.content["params"] for cell in cells if cell.samples), None)
-    shares = [Cell(100 * first[key] / first["total"] if first else None) for _, key in SHARES]
+    shares = [TableCell(100 * first[key] / first["total"] if first else None) for _, key in SHARES]
     if len(shown) > 1:
-        shares = [Cell(text="varies") for _ in SHARES]
+        shares = [TableCell(text="varies") for _ in SHARES]
     return Line(label, (*cells, *average, *shares), method=row.method)
 
 
-def _best(cells: dict[str, Cell]) -> tuple[str, Cell]:
+def _best(cells: dict[str, TableCell]) -> tuple[str, TableCell]:
     """The cell with the best mean, by its method; a footnote says of which methods and that the scores shown chose it."""
     found = [(cell.mean, method) for method, cell in cells.items() if cell.mean is not None]
     best = max(found, key=lambda one: one[0])[1] if found else next(iter(cells))
@@ -157,7 +154,12 @@ def _papers_lines(
 
 
 def _missing(
-    spec: ScoresSpec, rows: list[RowSpec], columns: list[ColumnSpec], runs: _Runs, mine: list[Record], request: "Request"
+    spec: ScoresSpec,
+    rows: list[RowSpec],
+    columns: list[ColumnSpec],
+    runs: _Runs,
+    mine: list[RunRecord],
+    request: TableRequest,
 ) -> list[Missing]:
     seeds = spec.seeds or sorted({record.content["seed"] for record in mine})
     tasks = [column.task for column in columns]
@@ -178,7 +180,7 @@ def _missing(
     ]
 
 
-def _runs_of_other_shots(records: list[Record], shots: str) -> list[str]:
+def _runs_of_other_shots(records: list[RunRecord], shots: str) -> list[str]:
     """A remark on the runs that the table leaves to one of their own."""
     others = Counter(record.shots for record in records if record.shots != shots)
     return [
@@ -207,7 +209,7 @@ def _apart(lines: list[Line], score: str | None) -> list[Line]:
     return [replace(line, cells=tuple(marked.get(row, line.cells))) for row, line in enumerate(lines)]
 
 
-def _title(spec: ScoresSpec, shots: str, mine: list[Record], score: str | None) -> str:
+def _title(spec: ScoresSpec, shots: str, mine: list[RunRecord], score: str | None) -> str:
     reported = sorted({one.content["report"] for one in mine})
     epoch = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
     which = epoch[score] if score else ", ".join(epoch[one] for one in reported)
@@ -216,12 +218,12 @@ def _title(spec: ScoresSpec, shots: str, mine: list[Record], score: str | None) 
     return f"{spec.description or 'Finished runs'} ({', '.join(setting)})"
 
 
-def _by_trainable_share(records: list[Record]) -> list[str]:
+def _by_trainable_share(records: list[RunRecord]) -> list[str]:
     shares = {one.content["method"]: -one.content["params"]["trainable"] for one in records}
     return sorted(shares, key=lambda method: (shares[method], method))
 
 
-def _primary(task: str, records: list[Record]) -> str | None:
+def _primary(task: str, records: list[RunRecord]) -> str | None:
     run = next((one.content["primary_metric"] for one in records if one.content["task"] == task), None)
     if run is None and task in registry.names("tasks"):
         run = registry.load("tasks", task).get("primary")

@@ -3,22 +3,18 @@
 The layout of HiFi's table 5. The paper's own settings stand beside ours wherever the two differ, or all with `--published`.
 """
 
-from typing import TYPE_CHECKING
-
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.reports.table import Cell, Heading, Line, Table
+from hifi_cli.reports.table import Heading, Line, Table, TableCell
+from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, label_of
-
-if TYPE_CHECKING:
-    from hifi_cli.reports.table_types import Request
 
 UNEQUAL = "not the paper's"
 
 
-def build(spec: TableSpec, request: "Request") -> Table:
+def build(spec: TableSpec, request: TableRequest) -> Table:
     """Resolve the configuration of every cell; needs no run and no data."""
     rows = spec.rows or [RowSpec(method=name) for name in registry.names("methods")]
     columns = spec.columns or [ColumnSpec(task=name) for name in registry.names("tasks")]
@@ -44,7 +40,7 @@ def _line(spec: TableSpec, method: str, label: str | None, columns: list[ColumnS
     for number, column in enumerate(columns):
         text = _settings(spec, method, column.task)
         printed = paper.cells[number].text if paper else None
-        cells.append(Cell(text=text, notes=(UNEQUAL,) if text and printed and text != printed else ()))
+        cells.append(TableCell(text=text, notes=(UNEQUAL,) if text and printed and text != printed else ()))
     return Line(label or label_of("methods", method), tuple(cells), method=method)
 
 
@@ -62,7 +58,7 @@ def _published_line(row: RowSpec, columns: list[ColumnSpec], found: PublishedTab
     if name is None or name not in found.rows:
         return None
     texts = dict(zip(found.columns, found.rows[name].texts, strict=True))
-    cells = tuple(Cell(text=texts.get(column.published_name)) for column in columns)
+    cells = tuple(TableCell(text=texts.get(column.published_name)) for column in columns)
     return Line(row.label or name, cells, "published", row.method)
 
 

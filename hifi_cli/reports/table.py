@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
-from hifi_cli.reports.run_records import Record
+from hifi_cli.reports.run_records import RunRecord
 
 DASH = "-"
 Source = Literal["runs", "published", "difference"]
@@ -17,11 +17,11 @@ class Sample:
 
     seed: int
     score: float
-    record: Record
+    record: RunRecord
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number with what belongs to it, or a text.
 
     Attributes:
@@ -67,7 +67,7 @@ class Line:
     """
 
     label: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     source: Source = "runs"
     method: str | None = None
     notes: tuple[str, ...] = ()
@@ -128,13 +128,13 @@ def with_places(headings: list[Heading], lines: list[Line]) -> list[Line]:
     placed = [list(line.cells) for line in lines]
     for number, heading in enumerate(headings):
         for source in ("runs", "published"):
-            column = [line.cells[number] if line.source == source else Cell() for line in lines]
+            column = [line.cells[number] if line.source == source else TableCell() for line in lines]
             for row, place in _places(heading, column).items():
                 placed[row][number] = replace(placed[row][number], place=place)
     return [replace(line, cells=tuple(cells)) for line, cells in zip(lines, placed, strict=True)]
 
 
-def number(heading: Heading, cell: Cell, *, signed: bool = False) -> str:
+def number(heading: Heading, cell: TableCell, *, signed: bool = False) -> str:
     """A cell's number or text as every format prints it, without deviation and marks."""
     if cell.text is not None:
         return cell.text
@@ -146,7 +146,7 @@ def number(heading: Heading, cell: Cell, *, signed: bool = False) -> str:
     return f"{printed:{'+' if signed and printed else ''}}"
 
 
-def deviation(heading: Heading, cell: Cell) -> str | None:
+def deviation(heading: Heading, cell: TableCell) -> str | None:
     """A cell's standard deviation as every format prints it; None where there is none."""
     return None if cell.deviation is None or heading.decimals is None else str(rounded(cell.deviation, heading.decimals))
 
@@ -162,7 +162,7 @@ def line_label(line: Line) -> str:
     return line.label if line.source == "runs" else {"published": "  published", "difference": "  difference"}[line.source]
 
 
-def _places(heading: Heading, column: list[Cell]) -> dict[int, int]:
+def _places(heading: Heading, column: list[TableCell]) -> dict[int, int]:
     if heading.best is None or heading.decimals is None:
         return {}
     means = {row: cell.mean for row, cell in enumerate(column) if cell.mean is not None and not cell.apart}

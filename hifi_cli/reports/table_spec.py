@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from hifi_cli.config import registry
 from hifi_cli.config.protocols import protocol_chain
-from hifi_cli.config.run_config import Section, Seed
+from hifi_cli.config.run_config import ConfigModel, Seed
 from hifi_cli.errors import UsageError
 
 
@@ -16,7 +16,7 @@ def _named(key: str) -> BeforeValidator:
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
-class RowSpec(Section):
+class RowSpec(ConfigModel):
     """A row: one method. A bare method name in the YAML is short for `method: name`.
 
     Attributes:
@@ -47,7 +47,7 @@ class RowSpec(Section):
         return self.published or self.method
 
 
-class ColumnSpec(Section):
+class ColumnSpec(ConfigModel):
     """A column: one metric of one task. A bare task name in the YAML is short for `task: name`.
 
     Attributes:
@@ -68,11 +68,11 @@ class ColumnSpec(Section):
         return self.published or self.task
 
 
-class TableSpec(Section):
+class TableSpec(ConfigModel):
     """What the YAML of every kind of table says; a kind may add keys of its own.
 
     Attributes:
-        kind: which code builds the table; a key of `hifi_cli.reports.table_types.KINDS`.
+        kind: which code builds the table; a key of `hifi_cli.reports.table_types.TABLE_TYPES`.
         rows: methods; default: all that were run.
         columns: tasks; default: all that were run.
         decimals: of a score in percent.

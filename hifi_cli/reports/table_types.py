@@ -1,55 +1,35 @@
-"""The kinds of tables there are: what their YAML may say, and what builds them.
+"""The types of tables: what their YAML may say, and what builds them.
 
-A new kind is a function `(spec, request) -> Table` and an entry in `KINDS`; formats and report take any `Table`.
+A new type is a function `(spec, request) -> Table` and an entry in `TABLE_TYPES`; formats and report take any `Table`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import parse
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import cost_table, row_count_table, score_table, settings_table
-from hifi_cli.reports.run_filter import COUNTED
-from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.table import Table
+from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ScoresSpec, TableSpec
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a user asks of a table besides its name.
-
-    Attributes:
-        results: read only by the kinds of tables that need runs.
-        score: `best`, `last` or `max`; None: what each protocol reports.
-        counted: marks (`collapsed`, `limited`, `unequal`) whose runs enter the means.
-        published: whether the paper's numbers stand beside ours.
-        measured: what was measured for a table that is not about runs, by row or column.
-    """
-
-    results: Results
-    score: str | None = None
-    counted: frozenset[str] = COUNTED
-    published: bool = False
-    measured: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of table: the model of its YAML and its builder, called with the parsed YAML and a `Request`."""
+class TableType:
+    """A type of table: the model of its YAML and its builder, called with the parsed YAML and a `TableRequest`."""
 
     spec: type[TableSpec]
     build: Callable[[Any, Any], Table]
 
 
-KINDS: dict[str, Kind] = {
-    "scores": Kind(ScoresSpec, score_table.build),
-    "settings": Kind(TableSpec, settings_table.build),
-    "costs": Kind(TableSpec, cost_table.of_results),
-    "training-costs": Kind(TableSpec, cost_table.of_training),
-    "statistics": Kind(TableSpec, row_count_table.build),
+TABLE_TYPES: dict[str, TableType] = {
+    "scores": TableType(ScoresSpec, score_table.build),
+    "settings": TableType(TableSpec, settings_table.build),
+    "costs": TableType(TableSpec, cost_table.of_results),
+    "training-costs": TableType(TableSpec, cost_table.of_training),
+    "statistics": TableType(TableSpec, row_count_table.build),
 }
 
 
@@ -61,17 +41,19 @@ def load(name: str) -> TableSpec:
     """
     origin, content = str(registry.find("tables", name)), registry.load("tables", name)
     kind = str(content.get("kind", "scores"))
-    if kind not in KINDS:
-        raise UsageError(f"{origin}: unknown kind '{kind}'{registry.nearest(kind, KINDS)} (one of {', '.join(KINDS)})")
-    return parse(KINDS[kind].spec, content, origin)
+    if kind not in TABLE_TYPES:
+        raise UsageError(
+            f"{origin}: unknown kind '{kind}'{registry.nearest(kind, TABLE_TYPES)} (one of {', '.join(TABLE_TYPES)})"
+        )
+    return parse(TABLE_TYPES[kind].spec, content, origin)
 
 
-def build(spec: TableSpec, request: Request) -> Table:
-    """Build a table of any kind."""
-    return KINDS[spec.kind].build(spec, request)
+def build(spec: TableSpec, request: TableRequest) -> Table:
+    """Build a table of any type."""
+    return TABLE_TYPES[spec.kind].build(spec, request)
 
 
-def build_all(specs: Sequence[TableSpec], request: Request, *, layout: TableSpec | None = None) -> list[Table]:
+def build_all(specs: Sequence[TableSpec], request: TableRequest, *, layout: TableSpec | None = None) -> list[Table]:
     """Build several tables.
 
     Args:

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.files import digest, make_directory, read_sealed, safe_name, sealed, write_json
+from hifi_cli.files import digest, make_directory, read_with_checksum, safe_name, with_checksum, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.task_heads import HeadSpec
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.runs import provenance
 
 logger = logging.getLogger("hifi")
@@ -52,27 +52,27 @@ def path_of(config: RunConfig, results_dir: Path, folder: str, decides: dict[str
 def measured_once(path: Path, method: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The content of a file of measurements, which are made when it is not there."""
     if path.is_file():
-        return read_sealed(path, what="costs", schema=SCHEMA)
+        return read_with_checksum(path, what="costs", schema=SCHEMA)
     logger.info(f"measuring {method} on {path.parent.name}")
     make_directory(path.parent)
     content = {"schema": SCHEMA, "method": method, **measure(), "provenance": provenance.describe()}
-    write_json(path, sealed(content))
+    write_json(path, with_checksum(content))
     return content
 
 
 def _measure(config: RunConfig, delta: Path) -> dict[str, Any]:
-    spec = HeadSpec("classification", LABELS, False, config.head)
-    pretrained = encoders.load(config.backbone, head=spec, dropout=config.dropout)
-    encoders.initialise(pretrained.model, pretrained.fresh, config.seed)
+    task_head = TaskHeadSpec("classification", LABELS, False, config.task_head)
+    pretrained = encoders.load(config.backbone, task_head=task_head, dropout=config.dropout)
+    encoders.initialise(pretrained.model, pretrained.missing_keys, config.seed)
     plain, encoder = pretrained.model.eval(), Encoder(copy.deepcopy(pretrained.model))
     heads = any_heads(config, encoder) if methods.needs_heads(config) else None
-    method = methods.build(config, Context(heads, pretrained.fresh, config.seed, config.stage1))
+    method = methods.build(config, Context(heads, pretrained.missing_keys, config.seed, config.stage1))
     method.prepare(encoder)
     added_in_training = 0
     for number, phase in enumerate(method.phases()):
         if number:
             phase.begin(encoder)
-        phase.method.survey(encoder.model, _gradients(encoder.model))
+        phase.method.on_phase_start(encoder.model, _gradients(encoder.model))
         new = phase.method.trained(encoder.model).keys() - dict(plain.named_parameters()).keys()
         sizes = {name: value.numel() for name, value in phase.method.trained(encoder.model).items()}
         added = 0 if phase.method.trains_parts else sum(sizes[name] for name in new)
@@ -146,5 +146,5 @@ def _modules(model: nn.Module) -> set[str]:
 
 
 def _decides(config: RunConfig) -> dict[str, Any]:
-    keys = {"method", "settings", "stage1", "heads", "head"}
+    keys = {"method", "settings", "stage1", "heads", "task_head"}
     return config.model_dump(mode="json", include=keys)

@@ -13,13 +13,13 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import ScoringConfig, parse
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import RunFailed, UsageError
-from hifi_cli.files import file_digest, sealed, write_json
+from hifi_cli.files import file_digest, with_checksum, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import head_selection, out_of_memory
-from hifi_cli.runs.resources import Workspace
-from hifi_cli.runs.run import Prepared, measure_further, prediction_rows, prepare, split_examples
+from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.run import Prepared, measure_extra_validation, prediction_rows, prepare, split_examples
 from hifi_cli.tasks import metrics, submission
 from hifi_cli.tasks.inputs import rows_of
 
@@ -68,7 +68,7 @@ def _agree(now: float | None, then: float | None) -> bool:
 
 
 @contextmanager
-def reload(path: Path, workspace: Workspace) -> Iterator[tuple[Prepared, dict[str, Any]]]:
+def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[Prepared, dict[str, Any]]]:
     """Rebuild a finished run's model, and give it with results.json; inside, the run's own YAMLs stand for their names.
 
     Raises:
@@ -83,12 +83,12 @@ def reload(path: Path, workspace: Workspace) -> Iterator[tuple[Prepared, dict[st
             raise RunFailed(f"the run in {path} {results['status']} and left no model")
         if not directory.delta.is_file() or file_digest(directory.delta) != results["delta_sha256"]:
             raise UsageError(f"{directory.delta} is missing or is not the file the run wrote; train the run again with --force")
-        tensors, belongs_to = deltas.load(directory.delta)
-        if workspace.backbone:
-            elsewhere = backbone_config(workspace.backbone).model_copy(update={"name": config.backbone.name})
+        tensors, metadata = deltas.load(directory.delta)
+        if resources.backbone:
+            elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
             config = config.model_copy(update={"backbone": elsewhere})
-        prepared = prepare(config, workspace, belongs_to["heads"])
-        if prepared.identity != belongs_to["backbone_identity"]:
+        prepared = prepare(config, resources, metadata["heads"])
+        if prepared.weights_id != metadata["backbone_weights_id"]:
             raise UsageError(
                 f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now;"
                 " give --backbone with the directory or hub id that has them"
@@ -97,49 +97,49 @@ def reload(path: Path, workspace: Workspace) -> Iterator[tuple[Prepared, dict[st
         yield prepared, results
 
 
-def evaluate(path: Path, workspace: Workspace) -> Evaluation:
+def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     """Predict the reported split again and compare with what the run stored.
 
     Raises:
         UsageError: the data are not those of the run, or its own files name code that is not trusted.
     """
     with RunDirectory(path).opened() as config:
-        _refuse_code(path, config.task, workspace)
-    with reload(path, workspace) as (prepared, results):
-        config = prepared.engine.config
-        now_read, then_read = (_of_validation(prints) for prints in (workspace.rows(config.task).fingerprint, results["data"]))
+        _refuse_code(path, config.task, resources)
+    with reload(path, resources) as (prepared, results):
+        config = prepared.runner.config
+        now_read, then_read = (_of_validation(prints) for prints in (resources.rows(config.task).fingerprint, results["data"]))
         if now_read != then_read:
             raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
-        splits = split_examples(config, workspace)
+        splits = split_examples(config, resources)
         examples = splits.reported
-        logits = out_of_memory.predict(prepared.engine, examples)
+        logits = out_of_memory.predict(prepared.runner, examples)
         predictions = metrics.predictions_of(prepared.task, examples, logits)
         rows = prediction_rows(prepared.task, examples, logits, predictions)
         stored = RunDirectory(path).read_predictions()
         now, then = np.array([row["logits"] for row in rows]), np.array([row["logits"] for row in stored])
         if now.shape != then.shape:
             raise UsageError(f"{RunDirectory(path).predictions} does not hold the predictions of this split")
-        scores = metrics.compute(prepared.task, rows_of(examples), predictions) | measure_further(prepared, splits)
+        scores = metrics.compute(prepared.task, rows_of(examples), predictions) | measure_extra_validation(prepared, splits)
         kept = results["scores"]["last" if config.report == "last" else "best"]
         difference = float(np.abs(now - then).max())
         return Evaluation(path, scores, results["metrics"], difference, prepared.task.primary, kept)
 
 
-def _refuse_code(path: Path, task: str, workspace: Workspace) -> None:
+def _refuse_code(path: Path, task: str, resources: ResourceCache) -> None:
     """Refuse a metric that is code where the run's own files name it, unless the user trusts them.
 
     Raises:
         UsageError: they do.
     """
-    own, metric = registry.given("tasks", task), workspace.task(task).evaluate
-    if own and metric and metrics.is_code(metric) and not workspace.trust:
+    own, metric = registry.given("tasks", task), resources.task(task).evaluate
+    if own and metric and metrics.is_code(metric) and not resources.trust:
         raise UsageError(
             f"{own} names a metric that is code, '{metric}', and the run in {path} brought that file:"
             " give --trust if you know the code and trust it"
         )
 
 
-def predict_test(path: Path, workspace: Workspace, submission_dir: Path | None = None) -> list[Path]:
+def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | None = None) -> list[Path]:
     """Predict a finished run's test splits, and write the benchmark's files too when a directory for them is given.
 
     Returns:
@@ -149,16 +149,16 @@ def predict_test(path: Path, workspace: Workspace, submission_dir: Path | None =
         MissingError: no run, or no test rows.
         UsageError: the task has no submission, or the rows are not the official ones.
     """
-    with reload(path, workspace) as (prepared, _):
-        config, task = prepared.engine.config, prepared.task
-        data = workspace.rows(config.task)
+    with reload(path, resources) as (prepared, _):
+        config, task = prepared.runner.config, prepared.task
+        data = resources.rows(config.task)
         wanted = submission.of(task).files if submission_dir else task.local.files
         written = []
         there = [split for split in wanted if split == "test" or (split.startswith("test_") and split in data.splits)]
         for split in there or ["test"]:
             rows = data.rows(split)
-            examples = workspace.examples(config, split, config.max_length)
-            logits = out_of_memory.predict(prepared.engine, examples)
+            examples = resources.examples(config, split, config.max_length)
+            logits = out_of_memory.predict(prepared.runner, examples)
             predictions = metrics.predictions_of(task, examples, logits)
             lines = prediction_rows(task, examples, logits, predictions)
             written.append(RunDirectory(path).write_predictions(lines, split))
@@ -167,7 +167,7 @@ def predict_test(path: Path, workspace: Workspace, submission_dir: Path | None =
         return written
 
 
-def complete_submissions(paths: list[Path], workspace: Workspace, directory: Path) -> list[Path]:
+def complete_submissions(paths: list[Path], resources: ResourceCache, directory: Path) -> list[Path]:
     """Fill in what may be filled without a model, check all files and zip them, for each benchmark the runs belong to.
 
     Args:
@@ -184,17 +184,17 @@ def complete_submissions(paths: list[Path], workspace: Workspace, directory: Pat
     for path in paths:
         with RunDirectory(path).opened() as config:
             named.add(config.task)
-            benchmarks.add(submission.of(workspace.task(config.task)).benchmark)
+            benchmarks.add(submission.of(resources.task(config.task)).benchmark)
     for benchmark in sorted(benchmarks):
-        _fill(benchmark, directory, workspace, named)
+        _fill(benchmark, directory, resources, named)
     return [submission.pack(benchmark, directory) for benchmark in sorted(benchmarks)]
 
 
-def _fill(benchmark: str, directory: Path, workspace: Workspace, named: set[str]) -> None:
+def _fill(benchmark: str, directory: Path, resources: ResourceCache, named: set[str]) -> None:
     for file, (name, task, split) in submission.tasks_by_file(benchmark).items():
         fills = submission.of(task).without_model == "majority" and name not in named
         if fills and not (directory / file).is_file():
-            data = workspace.rows(name)
+            data = resources.rows(name)
             rows, label = data.rows(split), submission.majority(task, data.rows("train"))
             submission.write(task, split, rows, np.full(len(rows), float(label)), directory)
             logger.warning(f"note: {file} was filled with the commonest training label, {task.labels[label]}: no run was named")
@@ -204,17 +204,17 @@ def _of_validation(fingerprint: dict[str, str]) -> dict[str, str]:
     return {split: content for split, content in fingerprint.items() if split.startswith("validation")}
 
 
-def scores_of_run(run: Path, workspace: Workspace, overrides: dict[str, Any], out: Path) -> dict[str, Any]:
+def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path) -> dict[str, Any]:
     """Score a finished run's heads on its task's training samples, and store the scores.
 
     Args:
         overrides: `scoring.*` keys from the command line; None means not given.
     """
-    with reload(run, workspace) as (prepared, _):
+    with reload(run, resources) as (prepared, _):
         prepared.method.merge(prepared.encoder)
-        config = prepared.engine.config
+        config = prepared.runner.config
         scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
         setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
-        found = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), workspace, prepared.encoder)
-    write_json(out, sealed({**found, "run": str(run)}))
+        found = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
+    write_json(out, with_checksum({**found, "run": str(run)}))
     return found

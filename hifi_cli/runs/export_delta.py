@@ -7,14 +7,14 @@ from typing import Any
 from torch import nn
 
 from hifi_cli.config.run_config import BackboneConfig, RunConfig, parse
-from hifi_cli.files import read_sealed, sealed, write_json
+from hifi_cli.files import read_with_checksum, with_checksum, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.task_heads import HeadSpec
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.models.task_heads import TaskHeadSpec
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared
 
 SCHEMA = 1
@@ -22,24 +22,33 @@ SCHEMA = 1
 
 def is_plain(prepared: Prepared) -> bool:
     """Whether transformers alone can hold the merged model."""
-    return not prepared.method.adds_modules and not prepared.head.is_own
+    return not prepared.method.adds_modules and not prepared.task_head.is_own
 
 
-def export(prepared: Prepared, workspace: Workspace, delta: Path, to: Path) -> None:
+def export(prepared: Prepared, resources: ResourceCache, delta: Path, to: Path) -> None:
     """Write backbone, tokenizer, delta and what `open_model` needs to put them together.
 
     There is no config.json at the top, so that transformers refuses the directory instead of opening the pretrained
     backbone without what training added to it.
     """
-    config = prepared.engine.config
-    pretrained = workspace.pretrained(config)
+    config = prepared.runner.config
+    pretrained = resources.pretrained(config)
     Encoder(pretrained.model).base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
     pretrained.tokenizer.save_pretrained(to / "backbone")
     shutil.copyfile(delta, to / "delta.safetensors")
-    head = {"kind": prepared.head.kind, "labels": prepared.head.labels, "reads_words": prepared.head.reads_words}
+    task_head = {
+        "kind": prepared.task_head.kind,
+        "labels": prepared.task_head.labels,
+        "reads_words": prepared.task_head.reads_words,
+    }
     alone = config.model_copy(update={"backbone": BackboneConfig(name=config.backbone.name)})  # it lies in `backbone`
-    content = {"schema": SCHEMA, "head": head, "config": alone.model_dump(mode="json"), "fresh": pretrained.fresh}
-    write_json(to / "hifi.json", sealed(content))
+    content = {
+        "schema": SCHEMA,
+        "task_head": task_head,
+        "config": alone.model_dump(mode="json"),
+        "missing_keys": pretrained.missing_keys,
+    }
+    write_json(to / "hifi.json", with_checksum(content))
 
 
 def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
@@ -54,16 +63,16 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
         SchemaError: a file was written by a version with another layout.
     """
     directory = Path(directory)
-    content = read_sealed(directory / "hifi.json", what="hifi.json of an exported model", schema=SCHEMA)
-    tensors, belongs_to = deltas.load(directory / "delta.safetensors")
+    content = read_with_checksum(directory / "hifi.json", what="hifi.json of an exported model", schema=SCHEMA)
+    tensors, metadata = deltas.load(directory / "delta.safetensors")
     config = parse(RunConfig, content["config"], str(directory / "hifi.json"))
-    wanted = content["head"]
-    head = HeadSpec(wanted["kind"], tuple(wanted["labels"]), wanted["reads_words"], config.head)
+    wanted = content["task_head"]
+    task_head = TaskHeadSpec(wanted["kind"], tuple(wanted["labels"]), wanted["reads_words"], config.task_head)
     here = BackboneConfig(name=config.backbone.name, path=str((directory / "backbone").resolve()))
-    pretrained = encoders.load(here, head=head, dropout=config.dropout)
-    encoders.initialise(pretrained.model, pretrained.fresh, config.seed)
+    pretrained = encoders.load(here, task_head=task_head, dropout=config.dropout)
+    encoders.initialise(pretrained.model, pretrained.missing_keys, config.seed)
     encoder = Encoder(pretrained.model)
-    method = methods.build(config, Context(belongs_to["heads"], content["fresh"], config.seed, config.stage1))
+    method = methods.build(config, Context(metadata["heads"], content["missing_keys"], config.seed, config.stage1))
     method.prepare(encoder)
     methods.finish(method, encoder, tensors)
     method.merge(encoder)

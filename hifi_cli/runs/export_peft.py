@@ -7,7 +7,7 @@ from typing import Any
 from hifi_cli.methods.lora import LoRA
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared
 
 _TASK_TYPES = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "span": "QUESTION_ANS"}  # none for choices
@@ -19,20 +19,20 @@ def fits(prepared: Prepared) -> bool:
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a cache, by whose length
     BERT-type encoders move the position ids on.
     """
-    return isinstance(prepared.method, LoRA) and not prepared.head.is_own
+    return isinstance(prepared.method, LoRA) and not prepared.task_head.is_own
 
 
-def export(prepared: Prepared, workspace: Workspace, to: Path) -> None:
+def export(prepared: Prepared, resources: ResourceCache, to: Path) -> None:
     """Write adapter and tokenizer so that `PeftModel.from_pretrained(base, to)` gives the run's logits.
 
     The pooler and the classifier, which our LoRA trains and peft would leave frozen, are in it as `modules_to_save`.
     """
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 
-    config, settings, encoder = prepared.engine.config, prepared.method.settings, prepared.encoder
-    fresh, pretrained = workspace.encoder(config)
+    config, settings, encoder = prepared.runner.config, prepared.method.settings, prepared.encoder
+    fresh, pretrained = resources.encoder(config)
     adapter = LoraConfig(
-        task_type=_TASK_TYPES.get(prepared.head.kind),
+        task_type=_TASK_TYPES.get(prepared.task_head.kind),
         base_model_name_or_path=config.backbone.hub or encoders.locate(config.backbone)[0],
         revision=config.backbone.revision,
         r=settings.r,
@@ -56,4 +56,4 @@ def export(prepared: Prepared, workspace: Workspace, to: Path) -> None:
 def _head_modules(encoder: Encoder) -> list[str]:
     """The modules that make up the task head: `pooler` and what lies outside the backbone."""
     inside = f"{encoder.model.base_model_prefix}."
-    return sorted({name.removeprefix(inside).split(".")[0] for name, _ in encoder.head_parameters()})
+    return sorted({name.removeprefix(inside).split(".")[0] for name, _ in encoder.task_head_parameters()})

@@ -15,7 +15,7 @@ from hifi_cli.tasks.inputs import Example
 
 def lowest_trained_layer(encoder: Encoder) -> int:
     """The layer below which nothing trains: 0 where the embeddings do, the number of layers where the head alone does."""
-    head = {name for name, _ in encoder.head_parameters()}
+    head = {name for name, _ in encoder.task_head_parameters()}
     trained = [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad and name not in head]
     layers = [encoder.layer_of(name) for name in trained]
     return min((0 if layer is None else layer for layer in layers), default=encoder.num_layers)

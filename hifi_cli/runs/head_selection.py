@@ -11,12 +11,12 @@ from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import SchemaError, UsageError
-from hifi_cli.files import digest, locked, read_sealed, safe_name, sealed, write_json
+from hifi_cli.files import digest, locked, read_with_checksum, safe_name, with_checksum, write_json
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.records import run_files
 from hifi_cli.runs import distributed, holdout, provenance
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.scoring.head_choice import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.inputs import Example, single_sequences
@@ -32,25 +32,25 @@ def padding(tokenizer: Any) -> dict[str, int]:
 
 
 def scores(
-    config: RunConfig, workspace: Workspace, *, force: bool = False, out: Path | None = None
+    config: RunConfig, resources: ResourceCache, *, force: bool = False, out: Path | None = None
 ) -> tuple[dict[str, Any], Path]:
     """The head scores of a backbone and task: read, or computed once under a lock and stored.
 
     Returns:
         The content of the scores file, and where it is.
     """
-    path = out or _scores_path(config, workspace)
-    with locked(workspace.results_dir / "scores" / ".lock", wait=True):
+    path = out or _scores_path(config, resources)
+    with locked(resources.results_dir / "scores" / ".lock", wait=True):
         if path.is_file() and not force and (out or _is_sound(path)):
             return read_scores(path), path
-        write_json(path, sealed(compute_scores(config, workspace)))
+        write_json(path, with_checksum(compute_scores(config, resources)))
     return read_scores(path), path
 
 
-def heads(config: RunConfig, workspace: Workspace, *, out: Path | None = None) -> tuple[dict[str, Any], Path]:
+def heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[dict[str, Any], Path]:
     """The chosen heads of a backbone, task and setting: read, or chosen once and stored."""
-    found, _ = scores(config, workspace)
-    return choose(found, config.heads.choosing(config.seed), workspace.results_dir, out=out)
+    found, _ = scores(config, resources)
+    return choose(found, config.heads.selection_arguments(config.seed), resources.results_dir, out=out)
 
 
 def choose(
@@ -109,7 +109,7 @@ def read_scores(path: Path) -> dict[str, Any]:
         UsageError: not a scores file, or damaged.
         SchemaError: written by a version with another layout.
     """
-    content = read_sealed(path, what="scores", schema=SCORES_SCHEMA)
+    content = read_with_checksum(path, what="scores", schema=SCORES_SCHEMA)
     try:
         shape = (content["num_layers"], content["num_heads"])
         richness, correlation = np.array(content["richness"], float), np.array(content["correlation"], float)
@@ -156,16 +156,16 @@ def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
     return layers
 
 
-def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | None = None) -> dict[str, Any]:
+def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None) -> dict[str, Any]:
     """Score every head on random training samples (Algorithm 1), none of them held out to choose the run's epoch.
 
     Args:
         encoder: scored instead of the pretrained one (a finished run's).
     """
-    pretrained = workspace.pretrained(config)
+    pretrained = resources.pretrained(config)
     if encoder is None:
-        encoder = _warmed(config, workspace) if config.scoring.warm_steps else Encoder(pretrained.model)
-    train = holdout.seen(workspace.examples(config, "train", config.scoring.max_length), config, workspace)
+        encoder = _warmed(config, resources) if config.scoring.warm_steps else Encoder(pretrained.model)
+    train = holdout.seen(resources.examples(config, "train", config.scoring.max_length), config, resources)
     examples = sample(train, config.scoring.samples, config.scoring.seed)
     sequences = single_sequences(examples)  # each choice of an example is a text of its own
     richness, correlation = score_examples(encoder, sequences, padding(pretrained.tokenizer), config.scoring.xi)
@@ -180,8 +180,8 @@ def compute_scores(config: RunConfig, workspace: Workspace, encoder: Encoder | N
         "richness": richness.double().mean(0).tolist(),
         "richness_std": richness.double().std(0, correction=0).tolist(),
         "correlation": correlation.mean(0).tolist(),
-        "backbone_identity": pretrained.identity,
-        "data": workspace.rows(config.task).fingerprint["train"],
+        "backbone_weights_id": pretrained.weights_id,
+        "data": resources.rows(config.task).fingerprint["train"],
         "provenance": provenance.describe(),
     }
     return {**found, "sha256": digest(_measured(found), 64)}
@@ -219,37 +219,37 @@ def _batches(examples: list[Example], batch_size: int) -> Iterable[list[int]]:
     return evaluation_order([len(example) for example in examples], batch_size)
 
 
-def _warmed(config: RunConfig, workspace: Workspace) -> Encoder:
+def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's batch size and learning rate."""
     from hifi_cli.methods.base import Context, implementation
-    from hifi_cli.runs.model_runner import Engine
+    from hifi_cli.runs.model_runner import ModelRunner
     from hifi_cli.runs.trainer import fit
 
     if distributed.state().num_processes > 1:  # the others wait for the scores' lock, and would not train along
         raise UsageError("scoring.warm_steps wants one process: run hifi score first, without torchrun")
-    encoder, pretrained = workspace.encoder(config)
+    encoder, pretrained = resources.encoder(config)
     full = implementation("full_ft")
-    method = full(full.Settings(), Context(fresh=pretrained.fresh))
+    method = full(full.Settings(), Context(missing_keys=pretrained.missing_keys))
     method.prepare(encoder)
-    engine = Engine(encoder, workspace.task(config.task), config, padding(pretrained.tokenizer))
-    train = holdout.seen(workspace.examples(config, "train", config.max_length), config, workspace)
-    fit(engine, method, train, evaluate=lambda: (0.0, 0.0, {}), log=_silent, most_steps=config.scoring.warm_steps)
+    runner = ModelRunner(encoder, resources.task(config.task), config, padding(pretrained.tokenizer))
+    train = holdout.seen(resources.examples(config, "train", config.max_length), config, resources)
+    fit(runner, method, train, evaluate=lambda: (0.0, 0.0, {}), log=_silent, most_steps=config.scoring.warm_steps)
     return encoder
 
 
-def _scores_path(config: RunConfig, workspace: Workspace) -> Path:
+def _scores_path(config: RunConfig, resources: ResourceCache) -> Path:
     decides: dict[str, Any] = {
-        "backbone": workspace.pretrained(config).identity,
-        "data": workspace.rows(config.task).fingerprint["train"],
+        "backbone": resources.pretrained(config).weights_id,
+        "data": resources.rows(config.task).fingerprint["train"],
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }
-    if held := holdout.cut(config, workspace)[1]:
+    if held := holdout.cut(config, resources)[1]:
         decides["held out"] = held
     if config.scoring.warm_steps:
         training = ("seed", "epochs", "batch_size", "learning_rate", "weight_decay", "warmup", "schedule", "max_length")
         decides["training"] = config.model_dump(mode="json", include=set(training))
-    folder = workspace.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
+    folder = resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
     return folder / f"{digest(decides)}.json"
 
 

@@ -3,13 +3,13 @@
 import torch
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks.inputs import Example
 
 
-def cut(config: RunConfig, workspace: Workspace) -> tuple[list[str], list[str]]:
+def cut(config: RunConfig, resources: ResourceCache) -> tuple[list[str], list[str]]:
     """Ids of the train split's rows that a run trains on, and of those it holds out: two parts of one shuffle by its seed."""
-    ids = list(dict.fromkeys(row.id for row in workspace.rows(config.task).rows("train")[: config.limit]))
+    ids = list(dict.fromkeys(row.id for row in resources.rows(config.task).rows("train")[: config.limit]))
     if config.shots or config.selection != "holdout":
         return ids, []
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(config.seed)).tolist()
@@ -17,7 +17,7 @@ def cut(config: RunConfig, workspace: Workspace) -> tuple[list[str], list[str]]:
     return [ids[index] for index in order[held:]], [ids[index] for index in order[:held]]
 
 
-def seen(examples: list[Example], config: RunConfig, workspace: Workspace) -> list[Example]:
+def seen(examples: list[Example], config: RunConfig, resources: ResourceCache) -> list[Example]:
     """Those of the train split's examples that the run does not hold out."""
-    held = set(cut(config, workspace)[1])
+    held = set(cut(config, resources)[1])
     return [example for example in examples if example.row.id not in held]

@@ -17,12 +17,12 @@ from accelerate import PartialState
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import provenance, trackers
-from hifi_cli.runs.progress_display import View
+from hifi_cli.runs.progress_display import ProgressDisplay
 
 logger = logging.getLogger("hifi")
 
 
-class Pace:
+class Throughput:
     """How fast a run goes.
 
     Attributes:
@@ -65,7 +65,7 @@ class Pace:
         return (time.monotonic() - self._began) / fresh * (self.steps - self.done) if fresh else None
 
 
-class Watch:
+class MetricLogger:
     """Takes a run's log lines, as the loop's `log`; on the main process only."""
 
     def __init__(
@@ -87,16 +87,16 @@ class Watch:
         """
         self.run, self.config, self.primary, self.directory = run, config, primary, directory
         self.steps_per_epoch = math.ceil(len(lengths) / config.batch_size)
-        self.pace = Pace(config.epochs * self.steps_per_epoch, sum(lengths) / self.steps_per_epoch)
+        self.pace = Throughput(config.epochs * self.steps_per_epoch, sum(lengths) / self.steps_per_epoch)
         self.shown: dict[str, Any] = {"epoch": 0}
         self.is_main = PartialState().is_main_process
         if self.is_main:
             directory.metrics.unlink(missing_ok=True)
         is_wanted = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
-        self.view = View(self._title, self._figures, self._share) if self.is_main and is_wanted else None
+        self.view = ProgressDisplay(self._title, self._figures, self._share) if self.is_main and is_wanted else None
         self.trackers = trackers.start(report_to, run, config, directory) if self.is_main and report_to else []
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "MetricLogger":
         if self.view:
             self.view.start()
         self.pace.resume(0)

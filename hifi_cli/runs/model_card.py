@@ -47,7 +47,7 @@ def write(prepared: Prepared, run: Path, form: str, to: Path, name: str) -> None
 def _front_matter(prepared: Prepared, results: dict[str, Any], form: str, title: str) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
-    task, config = prepared.task, prepared.engine.config
+    task, config = prepared.task, prepared.runner.config
     pipeline = _PIPELINES[task.kind][0]
     dataset = {
         "dataset_type": task.hub.id if task.hub else results["task"],
@@ -100,18 +100,18 @@ def _scores(prepared: Prepared, results: dict[str, Any]) -> str:
     }
     rows = [f"| {escaped(name)} | {100 * value:.2f} |" for name, value in results["metrics"].items()]
     epochs = results["epochs"]
-    kept = "last" if prepared.engine.config.report == "last" else "best"
+    kept = "last" if prepared.runner.config.report == "last" else "best"
     note = f"Epoch {epochs[kept]} of {epochs['total']}. {chosen[results['selection']] if kept == 'best' else ''}".rstrip()
     head = f"| metric | {escaped(results['split'])}, {results['n_examples']['reported']:,} examples |\n|---|---:|"
     return "\n".join([head, *rows, "", note])
 
 
 def _use(prepared: Prepared, form: str, name: str) -> str:
-    task, labels, here = prepared.task, len(prepared.head.labels), json.dumps(name)
+    task, labels, here = prepared.task, len(prepared.task_head.labels), json.dumps(name)
     opener = _PIPELINES[task.kind][1]
     count = f", num_labels={labels}" if labels and task.kind != "multiple-choice" else ""
     if form == "peft":
-        base = prepared.engine.config.backbone.hub or "PATH-TO-THE-BASE-MODEL"
+        base = prepared.runner.config.backbone.hub or "PATH-TO-THE-BASE-MODEL"
         lines = [
             "from peft import PeftModel",
             f"from transformers import {opener}",
@@ -128,7 +128,7 @@ def _use(prepared: Prepared, form: str, name: str) -> str:
     text = _python("\n".join(lines))
     if labels > 1 and task.kind == "classification":
         text += f"\n\nLabels: {escaped(', '.join(f'{number} {label}' for number, label in enumerate(task.labels)))}."
-    if form == "delta" and not prepared.head.is_own and isinstance(prepared.method, HiFi):
+    if form == "delta" and not prepared.task_head.is_own and isinstance(prepared.method, HiFi):
         text += f"\n\n{_without_this_project(opener, count, name)}"
     return text
 
@@ -151,8 +151,8 @@ def _without_this_project(opener: str, count: str, name: str) -> str:
 
 
 def _training(prepared: Prepared, results: dict[str, Any], manifest: dict[str, Any]) -> str:
-    config = prepared.engine.config
-    weights = f"{config.backbone.hub or config.backbone.name}, {prepared.identity}"
+    config = prepared.runner.config
+    weights = f"{config.backbone.hub or config.backbone.name}, {prepared.weights_id}"
     origin = "; ".join(f"{split} {text}" for split, text in manifest["data"]["origin"].items())
     versions = manifest["libraries"]
     facts = [

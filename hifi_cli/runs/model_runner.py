@@ -23,7 +23,7 @@ from hifi_cli.tasks.task_spec import TaskSpec
 
 
 @dataclass
-class Engine:
+class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
@@ -38,10 +38,10 @@ class Engine:
     auto_batch: bool = False
 
     def __post_init__(self) -> None:
-        own_head = self.config.head.kind == "mlp"  # it does not read the pooler below it
+        own_head = self.config.task_head.kind == "mlp"  # it does not read the pooler below it
         unused = DistributedDataParallelKwargs(find_unused_parameters=own_head)
         self.accelerator = Accelerator(kwargs_handlers=[unused])
-        self.parts = self.config.accumulation
+        self.parts = self.config.gradient_accumulation_steps
         self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
         self.frozen: FrozenStates | None = None

@@ -7,14 +7,14 @@ import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from hifi_cli.errors import RunFailed
-from hifi_cli.runs.model_runner import Engine
+from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.tasks.inputs import Example
 from hifi_cli.tasks.metrics import Values
 
 T = TypeVar("T")
 
 
-def accumulate(engine: Engine, examples: int, compute: Callable[[], T]) -> T:
+def accumulate(runner: ModelRunner, examples: int, compute: Callable[[], T]) -> T:
     """A step's gradient; with `auto_batch` the batch is cut into twice as many parts for as long as it does not fit.
 
     The global batch stays as it is, and the random numbers are those of the first attempt.
@@ -29,17 +29,17 @@ def accumulate(engine: Engine, examples: int, compute: Callable[[], T]) -> T:
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
-        if not engine.auto_batch or engine.parts >= examples:
-            raise RunFailed(_advice(f"a batch of {examples} in {engine.parts} parts", engine))
-        engine.parts *= 2
-        engine.encoder.model.zero_grad(set_to_none=True)
+        if not runner.auto_batch or runner.parts >= examples:
+            raise RunFailed(_advice(f"a batch of {examples} in {runner.parts} parts", runner))
+        runner.parts *= 2
+        runner.encoder.model.zero_grad(set_to_none=True)
         clear_device_cache(garbage_collection=True)
         torch.set_rng_state(state[0])
         if state[1]:
             torch.cuda.set_rng_state_all(state[1])
 
 
-def predict(engine: Engine, examples: list[Example]) -> Values:
+def predict(runner: ModelRunner, examples: list[Example]) -> Values:
     """Logits of all examples; with `auto_batch` in batches half as large for as long as they do not fit.
 
     Raises:
@@ -47,13 +47,13 @@ def predict(engine: Engine, examples: list[Example]) -> Values:
     """
     while True:
         try:
-            return engine.predict(examples)
+            return runner.predict(examples)
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
-        if not engine.auto_batch or engine.eval_batch_size == 1:
-            raise RunFailed(_advice(f"an evaluation batch of {engine.eval_batch_size}", engine))
-        engine.eval_batch_size //= 2
+        if not runner.auto_batch or runner.eval_batch_size == 1:
+            raise RunFailed(_advice(f"an evaluation batch of {runner.eval_batch_size}", runner))
+        runner.eval_batch_size //= 2
         clear_device_cache(garbage_collection=True)
 
 
@@ -62,6 +62,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     return known or "could not create a primitive" in str(error)  # oneDNN's words when it gets no memory
 
 
-def _advice(what: str, engine: Engine) -> str:
-    mend = "take a smaller max_length or backbone" if engine.auto_batch else "--auto-batch computes it in smaller parts"
+def _advice(what: str, runner: ModelRunner) -> str:
+    mend = "take a smaller max_length or backbone" if runner.auto_batch else "--auto-batch computes it in smaller parts"
     return f"{what} does not fit in memory; {mend}"

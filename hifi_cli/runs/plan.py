@@ -11,7 +11,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.task_heads import HeadSpec
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs.costs import any_heads
 from hifi_cli.tasks import local_files, task_spec
@@ -91,10 +91,10 @@ def measure(config: RunConfig, task: TaskSpec) -> Size:
         MissingError: the backbone's configuration is not at hand.
         UsageError: the method's settings do not fit.
     """
-    head = HeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.head)
-    encoder = Encoder(encoders.skeleton(config.backbone, head=head, dropout=config.dropout))
+    task_head = TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
+    encoder = Encoder(encoders.skeleton(config.backbone, task_head=task_head, dropout=config.dropout))
     total = _count(encoder)
-    of_head = set(methods.head_names(encoder))
+    of_head = set(methods.task_head_names(encoder))
     heads = config.heads.given or (any_heads(config, encoder) if methods.needs_heads(config) else None)
     method = methods.build(config, Context(heads, _fresh(config, of_head), config.seed, config.stage1))
     method.prepare(encoder)
@@ -121,7 +121,7 @@ def _memory(config: RunConfig, size: Size, batch: int) -> tuple[int, int, int]:
     The activations are those of a batch of the longest allowed inputs, none of whose layers is frozen.
     """
     per_token, per_pair = size.activations
-    sequences, tokens = math.ceil(batch / config.accumulation), config.max_length
+    sequences, tokens = math.ceil(batch / config.gradient_accumulation_steps), config.max_length
     width = FLOAT // 2 if config.precision == "bf16" else FLOAT
     activations = width * sequences * tokens * (per_token + per_pair * tokens)
     most = max((one[0] for one in size.trained if one), default=0)

@@ -13,10 +13,10 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import make_directory, read_bytes
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs.evaluate import reload
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import prediction_rows
 from hifi_cli.tasks import metrics, readers, row_formats
-from hifi_cli.tasks.readers import Record
+from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import LocalFiles, Row, TaskSpec
 
 Form = Literal["tsv", "jsonl"]
@@ -51,7 +51,7 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     return row_formats.rows(task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path))
 
 
-def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]:
+def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, Any]]:
     """A file's rows with what a finished run's model predicts of them.
 
     Returns:
@@ -61,12 +61,12 @@ def predict(run: Path, file: Path, workspace: Workspace) -> list[dict[str, Any]]
         MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
     """
     with RunDirectory(run).opened() as config:
-        task = workspace.task(config.task)
+        task = resources.task(config.task)
     rows = read(task, file)  # before the model is: a wrong file is told at once
-    with reload(run, workspace) as (prepared, _):
-        config = prepared.engine.config
-        examples = workspace.tokenise(config, rows, config.max_length)
-        logits = prepared.engine.predict(examples)
+    with reload(run, resources) as (prepared, _):
+        config = prepared.runner.config
+        examples = resources.tokenise(config, rows, config.max_length)
+        logits = prepared.runner.predict(examples)
     said = prediction_rows(task, examples, logits, metrics.predictions_of(task, examples, logits))
     return [_said(task, one) for one in said]
 
@@ -118,14 +118,14 @@ def _header(task: TaskSpec, first: list[str], path: Path) -> list[str] | None:
     )
 
 
-def _complete(task: TaskSpec, record: Record, number: int) -> Record:
+def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
     """A record with what a row must have and nobody knows, or needs to know, of a new text."""
     unknown: dict[str, Any] = {}
     if task.format == "squad":
         unknown = {"answers": {"text": [str(record.values.get("context", ""))[:1]], "answer_start": [0]}}
     elif task.format == "multirc":
         unknown = {"idx": {"paragraph": number, "question": 0, "answer": 0}}
-    return Record(unknown | record.values, record.where)
+    return RawRecord(unknown | record.values, record.where)
 
 
 def _said(task: TaskSpec, row: dict[str, Any]) -> dict[str, Any]:

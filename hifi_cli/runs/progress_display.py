@@ -6,7 +6,7 @@ from typing import Any
 _PER_SECOND = 2  # redraws: each costs about a millisecond
 
 
-class View:
+class ProgressDisplay:
     """Name, bar and epoch in one line, the figures in the next; messages scroll above them."""
 
     def __init__(self, title: Callable[[], str], figures: Callable[[], list[str]], share: Callable[[], float]) -> None:

@@ -10,14 +10,14 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder, Pretrained
-from hifi_cli.models.task_heads import HeadSpec
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.tasks import inputs, task_spec
 from hifi_cli.tasks.inputs import Encoding, Example
 from hifi_cli.tasks.task_spec import Dataset, Row, Split, TaskSpec
 
 
 @dataclass
-class Workspace:
+class ResourceCache:
     """What the command line says of all runs, and what was read so far.
 
     Attributes:
@@ -49,18 +49,18 @@ class Workspace:
             self._rows[key] = inputs.load_rows(description, data_dir=self.data_dir, results_dir=self.results_dir)
         return self._rows[key]
 
-    def head(self, config: RunConfig) -> HeadSpec:
+    def task_head(self, config: RunConfig) -> TaskHeadSpec:
         """The head of a run's task."""
         task = self.task(config.task)
-        return HeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.head)
+        return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
 
     def pretrained(self, config: RunConfig) -> Pretrained:
         """A run's backbone with the head of its task."""
-        head = self.head(config)
-        key = f"{config.backbone.model_dump_json()} {head} {config.dropout}"
+        task_head = self.task_head(config)
+        key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout}"
         if key not in self._pretrained:
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
-            loaded = encoders.load(config.backbone, head=head, dropout=config.dropout)
+            loaded = encoders.load(config.backbone, task_head=task_head, dropout=config.dropout)
             cpu_kernels.install(Encoder(loaded.model))
             self._pretrained[key] = loaded
         return self._pretrained[key]
@@ -69,7 +69,7 @@ class Workspace:
         """A run's own copy of its backbone, the task head drawn from the run's seed."""
         pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
-        encoders.initialise(model, pretrained.fresh, config.seed)
+        encoders.initialise(model, pretrained.missing_keys, config.seed)
         encoder = Encoder(model)
         if cpu_kernels.wants_bf16(config.precision) and not torch.cuda.is_available():  # a GPU has autocast
             cpu_kernels.use_bf16(encoder)

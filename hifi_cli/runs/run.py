@@ -17,14 +17,14 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.task_heads import HeadSpec
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records import run_files as stored
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import distributed, head_selection, holdout, out_of_memory, provenance
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
-from hifi_cli.runs.metric_logger import Watch
-from hifi_cli.runs.model_runner import Engine
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.metric_logger import MetricLogger
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.trainer import Diverged, fit
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.batches import training_order
@@ -46,10 +46,10 @@ class Splits:
     """
 
     train: list[Example]
-    choosing: list[Example]
+    selection: list[Example]
     reported: list[Example]
-    surveyed: list[list[Example]]
-    further: dict[str, list[Example]] = field(default_factory=dict)
+    calibration_batches: list[list[Example]]
+    extra_validation: dict[str, list[Example]] = field(default_factory=dict)
     fewshot: dict[str, Any] | None = None
 
 
@@ -60,37 +60,37 @@ class Prepared:
     task: TaskSpec
     method: Method
     encoder: Encoder
-    engine: Engine
-    head: HeadSpec
-    identity: str
+    runner: ModelRunner
+    task_head: TaskHeadSpec
+    weights_id: str
     plain_parameters: int
 
 
-def prepare(config: RunConfig, workspace: Workspace, heads: methods.Heads | None) -> Prepared:
+def prepare(config: RunConfig, resources: ResourceCache, heads: methods.Heads | None) -> Prepared:
     """Build the model and let the method prepare it."""
-    task = workspace.task_of(config)
-    encoder, pretrained = workspace.encoder(config)
+    task = resources.task_of(config)
+    encoder, pretrained = resources.encoder(config)
     plain = sum(parameter.numel() for parameter in encoder.model.parameters())
     if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch
         config = config.model_copy(update={"batch_size": config.shots * len(task.labels)})
-    engine = Engine(encoder, task, config, head_selection.padding(pretrained.tokenizer))
-    method = methods.build(config, Context(heads, pretrained.fresh, config.seed, config.stage1))
+    runner = ModelRunner(encoder, task, config, head_selection.padding(pretrained.tokenizer))
+    method = methods.build(config, Context(heads, pretrained.missing_keys, config.seed, config.stage1))
     method.prepare(encoder)
-    engine.to_device()
-    return Prepared(task, method, encoder, engine, workspace.head(config), pretrained.identity, plain)
+    runner.to_device()
+    return Prepared(task, method, encoder, runner, resources.task_head(config), pretrained.weights_id, plain)
 
 
-def chosen_heads(config: RunConfig, workspace: Workspace) -> methods.Heads | None:
+def chosen_heads(config: RunConfig, resources: ResourceCache) -> methods.Heads | None:
     """The heads a run's method tunes: given, or chosen by the configuration; None for a method that needs none."""
     if not methods.needs_heads(config):
         return None
-    found: methods.Heads = config.heads.given or head_selection.heads(config, workspace)[0]["heads"]
+    found: methods.Heads = config.heads.given or head_selection.heads(config, resources)[0]["heads"]
     return found
 
 
 def run(
     config: RunConfig,
-    workspace: Workspace,
+    resources: ResourceCache,
     *,
     force: bool = False,
     resume: bool = True,
@@ -111,15 +111,15 @@ def run(
         RunFailed: a batch does not fit in memory, or the disk is full.
         MissingError, UsageError: something it needs is missing or wrong.
     """
-    directory = RunDirectory.of(config, workspace.results_dir)
+    directory = RunDirectory.of(config, resources.results_dir)
     make_directory(directory.path)
     with locked(directory.lock, wait=False) if distributed.is_main() else nullcontext(True) as had:
-        before = distributed.from_main(lambda: _before(config, workspace, directory, had, force, resume))
-        return before or _train(config, workspace, directory, auto_batch, report_to)
+        before = distributed.from_main(lambda: _before(config, resources, directory, had, force, resume))
+        return before or _train(config, resources, directory, auto_batch, report_to)
 
 
 def _before(
-    config: RunConfig, workspace: Workspace, directory: RunDirectory, had: bool, force: bool, resume: bool
+    config: RunConfig, resources: ResourceCache, directory: RunDirectory, had: bool, force: bool, resume: bool
 ) -> dict[str, Any] | None:
     """The results of a finished run; or None, and the directory is ready for this one."""
     if not had:
@@ -130,7 +130,7 @@ def _before(
     directory.check_is_of(config)
     if directory.results.is_file():
         results = directory.read_results()
-        _check_data(results, config, workspace, directory)
+        _check_data(results, config, resources, directory)
         logger.info(f"{name(config)}: finished before, {summary(results)}")
         return results
     if not resume:
@@ -154,23 +154,23 @@ def summary(results: dict[str, Any]) -> str:
 
 
 def _train(
-    config: RunConfig, workspace: Workspace, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]
+    config: RunConfig, resources: ResourceCache, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]
 ) -> dict[str, Any]:
-    heads = chosen_heads(config, workspace)
-    splits = split_examples(config, workspace)
-    prepared = prepare(config, workspace, heads)
-    prepared.engine.auto_batch = auto_batch
-    data = workspace.rows(config.task)
+    heads = chosen_heads(config, resources)
+    splits = split_examples(config, resources)
+    prepared = prepare(config, resources, heads)
+    prepared.runner.auto_batch = auto_batch
+    data = resources.rows(config.task)
     facts = {
         "heads": heads,
-        "backbone_identity": prepared.identity,
+        "backbone_weights_id": prepared.weights_id,
         "data": {"fingerprint": data.fingerprint, "origin": data.origin},
     }
     checkpoint = Checkpoint(directory.checkpoint, digest([config.hash, facts]))
     if distributed.is_main():
         directory.write_config(config)
         directory.failure.unlink(missing_ok=True)
-        used = {"processes": prepared.engine.accelerator.num_processes}
+        used = {"processes": prepared.runner.accelerator.num_processes}
         stored.write_manifest(directory.path, {**provenance.describe(), **facts, **used})
     provenance.reset_peak_memory()
     began = time.monotonic()
@@ -185,7 +185,7 @@ def _train(
         "selection": "few-shot" if config.shots else config.selection,
         "report": config.report,
         "primary_metric": prepared.task.primary,
-        "n_examples": {part: len(rows_of(getattr(splits, part))) for part in ("train", "choosing", "reported")},
+        "n_examples": {part: len(rows_of(getattr(splits, part))) for part in ("train", "selection", "reported")},
         "shots": config.shots,
         "fewshot": splits.fewshot,
         "config_hash": config.hash,
@@ -202,7 +202,7 @@ def _train(
         methods.skip_to_last_phase(prepared.method, prepared.encoder, error.phase)
         results["params"] = count_parameters(prepared)
     else:
-        logits = out_of_memory.predict(prepared.engine, splits.reported)
+        logits = out_of_memory.predict(prepared.runner, splits.reported)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
         best, reported = progress.best_epoch, progress.reported
         results |= {
@@ -214,8 +214,10 @@ def _train(
                 "max": 1 + reported.index(max(reported)),
             },
             "metrics": metrics.compute(prepared.task, rows_of(splits.reported), predictions)
-            | measure_further(prepared, splits),
-            "further": {name: scores_of_further(prepared.task, name, progress) for name in splits.further},
+            | measure_extra_validation(prepared, splits),
+            "extra_validation": {
+                name: extra_validation_scores(prepared.task, name, progress) for name in splits.extra_validation
+            },
             "collapsed": metrics.is_collapsed(predictions),
             "time_s": round(progress.seconds, 3),
         }
@@ -223,7 +225,7 @@ def _train(
             directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
             results["delta_sha256"] = file_digest(directory.delta)
     results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
-    results["accumulation"] = {"asked": config.accumulation, "used": prepared.engine.parts}
+    results["gradient_accumulation_steps"] = {"requested": config.gradient_accumulation_steps, "used": prepared.runner.parts}
     if distributed.is_main():
         stored.write(directory.path, results)
         directory.checkpoint.unlink(missing_ok=True)
@@ -239,39 +241,39 @@ def _fit(
     Returns:
         How far the run came, and the parameters of its last phase.
     """
-    engine, task, method, config = prepared.engine, prepared.task, prepared.method, prepared.engine.config
+    runner, task, method, config = prepared.runner, prepared.task, prepared.method, prepared.runner.config
 
     def evaluate() -> tuple[float, float, dict[str, Any]]:
-        reported = measure(prepared, splits.reported) | measure_further(prepared, splits)
-        if splits.choosing is splits.reported:
+        reported = measure(prepared, splits.reported) | measure_extra_validation(prepared, splits)
+        if splits.selection is splits.reported:
             return reported[task.primary], reported[task.primary], reported
-        choosing = measure(prepared, splits.choosing)
-        return choosing[task.primary], reported[task.primary], {**reported, "choosing": choosing[task.primary]}
+        selection = measure(prepared, splits.selection)
+        return selection[task.primary], reported[task.primary], {**reported, "selection": selection[task.primary]}
 
     lengths = [len(example) for example in splits.train]
     try:
-        with Watch(name(config), config, task.primary, lengths, directory, report_to) as watch:
+        with MetricLogger(name(config), config, task.primary, lengths, directory, report_to) as watch:
             progress, kept = fit(
-                engine,
+                runner,
                 method,
                 splits.train,
                 evaluate=evaluate,
                 log=watch,
-                surveyed=splits.surveyed,
+                calibration_batches=splits.calibration_batches,
                 checkpoint=checkpoint,
             )
     except (KeyboardInterrupt, Terminated):
         if directory.checkpoint.is_file():
             logger.warning(f"{name(config)}: stopped; the same command goes on from its checkpoint")
         raise
-    belongs_to = {
+    metadata = {
         "method": config.method,
         "backbone": config.backbone.name,
-        "backbone_identity": prepared.identity,
+        "backbone_weights_id": prepared.weights_id,
         "heads": method.context.heads,
     }
     if distributed.is_main():
-        deltas.save(directory.delta, kept, belongs_to)
+        deltas.save(directory.delta, kept, metadata)
     params = count_parameters(prepared)
     with torch.no_grad():
         method.load_delta(prepared.encoder.model, kept)
@@ -280,20 +282,20 @@ def _fit(
 
 def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
     """Every metric of the model as it is."""
-    predictions = metrics.predictions_of(prepared.task, examples, out_of_memory.predict(prepared.engine, examples))
+    predictions = metrics.predictions_of(prepared.task, examples, out_of_memory.predict(prepared.runner, examples))
     return metrics.compute(prepared.task, rows_of(examples), predictions)
 
 
-def measure_further(prepared: Prepared, splits: Splits) -> dict[str, float]:
+def measure_extra_validation(prepared: Prepared, splits: Splits) -> dict[str, float]:
     """Every metric on the validation splits besides the reported one, as `metric_split`."""
     return {
         f"{metric}_{name}": score
-        for name, examples in splits.further.items()
+        for name, examples in splits.extra_validation.items()
         for metric, score in measure(prepared, examples).items()
     }
 
 
-def scores_of_further(task: TaskSpec, name: str, progress: Progress) -> dict[str, float]:
+def extra_validation_scores(task: TaskSpec, name: str, progress: Progress) -> dict[str, float]:
     """The primary metric on a further validation split, at the epochs that `scores` has it on the reported one."""
     by_epoch = [line[f"{task.primary}_{name}"] for line in progress.lines if "epoch" in line]
     return {"last": by_epoch[-1], "best": by_epoch[progress.best_epoch - 1], "max": max(by_epoch)}
@@ -321,24 +323,26 @@ def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, pre
     ]
 
 
-def split_examples(config: RunConfig, workspace: Workspace) -> Splits:
+def split_examples(config: RunConfig, resources: ResourceCache) -> Splits:
     """Train, choosing and reported examples, as `shots`, `selection` and `limit` say."""
-    task, data = workspace.task(config.task), workspace.rows(config.task)
-    further = {name: _examples(config, workspace, split) for name, split in task.further.items() if split in data.splits}
+    task, data = resources.task(config.task), resources.rows(config.task)
+    extra_validation = {
+        name: _examples(config, resources, split) for name, split in task.extra_validation.items() if split in data.splits
+    }
     if config.shots:
         drawn = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
-        train, choosing = (workspace.tokenise(config, rows, config.max_length) for rows in (drawn.train, drawn.dev))
-        whole = workspace.examples(config, "train", config.max_length)
-        reported = _examples(config, workspace, "validation")
-        return Splits(train, choosing, reported, _batches(whole, config), further, drawn.record())
-    train, reported = _examples(config, workspace, "train"), _examples(config, workspace, "validation")
+        train, selection = (resources.tokenise(config, rows, config.max_length) for rows in (drawn.train, drawn.dev))
+        whole = resources.examples(config, "train", config.max_length)
+        reported = _examples(config, resources, "validation")
+        return Splits(train, selection, reported, _batches(whole, config), extra_validation, drawn.record())
+    train, reported = _examples(config, resources, "train"), _examples(config, resources, "validation")
     if config.selection == "validation":
-        return Splits(train, reported, reported, _batches(train, config), further)
+        return Splits(train, reported, reported, _batches(train, config), extra_validation)
     windows: dict[str, list[Example]] = {}
     for example in train:
         windows.setdefault(example.row.id, []).append(example)  # a row's windows go to the same side
-    rest, held = ([example for row in ids for example in windows[row]] for ids in holdout.cut(config, workspace))
-    return Splits(rest, held, reported, _batches(rest, config), further)
+    rest, held = ([example for row in ids for example in windows[row]] for ids in holdout.cut(config, resources))
+    return Splits(rest, held, reported, _batches(rest, config), extra_validation)
 
 
 def _batches(examples: list[Example], config: RunConfig) -> list[list[Example]]:
@@ -348,17 +352,17 @@ def _batches(examples: list[Example], config: RunConfig) -> list[list[Example]]:
     return [[examples[index] for index in batch] for batch in order]
 
 
-def _examples(config: RunConfig, workspace: Workspace, split: Split) -> list[Example]:
+def _examples(config: RunConfig, resources: ResourceCache, split: Split) -> list[Example]:
     """A split's examples, or those of its first `limit` rows."""
     if config.limit is None:
-        return workspace.examples(config, split, config.max_length)
-    return workspace.tokenise(config, workspace.rows(config.task).rows(split)[: config.limit], config.max_length)
+        return resources.examples(config, split, config.max_length)
+    return resources.tokenise(config, resources.rows(config.task).rows(split)[: config.limit], config.max_length)
 
 
 def count_parameters(prepared: Prepared) -> dict[str, int]:
     """How many numbers train, in all and in the backbone, a delta stores (and its bytes), and the plain model has."""
     method, model = prepared.method, prepared.encoder.model
-    head = set(methods.head_names(prepared.encoder))
+    head = set(methods.task_head_names(prepared.encoder))
     trained = {key: value.numel() for key, value in method.trained(model).items()}
     stored = method.delta(model).values()
     return {
@@ -370,10 +374,10 @@ def count_parameters(prepared: Prepared) -> dict[str, int]:
     }
 
 
-def _check_data(results: dict[str, Any], config: RunConfig, workspace: Workspace, directory: RunDirectory) -> None:
+def _check_data(results: dict[str, Any], config: RunConfig, resources: ResourceCache, directory: RunDirectory) -> None:
     """Refuse to show a stored score as that of other data."""
-    if workspace.data_dir and workspace.rows(config.task).fingerprint != results["data"]:
+    if resources.data_dir and resources.rows(config.task).fingerprint != results["data"]:
         raise ConflictError(
-            f"{directory.path} holds a run on other data than those in {workspace.data_dir};"
+            f"{directory.path} holds a run on other data than those in {resources.data_dir};"
             " use --force to replace it or another --results-dir"
         )

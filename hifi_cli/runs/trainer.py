@@ -15,7 +15,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.runs import out_of_memory
 from hifi_cli.runs.checkpoint import Checkpoint, Delta, Progress, restore
-from hifi_cli.runs.model_runner import Engine
+from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.signal_handling import Stopping
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.inputs import Example
@@ -90,7 +90,7 @@ class Stretch:
         clip_groups: parameters whose gradients are clipped by one norm.
     """
 
-    engine: Engine
+    runner: ModelRunner
     phase: Phase
     training: TrainingConfig
     adam: Any
@@ -98,9 +98,9 @@ class Stretch:
     clip_groups: list[list[nn.Parameter]]
 
     @classmethod
-    def start(cls, engine: Engine, phase: Phase, steps: int) -> "Stretch":
+    def start(cls, runner: ModelRunner, phase: Phase, steps: int) -> "Stretch":
         """AdamW and its schedule, fresh, over what the phase's method trains."""
-        training, model = phase.training or engine.config, engine.encoder.model
+        training, model = phase.training or runner.config, runner.encoder.model
         adam = torch.optim.AdamW(
             phase.method.param_groups(model, training.weight_decay),
             lr=training.learning_rate,
@@ -111,20 +111,20 @@ class Stretch:
         factors = {"run": learning_rate_factor(training, steps), "constant": lambda _: 1.0}
         each = [factors[group.get("lr_schedule", "run")] for group in adam.param_groups]
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, each)
-        engine.model, prepared = engine.accelerator.prepare(model, adam)
-        return cls(engine, phase, training, prepared, schedule, phase.method.clip_groups(model))
+        runner.model, prepared = runner.accelerator.prepare(model, adam)
+        return cls(runner, phase, training, prepared, schedule, phase.method.clip_groups(model))
 
     def step(self, batch: list[Example], number: int) -> Tensor:
         """One optimiser step; returns the batch's loss."""
-        method, model = self.phase.method, self.engine.encoder.model
+        method, model = self.phase.method, self.runner.encoder.model
         method.before_step(model, number)
         loss = out_of_memory.accumulate(
-            self.engine, len(batch), lambda: self.engine.accumulate_gradient(batch, method.extra_loss)
+            self.runner, len(batch), lambda: self.runner.accumulate_gradient(batch, method.extra_loss)
         )
         method.after_backward(model)
         if self.training.max_grad_norm:
             for group in self.clip_groups:
-                self.engine.accelerator.clip_grad_norm_(group, self.training.max_grad_norm)
+                self.runner.accelerator.clip_grad_norm_(group, self.training.max_grad_norm)
         method.before_optimizer_step(model)
         self.adam.step()
         self.schedule.step()
@@ -134,13 +134,13 @@ class Stretch:
 
 
 def fit(
-    engine: Engine,
+    runner: ModelRunner,
     method: Method,
     train: list[Example],
     *,
     evaluate: Callable[[], tuple[float, float, dict[str, Any]]],
     log: Log,
-    surveyed: Sequence[list[Example]] = (),
+    calibration_batches: Sequence[list[Example]] = (),
     checkpoint: Checkpoint | None = None,
     most_steps: int | None = None,
 ) -> tuple[Progress, Delta]:
@@ -157,7 +157,7 @@ def fit(
         RunFailed: a batch does not fit in memory.
         UsageError: there are too few steps for all phases.
     """
-    config, accelerator, encoder = engine.config, engine.accelerator, engine.encoder
+    config, accelerator, encoder = runner.config, runner.accelerator, runner.encoder
     lengths = [len(example) for example in train]
     steps_per_epoch = math.ceil(len(train) / config.batch_size)
     steps = config.epochs * steps_per_epoch
@@ -165,19 +165,19 @@ def fit(
     ends = phase_ends(phases, steps)
     state = checkpoint.read() if checkpoint else None
     progress = Progress(**state["progress"]) if state else Progress()
-    engine.parts = progress.parts or engine.parts
+    runner.parts = progress.parts or runner.parts
     kept: Delta = state["kept"] if state else {}
 
     def stretch(number: int) -> Stretch:
         if config.reuse_frozen:
-            engine.reuse_frozen(train)
-        return Stretch.start(engine, phases[number], ends[number] - [0, *ends][number])
+            runner.reuse_frozen(train)
+        return Stretch.start(runner, phases[number], ends[number] - [0, *ends][number])
 
-    def survey(phase: Phase) -> None:
-        engine.model = encoder.model  # every process surveys the whole; DDP wraps the model when the phase starts
-        engine.frozen = None
+    def on_phase_start(phase: Phase) -> None:
+        runner.model = encoder.model  # every process surveys the whole; DDP wraps the model when the phase starts
+        runner.frozen = None
         encoder.model.train()
-        phase.method.survey(encoder.model, backpropagate(engine, surveyed))
+        phase.method.on_phase_start(encoder.model, backpropagate(runner, calibration_batches))
 
     def note(line: dict[str, Any]) -> None:
         progress.lines.append(line)
@@ -185,7 +185,7 @@ def fit(
 
     def save() -> None:
         if checkpoint and current and accelerator.is_main_process:
-            progress.running, progress.parts = running.item(), engine.parts
+            progress.running, progress.parts = running.item(), runner.parts
             now = current.phase.method
             checkpoint.save(progress, kept, now, encoder.model, current.adam, current.schedule)
 
@@ -199,7 +199,7 @@ def fit(
         current = stretch(progress.phase)
         restore(state, current.adam, current.schedule)
     else:
-        survey(phases[0])
+        on_phase_start(phases[0])
         current = stretch(0)
     for line in progress.lines:
         log(line, True)
@@ -221,7 +221,7 @@ def fit(
                     current = None  # between two phases there is nothing to save
                     progress.phase += 1
                     phases[progress.phase].begin(encoder)
-                    survey(phases[progress.phase])
+                    on_phase_start(phases[progress.phase])
                     current = stretch(progress.phase)
                 assert current
                 with stopping.held():
@@ -252,10 +252,10 @@ def fit(
     return progress, kept
 
 
-def backpropagate(engine: Engine, batches: Sequence[list[Example]]) -> Iterator[None]:
+def backpropagate(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
     """Leave the gradient of one batch after the other in the parameters."""
     for batch in batches:
-        engine.encoder.model.zero_grad()
-        engine.accumulate_gradient(batch)
+        runner.encoder.model.zero_grad()
+        runner.accumulate_gradient(batch)
         yield
-    engine.encoder.model.zero_grad()
+    runner.encoder.model.zero_grad()

@@ -18,7 +18,7 @@ from hifi_cli.methods.base import Phase
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import costs, head_selection, provenance
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared, prepare
 from hifi_cli.runs.trainer import Stretch, backpropagate
 from hifi_cli.scoring.head_choice import choose_heads
@@ -58,10 +58,10 @@ def _in_a_process_of_its_own(config: RunConfig, rival: RunConfig) -> dict[str, A
 def _measure(config: RunConfig, rival: RunConfig, threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as directory:
-        workspace = Workspace(Path(directory))
-        memory, stored = _memory_and_storage(config, workspace, Path(directory) / "delta.safetensors")
-        step, seconds = _steps(config, rival, workspace)
-        scoring = _scoring_seconds(config, workspace) if methods.needs_heads(config) else 0.0
+        resources = ResourceCache(Path(directory))
+        memory, stored = _memory_and_storage(config, resources, Path(directory) / "delta.safetensors")
+        step, seconds = _steps(config, rival, resources)
+        scoring = _scoring_seconds(config, resources) if methods.needs_heads(config) else 0.0
     run = config.epochs * math.ceil(TRAIN_ROWS / BATCH) * seconds
     return {
         "step": step,
@@ -73,11 +73,11 @@ def _measure(config: RunConfig, rival: RunConfig, threads: int) -> dict[str, Any
     }
 
 
-def _memory_and_storage(config: RunConfig, workspace: Workspace, delta: Path) -> tuple[int, int]:
+def _memory_and_storage(config: RunConfig, resources: ResourceCache, delta: Path) -> tuple[int, int]:
     """Bytes at the peak of training beyond the loaded model, and of the delta file."""
-    prepared = _prepare(config, workspace)
+    prepared = _prepare(config, resources)
     batch = examples(BATCH, prepared.encoder)
-    prepared.engine.predict(batch)
+    prepared.runner.predict(batch)
     provenance.reset_peak_memory()
     loaded = provenance.peak_memory()
     for number, phase in enumerate(prepared.method.phases()):
@@ -87,9 +87,9 @@ def _memory_and_storage(config: RunConfig, workspace: Workspace, delta: Path) ->
     return peak - loaded, delta.stat().st_size
 
 
-def _steps(config: RunConfig, rival: RunConfig, workspace: Workspace) -> tuple[float, float]:
+def _steps(config: RunConfig, rival: RunConfig, resources: ResourceCache) -> tuple[float, float]:
     """The time of a step over that of the rival's, and in seconds."""
-    mine, its = _prepare(config, workspace), _prepare(rival, workspace)
+    mine, its = _prepare(config, resources), _prepare(rival, resources)
     batch = examples(BATCH, mine.encoder)
     theirs = _start(its, its.method.phases()[0], 0, batch)
     ratio = seconds = 0.0
@@ -101,22 +101,22 @@ def _steps(config: RunConfig, rival: RunConfig, workspace: Workspace) -> tuple[f
     return ratio, seconds
 
 
-def _prepare(config: RunConfig, workspace: Workspace) -> Prepared:
-    encoder, _ = workspace.encoder(config)
-    return prepare(config, workspace, costs.any_heads(config, encoder) if methods.needs_heads(config) else None)
+def _prepare(config: RunConfig, resources: ResourceCache) -> Prepared:
+    encoder, _ = resources.encoder(config)
+    return prepare(config, resources, costs.any_heads(config, encoder) if methods.needs_heads(config) else None)
 
 
 def _start(prepared: Prepared, phase: Phase, number: int, batch: list[Example]) -> Stretch:
     if number:
         phase.begin(prepared.encoder)
     model = prepared.encoder.model.train()
-    phase.method.survey(model, backpropagate(prepared.engine, [batch]))
-    return Stretch.start(prepared.engine, phase, 1000)
+    phase.method.on_phase_start(model, backpropagate(prepared.runner, [batch]))
+    return Stretch.start(prepared.runner, phase, 1000)
 
 
 def _seconds(stretch: Stretch, batch: list[Example]) -> float:
     """Seconds of a step."""
-    stretch.engine.encoder.model.train()
+    stretch.runner.encoder.model.train()
     began = time.perf_counter()
     for number in range(STEPS):
         stretch.step(batch, number)
@@ -125,12 +125,12 @@ def _seconds(stretch: Stretch, batch: list[Example]) -> float:
     return (time.perf_counter() - began) / STEPS
 
 
-def _scoring_seconds(config: RunConfig, workspace: Workspace) -> float:
-    encoder, pretrained = workspace.encoder(config)
+def _scoring_seconds(config: RunConfig, resources: ResourceCache) -> float:
+    encoder, pretrained = resources.encoder(config)
     texts = examples(config.scoring.samples, encoder)
     began = time.perf_counter()
     found = head_selection.score_examples(encoder, texts, head_selection.padding(pretrained.tokenizer), config.scoring.xi)
-    how = config.heads.choosing(config.seed)
+    how = config.heads.selection_arguments(config.seed)
     choose_heads(found[0].double().mean(0).numpy(), found[1].mean(0).numpy(), **how)
     return time.perf_counter() - began
 

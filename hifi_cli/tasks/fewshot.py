@@ -12,7 +12,7 @@ from hifi_cli.tasks.task_spec import Row, TaskSpec
 
 
 @dataclass(frozen=True)
-class Sample:
+class FewShotSplit:
     """The rows of a few-shot run, drawn from the official train split.
 
     Attributes:
@@ -37,7 +37,7 @@ def refuse(spec: TaskSpec) -> None:
         raise UsageError(f"task {spec.label} has no few-shot setting: it predicts {what}, and shots are counted per class")
 
 
-def sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> Sample:
+def sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewShotSplit:
     """One seeded shuffle of all rows; of each label the first `shots` are train, the next `shots` are dev.
 
     The order is that of SHA-256 over seed and row number, so neither a library's nor Python's generator decides.
@@ -60,4 +60,4 @@ def sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> Sample
                 f"task {spec.label} has {len(of_label[index])} training rows of '{label}';"
                 f" {shots} shots want {2 * shots}, half to train on and half to choose by"
             )
-    return Sample(*parts)
+    return FewShotSplit(*parts)

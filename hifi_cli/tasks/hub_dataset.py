@@ -8,7 +8,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
 from hifi_cli.tasks import row_formats
 from hifi_cli.tasks.local_files import warn_of_count
-from hifi_cli.tasks.readers import Record
+from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import Dataset, HubDataset, Row, Split, TaskSpec, is_labelled
 
 CONVERTED = "refs/convert/parquet"  # where the hub keeps its own conversion of repositories that need a script
@@ -76,7 +76,7 @@ def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: 
         raise UsageError(f"{hub.id}, {split}: labels {names}, the task has {known}")
     origin = f"{hub.id}, {split}"
     records = (
-        (Record(record, f"{origin}, row {number}"), _label(spec, value, f"{origin}, row {number}", labelled=labelled))
+        (RawRecord(record, f"{origin}, row {number}"), _label(spec, value, f"{origin}, row {number}", labelled=labelled))
         for number, (value, record) in enumerate(zip(values, table, strict=True))
     )
     return row_formats.rows(spec, records, hub.columns, origin)

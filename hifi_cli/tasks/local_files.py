@@ -7,7 +7,7 @@ from pathlib import Path
 from hifi_cli.errors import MissingError
 from hifi_cli.files import file_digest
 from hifi_cli.tasks import readers, row_formats
-from hifi_cli.tasks.readers import Record
+from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import NEEDED, Dataset, LocalFiles, Row, Split, TaskSpec, is_labelled
 
 logger = logging.getLogger("hifi")
@@ -70,6 +70,6 @@ def _rows(path: Path, spec: TaskSpec, *, labelled: bool) -> list[Row]:
     )
 
 
-def _label(spec: TaskSpec, record: Record) -> int | float:
+def _label(spec: TaskSpec, record: RawRecord) -> int | float:
     value = row_formats.Reader(spec, record, spec.local.columns).value("label")
     return row_formats.parse_label(spec, value, spec.local.labels or spec.labels, record.where)

@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 31  # of a file, which is read as a whole; the largest of the 
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RawRecord:
     """A row as a source holds it.
 
     Attributes:
@@ -31,7 +31,7 @@ class Record:
     where: str
 
 
-def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool) -> Iterator[Record]:
+def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool) -> Iterator[RawRecord]:
     """The records of a file.
 
     Args:
@@ -73,7 +73,7 @@ def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bool) -> Iterator[Record]:
+def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bool) -> Iterator[RawRecord]:
     lines = _lines(text)
     first = 0
     if header is None:
@@ -84,7 +84,7 @@ def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bo
     for number, line in enumerate(lines[first:], start=first + 1):
         cells = line.split("\t")
         if len(cells) == len(header):
-            yield Record(dict(zip(header, cells, strict=True)), f"{path}, line {number}")
+            yield RawRecord(dict(zip(header, cells, strict=True)), f"{path}, line {number}")
         elif skip_incomplete:
             skipped += 1
         else:
@@ -94,30 +94,30 @@ def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bo
         logger.warning(f"note: {path}: {skipped} rows with missing columns are left out")
 
 
-def _csv(path: Path, text: str) -> Iterator[Record]:
+def _csv(path: Path, text: str) -> Iterator[RawRecord]:
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(rows)
         for cells in rows:
             if len(cells) != len(header):
                 raise UsageError(f"{path}, line {rows.line_num}: {len(cells)} columns, {len(header)} are wanted")
-            yield Record(dict(zip(header, cells, strict=True)), f"{path}, line {rows.line_num}")
+            yield RawRecord(dict(zip(header, cells, strict=True)), f"{path}, line {rows.line_num}")
     except csv.Error as error:
         raise UsageError(f"{path}, line {rows.line_num}: not valid CSV: {error}") from None
     if rows.line_num < 2:
         raise UsageError(f"{path} has a header and no rows")
 
 
-def _jsonl(path: Path, text: str) -> Iterator[Record]:
+def _jsonl(path: Path, text: str) -> Iterator[RawRecord]:
     for number, line in enumerate(_lines(text), start=1):
         where = f"{path}, line {number}"
         value = _json(line, where)
         if isinstance(value.get("target"), dict):  # WSC keeps its two spans one level down
             value = value | value["target"]
-        yield Record(value, where)
+        yield RawRecord(value, where)
 
 
-def _multirc(path: Path, text: str) -> Iterator[Record]:
+def _multirc(path: Path, text: str) -> Iterator[RawRecord]:
     """One record per answer; its idx says which of which question of which paragraph."""
     for line in _jsonl(path, text):
         passage = _item(line.values, "passage", dict, line.where)
@@ -130,10 +130,10 @@ def _multirc(path: Path, text: str) -> Iterator[Record]:
                 }
                 texts = {"paragraph": passage.get("text"), "question": question.get("question"), "answer": answer.get("text")}
                 label = {"label": answer["label"]} if "label" in answer else {}
-                yield Record({**texts, "idx": idx, **label}, f"{line.where}, question {question.get('idx')}")
+                yield RawRecord({**texts, "idx": idx, **label}, f"{line.where}, question {question.get('idx')}")
 
 
-def _squad(path: Path, text: str) -> Iterator[Record]:
+def _squad(path: Path, text: str) -> Iterator[RawRecord]:
     """One record per question, in the hub's columns."""
     content = _json(text, str(path))
     for article in _objects(content, "data", str(path)):
@@ -148,10 +148,10 @@ def _squad(path: Path, text: str) -> Iterator[Record]:
                     "question": question.get("question"),
                     "answers": {key: [answer.get(key) for answer in answers] for key in ("text", "answer_start")},
                 }
-                yield Record(columns, where)
+                yield RawRecord(columns, where)
 
 
-_READERS: dict[str, Callable[[Path, str], Iterator[Record]]] = {
+_READERS: dict[str, Callable[[Path, str], Iterator[RawRecord]]] = {
     "csv": _csv,
     "jsonl": _jsonl,
     "multirc": _multirc,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hifi_cli.errors import UsageError
-from hifi_cli.tasks.readers import Record
+from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import Row, TaskSpec
 
 Columns = dict[str, str]
@@ -23,7 +23,7 @@ class EmptyText(UsageError):
 class Reader:
     """A record seen through a task: its texts and other columns by the task's names, each checked as it is read."""
 
-    def __init__(self, spec: TaskSpec, record: Record, columns: Columns) -> None:
+    def __init__(self, spec: TaskSpec, record: RawRecord, columns: Columns) -> None:
         self.spec, self.record, self.columns = spec, record, columns
 
     def value(self, name: str) -> Any:
@@ -56,7 +56,7 @@ class Reader:
         return UsageError(f"{self.record.where}: {what}")
 
 
-def rows(spec: TaskSpec, records: Iterable[tuple[Record, Label]], columns: Columns, origin: str) -> list[Row]:
+def rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label]], columns: Columns, origin: str) -> list[Row]:
     """A split's records and labels as the task's rows.
 
     Args:
@@ -88,7 +88,7 @@ def rows(spec: TaskSpec, records: Iterable[tuple[Record, Label]], columns: Colum
     return found
 
 
-def _row(spec: TaskSpec, record: Record, columns: Columns, *, number: int, label: Label) -> Row:
+def _row(spec: TaskSpec, record: RawRecord, columns: Columns, *, number: int, label: Label) -> Row:
     reader = Reader(spec, record, columns)
     for name in spec.inputs:
         reader.text(name)

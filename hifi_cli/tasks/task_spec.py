@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import Section, parse
+from hifi_cli.config.run_config import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError
 
 Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
@@ -18,7 +18,7 @@ def is_labelled(split: Split) -> bool:
     return split in NEEDED or split.startswith("validation_")
 
 
-class LocalFiles(Section):
+class LocalFiles(ConfigModel):
     """The official download's layout.
 
     Attributes:
@@ -40,7 +40,7 @@ class LocalFiles(Section):
     generated: Literal["demo"] | None = None
 
 
-class HubDataset(Section):
+class HubDataset(ConfigModel):
     """A data set on the Hugging Face hub.
 
     Attributes:
@@ -60,7 +60,7 @@ class HubDataset(Section):
     splits: dict[Split, str] = {"train": "train", "validation": "validation", "test": "test"}
 
 
-class Submission(Section):
+class Submission(ConfigModel):
     """How the benchmark's server wants the task's test predictions.
 
     Attributes:
@@ -76,7 +76,7 @@ class Submission(Section):
     without_model: Literal["majority"] | None = None
 
 
-class TaskSpec(Section):
+class TaskSpec(ConfigModel):
     """A task: its inputs, labels, metrics and sources.
 
     Attributes:
@@ -133,7 +133,7 @@ class TaskSpec(Section):
         return self.format == "wic"
 
     @property
-    def further(self) -> dict[str, Split]:
+    def extra_validation(self) -> dict[str, Split]:
         """The validation splits besides the main one, by the suffix of their metrics (MNLI: mismatched)."""
         return {split.removeprefix("validation_"): split for split in self.local.files if split.startswith("validation_")}
 

@@ -19,7 +19,7 @@ import more
 import torch
 import transformers
 from report import tables
-from work import BATCH_SIZE, SHAPES, Work, encoder_of, tasks, workspace
+from work import BATCH_SIZE, SHAPES, Work, encoder_of, resources, tasks
 
 from hifi_cli.models.encoder import locate
 from hifi_cli.runs import provenance
@@ -41,7 +41,7 @@ def main() -> None:
     logging.getLogger("hifi").setLevel(logging.WARNING)
 
     with tempfile.TemporaryDirectory() as directory:
-        at = workspace(Path(directory))
+        at = resources(Path(directory))
         works = [Work(at, task, "minilm", given.rows) for task in given.tasks.split(",")]
         if given.shape:
             tokenizer_of, _ = locate(works[0].config("full-ft").backbone)

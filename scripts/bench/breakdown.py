@@ -20,9 +20,9 @@ GROUPS = {
 def shares(work: Work, method: str, **keys: str) -> dict[str, float]:
     """Shares of a step's time; `other kernels` is softmax, GELU, norms, dropout, additions; `outside kernels` the rest."""
     prepared = ours.build(work, method, **keys)
-    if prepared.engine.config.reuse_frozen:
-        prepared.engine.reuse_frozen(work.examples)
-    stretch = Stretch.start(prepared.engine, prepared.method.phases()[0], 1000)
+    if prepared.runner.config.reuse_frozen:
+        prepared.runner.reuse_frozen(work.examples)
+    stretch = Stretch.start(prepared.runner, prepared.method.phases()[0], 1000)
     prepared.encoder.model.train()
     lengths = [len(example) for example in work.examples]
     order = training_order(lengths, BATCH_SIZE, strategy="random", seed=1, epoch=0)

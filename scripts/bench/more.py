@@ -60,7 +60,7 @@ def scoring(work: Work) -> float:
     """Scoring beside transformers' own model passing over the same batches."""
     config = work.config("hifi-layerwise")
     plain = rivals.model_of(work).eval()
-    encoder, pretrained = work.workspace.encoder(config)
+    encoder, pretrained = work.resources.encoder(config)
     examples = head_selection.sample(work.examples, SAMPLES, 0)
     pad = head_selection.padding(pretrained.tokenizer)
     ratios = []

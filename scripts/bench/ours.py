@@ -15,9 +15,9 @@ from hifi_cli.runs.trainer import fit
 def build(work: Work, method: str, **keys: Any) -> Prepared:
     """A method's model, ready to train."""
     config = work.config(method, **keys)
-    encoder, _ = work.workspace.encoder(config)
+    encoder, _ = work.resources.encoder(config)
     heads: Heads | None = costs.any_heads(config, encoder) if needs_heads(config) else None
-    return prepare(config, work.workspace, heads)
+    return prepare(config, work.resources, heads)
 
 
 def epochs(work: Work, method: str, *, count: int = 1, **keys: Any) -> list[float]:
@@ -26,10 +26,10 @@ def epochs(work: Work, method: str, *, count: int = 1, **keys: Any) -> list[floa
     ends = [time.perf_counter()]
 
     def evaluate() -> tuple[float, float, dict[str, Any]]:
-        prepared.engine.predict(work.validation)
+        prepared.runner.predict(work.validation)
         ends.append(time.perf_counter())
         return 0.0, 0.0, {}
 
     ends[0] = time.perf_counter()
-    fit(prepared.engine, prepared.method, work.examples, evaluate=evaluate, log=lambda *_: None)
+    fit(prepared.runner, prepared.method, work.examples, evaluate=evaluate, log=lambda *_: None)
     return [end - start for start, end in itertools.pairwise(ends)]

@@ -31,7 +31,7 @@ class _Clock(TrainerCallback):
 def model_of(work: Work) -> nn.Module:
     """The encoder with the classifier that transformers puts on it."""
     source, _ = locate(work.config("full-ft").backbone)
-    labels = len(work.workspace.task(work.task).labels)
+    labels = len(work.resources.task(work.task).labels)
     return AutoModelForSequenceClassification.from_pretrained(source, num_labels=labels)
 
 
@@ -46,7 +46,7 @@ def epoch(work: Work, model: nn.Module, *, padded: bool = False, strategy: str =
         [{**example.sequences[0], "labels": example.row.label} for example in examples]
         for examples in (work.examples, work.validation)
     )
-    tokenizer = work.workspace.pretrained(work.config("full-ft")).tokenizer
+    tokenizer = work.resources.pretrained(work.config("full-ft")).tokenizer
     padding = {"padding": "max_length", "max_length": MAX_LENGTH} if padded else {}
     clock = _Clock()
     with tempfile.TemporaryDirectory() as directory:

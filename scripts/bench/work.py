@@ -8,7 +8,7 @@ from typing import Any
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.runs.resources import Workspace
+from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks.inputs import Example
 
 BATCH_SIZE, EVAL_BATCH_SIZE = 32, 64
@@ -27,7 +27,7 @@ class Work:
         rows: training examples of an epoch.
     """
 
-    workspace: Workspace
+    resources: ResourceCache
     task: str
     backbone: str
     rows: int
@@ -41,13 +41,13 @@ class Work:
     @cached_property
     def examples(self) -> list[Example]:
         """The first `rows` training examples, tokenised."""
-        return self.workspace.examples(self.config("full-ft"), "train", MAX_LENGTH)[: self.rows]
+        return self.resources.examples(self.config("full-ft"), "train", MAX_LENGTH)[: self.rows]
 
     @cached_property
     def validation(self) -> list[Example]:
         """As many validation examples for each training example as the task has."""
         config = self.config("full-ft")
-        train, validation = (self.workspace.examples(config, split, MAX_LENGTH) for split in ("train", "validation"))
+        train, validation = (self.resources.examples(config, split, MAX_LENGTH) for split in ("train", "validation"))
         return validation[: max(1, round(self.rows * len(validation) / len(train)))]
 
     @property
@@ -61,10 +61,10 @@ def tasks() -> tuple[str, ...]:
     return REAL_TASKS if "HIFI_DATA_DIR" in os.environ else GENERATED_TASKS
 
 
-def workspace(results: Path) -> Workspace:
+def resources(results: Path) -> ResourceCache:
     """A workspace on the data that there are."""
     data = os.environ.get("HIFI_DATA_DIR")
-    return Workspace(results, Path(data) if data else None)
+    return ResourceCache(results, Path(data) if data else None)
 
 
 def encoder_of(shape: str, tokenizer_of: str, directory: str) -> str:

@@ -6,14 +6,14 @@ from typing import Any
 from pydantic import Field
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import Section, Seed, parse
+from hifi_cli.config.run_config import ConfigModel, Seed, parse
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
 COMPANION_SCHEMA = 1  # of the JSON beside a figure's CSV
 
 
-class FigureSpec(Section):
+class FigureSpec(ConfigModel):
     """A figure: what it is computed from and how it is drawn.
 
     Attributes:

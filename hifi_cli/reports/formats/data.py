@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hifi_cli.reports.table import DASH, Cell, Line, Table
+from hifi_cli.reports.table import DASH, Line, Table, TableCell
 
 
 def as_csv(tables: Sequence[Table]) -> str:
@@ -72,7 +72,7 @@ def _line(table: Table, line: Line) -> dict[str, Any]:
     return {**content, "cells": {label: _cell(cell) for label, cell in pairs}}
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: TableCell) -> dict[str, Any]:
     content: dict[str, Any] = {"mean": cell.mean, "std": cell.deviation}
     if cell.text is not None:
         content = {"text": cell.text} if cell.mean is None else {"mean": cell.mean}

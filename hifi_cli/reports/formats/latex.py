@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from hifi_cli.reports.table import Cell, Heading, Table, deviation, line_label, number
+from hifi_cli.reports.table import Heading, Table, TableCell, deviation, line_label, number
 
 STYLES = {1: r"\textbf{%s}", 2: r"\underline{%s}"}
 _SPECIAL = {
@@ -53,7 +53,7 @@ def _comment(text: str) -> str:
     return "\n".join(f"% {line}" for line in text.splitlines())
 
 
-def _cell(table: Table, heading: Heading, cell: Cell, *, signed: bool) -> str:
+def _cell(table: Table, heading: Heading, cell: TableCell, *, signed: bool) -> str:
     printed = escaped(number(heading, cell, signed=signed))
     if signed and cell.mean is not None:
         printed = f"${printed}$"  # a true minus sign

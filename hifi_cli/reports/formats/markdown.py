@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from hifi_cli.reports.table import Cell, Heading, Table, deviation, line_label, number
+from hifi_cli.reports.table import Heading, Table, TableCell, deviation, line_label, number
 
 STYLES = {1: ("**", "**"), 2: ("<u>", "</u>")}
 
@@ -25,7 +25,7 @@ def _draw(table: Table) -> str:
     return "\n".join(out) + "\n" + _below(table)
 
 
-def _cell(table: Table, heading: Heading, cell: Cell, *, signed: bool) -> str:
+def _cell(table: Table, heading: Heading, cell: TableCell, *, signed: bool) -> str:
     before, after = STYLES.get(cell.place or 0, ("", ""))
     spread = deviation(heading, cell)
     subscript = f"<sub>±{spread}</sub>" if spread else ""
