@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import HEADS, HIDDEN, LAYERS, QUICK
 from safetensors.torch import load_file
 from scipy.stats import spearmanr
+from tiny_inputs import HEADS, HIDDEN, LAYERS, QUICK
 from transformers import AutoModel, AutoTokenizer
 
 from hifi_cli.analysis import damping, figure_data, landscape, observers, ranking, singular_values, training, tsne, variants

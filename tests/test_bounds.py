@@ -8,8 +8,9 @@ import sys
 
 import pytest
 import yaml
-from outside import environment, place
-from synthetic import write_run
+from finished_runs import run_path
+from hifi_processes import environment
+from synthetic_runs import write_run
 
 from hifi_cli.files import with_checksum
 
@@ -114,12 +115,12 @@ def test_a_text_of_100_megabytes_is_refused(tiny, tmp_path):
     assert tiny("train", "--method", "full-ft").code == 0
     with (tmp_path / "long.tsv").open("w") as file:
         file.write("sentence1\tsentence2\nthe dog\t" + "the dog " * (100 << 17) + "\n")
-    code, err = bounded("predict", place(tmp_path, "full-ft"), "long.tsv", cwd=tmp_path)
+    code, err = bounded("predict", run_path(tmp_path, "full-ft"), "long.tsv", cwd=tmp_path)
     assert code == 2, err
     assert "long.tsv, line 2: sentence2 has 104,857,600 letters; at most 1,000,000 are read of a text" in err
     os.mkfifo(tmp_path / "pipe.tsv")
-    assert "not a regular file" in bounded("predict", place(tmp_path, "full-ft"), "pipe.tsv", cwd=tmp_path)[1]
-    assert "not a regular file" in bounded("predict", place(tmp_path, "full-ft"), "/dev/zero", cwd=tmp_path)[1]
+    assert "not a regular file" in bounded("predict", run_path(tmp_path, "full-ft"), "pipe.tsv", cwd=tmp_path)[1]
+    assert "not a regular file" in bounded("predict", run_path(tmp_path, "full-ft"), "/dev/zero", cwd=tmp_path)[1]
 
 
 def test_a_module_that_no_memory_holds_is_told(tiny, monkeypatch):
@@ -231,7 +232,7 @@ def test_manifests_of_wrong_types_are_named(hifi, tmp_path, changes):
 
 def test_a_damaged_manifest_predictions_and_metrics_of_a_run_are_named(tiny, hifi, data, tmp_path):
     assert tiny("train", "--method", "full-ft").code == 0
-    run = place(tmp_path, "full-ft")
+    run = run_path(tmp_path, "full-ft")
     kept = (run / "predictions.jsonl").read_bytes()
     lines = kept.splitlines(keepends=True)
     damaged = {

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from preparing import prepare, trained_state
+from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import child_tuning_d
 from hifi_cli.runs import run as runs
@@ -95,7 +95,7 @@ def test_highest_is_exact_where_values_tie():
 
 
 def test_masked_entries_never_move_weight_decay_or_not(make, resources):
-    before, prepared, _ = trained_state(make, resources, "child-tuning-d", "weight_decay=0.5", "learning_rate=0.01")
+    before, prepared, _ = train_and_merge(make, resources, "child-tuning-d", "weight_decay=0.5", "learning_rate=0.01")
     after, masks = prepared.encoder.model.state_dict(), masks_of(prepared)
     moved = frozen = 0
     for name, mask in masks.items():

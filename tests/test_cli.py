@@ -153,7 +153,7 @@ def test_an_encoder_without_known_heads_is_refused(hifi, data, tmp_path):
 
 
 def test_bad_data_leave_nothing_behind(tiny, hifi, encoders, tmp_path):
-    from conftest import write_data
+    from tiny_inputs import write_data
 
     broken = write_data(tmp_path / "broken")
     with (broken / "RTE" / "train.tsv").open("a") as file:
@@ -181,7 +181,7 @@ def test_an_unwritable_results_directory(tiny, tmp_path):
 
 
 def test_a_run_of_another_configuration_or_other_data_is_kept(tiny, hifi, encoders, tmp_path):
-    from conftest import write_data
+    from tiny_inputs import write_data
 
     assert tiny("train", "--method", "full-ft").code == 0
     kept = (Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text()

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from formulas import Shape, trained
+from parameter_formulas import Shape, trained_count
 
 from hifi_cli.config import registry
 from hifi_cli.runs import costs, training_costs
@@ -26,15 +26,15 @@ def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypa
     shape = Shape(2, 4, 32, 48, 0)
     assert plain["stored_bytes"] == pytest.approx(plain["plain_bytes"], rel=0.2)
     assert (plain["added_in_training"], plain["added_in_result"], plain["modules_added"]) == (0, 0, 0)
-    assert (found["lora"]["added_in_training"], found["lora"]["added_in_result"]) == (trained("lora", shape), 0)
-    adapter = trained("adapter", shape) - shape.norms
+    assert (found["lora"]["added_in_training"], found["lora"]["added_in_result"]) == (trained_count("lora", shape), 0)
+    adapter = trained_count("adapter", shape) - shape.norms
     assert (found["adapter"]["added_in_training"], found["adapter"]["added_in_result"]) == (adapter, adapter)
     assert found["adapter"]["modules_added"] == 2 * 2 * 2
     assert found["diff-pruning"]["added_in_training"] > plain["total"]
     assert found["diff-pruning"]["added_in_result"] == 0
     assert (found["hifi-layerwise"]["added_in_training"], found["hifi-layerwise"]["modules_added"]) == (0, 0)
     saved = found["hifi-layerwise"]["stored_bytes"] - found["hifi-midtop"]["stored_bytes"]
-    assert saved == pytest.approx(4 * trained("hifi-midtop", shape), rel=0.1)
+    assert saved == pytest.approx(4 * trained_count("hifi-midtop", shape), rel=0.1)
     assert all(one["latency"] > 0 for one in found.values())
     assert "already" not in answer.err and hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_data
-from outside import fingerprint, flip, place, truncate, whole
+from finished_runs import fingerprint, flip_bit, read_json, run_path, truncate
+from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated
 from hifi_cli.records import run_files
@@ -79,7 +79,7 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
 @pytest.mark.parametrize("form", ["hf", "delta"])
 def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(tiny, hifi, data, small_disk, tmp_path, form):
     assert tiny("train", "--method", "full-ft").code == 0
-    command = ("export", place(tmp_path, "full-ft"), "--to", small_disk / "out", "--format", form, "--data-dir", data)
+    command = ("export", run_path(tmp_path, "full-ft"), "--to", small_disk / "out", "--format", form, "--data-dir", data)
     fill(small_disk, leave=20_000)
     answer = hifi(*command)
     assert (answer.code, "No space left on device" in answer.err, "unexpected" in answer.err) == (1, True, False), answer.err
@@ -90,7 +90,7 @@ def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(tiny, hifi, data, 
     assert (small_disk / "out" / "README.md").is_file()
 
 
-@pytest.mark.parametrize("damage", [truncate, flip])
+@pytest.mark.parametrize("damage", [truncate, flip_bit])
 def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage, monkeypatch, caplog):
     config = make("full-ft")
     runs.run(config, ResourceCache(tmp_path / "whole", data))
@@ -129,24 +129,24 @@ def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkey
     assert fingerprint(directories[0]) == fingerprint(directories[1])
 
 
-@pytest.mark.parametrize("damage", [truncate, flip])
+@pytest.mark.parametrize("damage", [truncate, flip_bit])
 @pytest.mark.parametrize("kind", ["scores", "heads"])
 def test_damaged_scores_and_heads_are_made_again(tiny, tmp_path, damage, kind):
     assert tiny("train", "--method", "hifi-layerwise").code == 0
     (path,) = (tmp_path / "results" / kind).rglob("*.json")
-    sound = whole(path)
+    sound = read_json(path)
     damage(path)
     answer = tiny("train", "--method", "hifi-layerwise", "--seed", "2")
     assert answer.code == 0, answer.err
     assert kind == "heads" or f"{path.relative_to(tmp_path)} is" in answer.err
-    again = whole(path)
+    again = read_json(path)
     assert {**again, "provenance": None, "checksum": None} == {**sound, "provenance": None, "checksum": None}
 
 
-@pytest.mark.parametrize("damage", [truncate, flip])
+@pytest.mark.parametrize("damage", [truncate, flip_bit])
 def test_damaged_results_are_named_and_not_used(tiny, hifi, tmp_path, damage):
     assert tiny("train", "--method", "full-ft").code == 0
-    damage(place(tmp_path, "full-ft") / "results.json")
+    damage(run_path(tmp_path, "full-ft") / "results.json")
     for answer in (tiny("train", "--method", "full-ft"), hifi("table")):
         assert answer.code == 2
         assert "results.json" in answer.err
@@ -155,8 +155,8 @@ def test_damaged_results_are_named_and_not_used(tiny, hifi, tmp_path, damage):
 
 def test_one_wrong_digit_in_a_score_is_noticed(tiny, hifi, tmp_path):
     assert tiny("train", "--method", "full-ft").code == 0
-    path = place(tmp_path, "full-ft") / "results.json"
-    content = whole(path)
+    path = run_path(tmp_path, "full-ft") / "results.json"
+    content = read_json(path)
     content["scores"]["best"] = 0.99
     path.write_text(json.dumps(content))
     answer = hifi("table")

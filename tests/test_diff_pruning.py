@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from preparing import prepare, trained_state
+from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import base
 from hifi_cli.records.run_directory import RunDirectory
@@ -134,7 +134,7 @@ def test_the_rate_of_the_gates_has_no_schedule(make, resources):
 
 
 def test_a_pretrained_pooler_is_searched(make, resources):
-    before, prepared, results = trained_state(make, resources, "diff-pruning", "learning_rate=1e-3", "epochs=3")
+    before, prepared, results = train_and_merge(make, resources, "diff-pruning", "learning_rate=1e-3", "epochs=3")
     after = prepared.encoder.model.state_dict()
     changed = {name: int((before[name] != after[name]).sum()) for name in before if not name.startswith("classifier")}
     assert sum(changed.values()) == round(0.05 * sum(before[name].numel() for name in changed))
@@ -165,7 +165,7 @@ def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(ma
 
 @pytest.mark.parametrize("share", [0.005, 0.05])
 def test_diff_pruning_ends_with_exactly_its_share_changed(make, resources, share):
-    before, prepared, results = trained_state(
+    before, prepared, results = train_and_merge(
         make, resources, "diff-pruning", f"settings.share={share}", "learning_rate=1e-3", "weight_decay=0.5", "epochs=3"
     )
     after = prepared.encoder.model.state_dict()

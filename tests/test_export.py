@@ -4,9 +4,9 @@ import re
 
 import pytest
 import torch
-from conftest import FAMILIES
-from formulas import FORMULAS
 from huggingface_hub import ModelCard
+from parameter_formulas import FORMULAS
+from tiny_inputs import FAMILIES
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import hifi_cli

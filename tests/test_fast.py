@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import FAMILIES
+from tiny_inputs import FAMILIES
 from torch import nn
 from torch.nn import functional
 

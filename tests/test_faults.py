@@ -9,21 +9,9 @@ import time
 
 import pytest
 import yaml
-from conftest import QUICK
-from outside import (
-    arrays,
-    environment,
-    fingerprint,
-    finish,
-    hifi,
-    kill_group,
-    kill_until_done,
-    place,
-    start,
-    wait_for,
-    whole,
-    words,
-)
+from finished_runs import fingerprint, load_arrays, read_json, run_path
+from hifi_processes import environment, finish, kill_group, kill_until_done, run_hifi, start, train_command, wait_for
+from tiny_inputs import QUICK
 
 from hifi_cli.errors import Terminated
 from hifi_cli.records.run_directory import RunDirectory
@@ -37,17 +25,17 @@ LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epoch
 def uninterrupted(encoders, data, tmp_path_factory):
     """A long run's results without any interruption."""
     root = tmp_path_factory.mktemp("uninterrupted")
-    code, said = hifi(*words(encoders, data, *LONG), cwd=root)
+    code, said = run_hifi(*train_command(encoders, data, *LONG), cwd=root)
     assert code == 0, said
-    return fingerprint(place(root))
+    return fingerprint(run_path(root))
 
 
 def survives(kills, seed, longest, encoders, data, root):
-    command = words(encoders, data, *LONG)
-    killed = kill_until_done(command, place(root), cwd=root, kills=kills, seed=seed, longest=longest)
-    code, said = hifi(*command, cwd=root)
+    command = train_command(encoders, data, *LONG)
+    killed = kill_until_done(command, run_path(root), cwd=root, kills=kills, seed=seed, longest=longest)
+    code, said = run_hifi(*command, cwd=root)
     assert code == 0, said
-    left = [path.name for path in place(root).rglob(".*") if path.is_file()]
+    left = [path.name for path in run_path(root).rglob(".*") if path.is_file()]
     assert left in ([], [".lock"])
     return killed
 
@@ -55,7 +43,7 @@ def survives(kills, seed, longest, encoders, data, root):
 def test_stopped_and_killed_a_run_ends_as_if_nothing_had_happened(encoders, data, tmp_path, uninterrupted):
     stopped_by(signal.SIGTERM, 143, encoders, data, tmp_path)
     assert survives(1, 1, 1.0, encoders, data, tmp_path) == 1
-    assert fingerprint(place(tmp_path)) == uninterrupted
+    assert fingerprint(run_path(tmp_path)) == uninterrupted
 
 
 @pytest.mark.slow
@@ -65,29 +53,29 @@ def test_30_kills_at_random_moments(encoders, data, tmp_path, uninterrupted):
         root = tmp_path / str(killed)
         root.mkdir()
         killed += survives(30 - killed, killed, 2.5, encoders, data, root)
-        assert fingerprint(place(root)) == uninterrupted
+        assert fingerprint(run_path(root)) == uninterrupted
     print(f"\n{killed} kills of a training run survived")
 
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on(encoders, data, tmp_path, uninterrupted):
     stopped_by(signal.SIGINT, 130, encoders, data, tmp_path)
-    assert hifi(*words(encoders, data, *LONG), cwd=tmp_path)[0] == 0
-    assert fingerprint(place(tmp_path)) == uninterrupted
+    assert run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)[0] == 0
+    assert fingerprint(run_path(tmp_path)) == uninterrupted
 
 
 def stopped_by(number, code, encoders, data, root):
     """A signal leaves a checkpoint, a message and its exit code."""
-    process = start(*words(encoders, data, *LONG), cwd=root)
-    wait_for(lambda: (place(root) / "metrics.jsonl").is_file())
+    process = start(*train_command(encoders, data, *LONG), cwd=root)
+    wait_for(lambda: (run_path(root) / "metrics.jsonl").is_file())
     time.sleep(0.3)
     process.send_signal(number)
     found, said = finish(process)
     assert found == code
     assert "stopped; the same command goes on from its checkpoint" in said
     assert "Traceback" not in said
-    assert (place(root) / "checkpoints" / "last.pt").is_file()
-    assert not (place(root) / "results.json").exists()
+    assert (run_path(root) / "checkpoints" / "last.pt").is_file()
+    assert not (run_path(root) / "results.json").exists()
 
 
 SLOWER = [
@@ -144,22 +132,22 @@ def _terminate(*_):
 
 @pytest.mark.slow
 def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
-    command = words(encoders, data, *QUICK)
+    command = train_command(encoders, data, *QUICK)
     both = [start(*command, cwd=tmp_path) for _ in range(2)]
     ends = [finish(process) for process in both]
     assert sorted(code for code, _ in ends) in ([0, 4], [0, 0]), ends
     for code, said in ends:
         assert "another process is writing" in said if code == 4 else "accuracy" in said
-    assert whole(place(tmp_path) / "results.json")["status"] == "done"
+    assert read_json(run_path(tmp_path) / "results.json")["status"] == "done"
 
 
 @pytest.mark.slow
 def test_two_processes_that_need_the_same_scores_make_them_once(encoders, data, tmp_path):
-    commands = [words(encoders, data, "--seed", seed, *QUICK) for seed in (1, 2)]
+    commands = [train_command(encoders, data, "--seed", seed, *QUICK) for seed in (1, 2)]
     ends = [finish(process) for process in [start(*command, cwd=tmp_path) for command in commands]]
     assert [code for code, _ in ends] == [0, 0], ends
     assert len(list((tmp_path / "results/scores").rglob("*.json"))) == 1
-    heads = {whole(place(tmp_path).parent / f"seed{seed}" / "results.json")["heads_sha256"] for seed in (1, 2)}
+    heads = {read_json(run_path(tmp_path).parent / f"seed{seed}" / "results.json")["heads_sha256"] for seed in (1, 2)}
     assert len(heads) == 1
 
 
@@ -172,19 +160,24 @@ def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, 
         ("two", [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]),
     ):
         (tmp_path / name).mkdir()
-        command = [*launcher, "-m", "hifi_cli", *map(str, words(encoders, data, *settings, "scoring.samples=12", "heads.k=2"))]
+        command = [
+            *launcher,
+            "-m",
+            "hifi_cli",
+            *map(str, train_command(encoders, data, *settings, "scoring.samples=12", "heads.k=2")),
+        ]
         ended = subprocess.run(
             command, cwd=tmp_path / name, env=environment(), capture_output=True, text=True, check=False, timeout=120
         )
         assert ended.returncode == 0, ended.stderr
-    manifest = whole(place(tmp_path / "two") / "manifest.json")
+    manifest = read_json(run_path(tmp_path / "two") / "manifest.json")
     assert manifest["processes"] == 2
-    one, two = (whole(place(tmp_path / name) / "results.json") for name in ("one", "two"))
+    one, two = (read_json(run_path(tmp_path / name) / "results.json") for name in ("one", "two"))
     assert two["scores"] == pytest.approx(one["scores"], abs=1e-6)
-    deltas = [arrays(place(tmp_path / name) / "delta.safetensors") for name in ("one", "two")]
+    deltas = [load_arrays(run_path(tmp_path / name) / "delta.safetensors") for name in ("one", "two")]
     for name, value in deltas[0].items():
         assert deltas[1][name] == pytest.approx(value, abs=5e-5), name
-    lines = [json.loads(line) for line in (place(tmp_path / "two") / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run_path(tmp_path / "two") / "metrics.jsonl").read_text().splitlines()]
     assert sum("epoch" in line for line in lines) == 2  # only one process writes
 
 
@@ -193,8 +186,8 @@ def test_no_secret_of_the_environment_reaches_a_file(encoders, data, tmp_path, m
     monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
     grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(grid))
-    said = hifi("grid", "mine.yaml", "--data-dir", data, "-v", "epochs=0", cwd=tmp_path)[1]
-    said += hifi("grid", "mine.yaml", "--data-dir", data, "-v", *QUICK, cwd=tmp_path)[1]
+    said = run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", "epochs=0", cwd=tmp_path)[1]
+    said += run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", *QUICK, cwd=tmp_path)[1]
     assert "1 of 1 done" in said
     assert "hf_planted_secret" not in said
     for path in (tmp_path / "results").rglob("*"):
@@ -203,8 +196,8 @@ def test_no_secret_of_the_environment_reaches_a_file(encoders, data, tmp_path, m
 
 @pytest.mark.slow
 def test_a_killed_process_is_no_obstacle(encoders, data, tmp_path):
-    process = start(*words(encoders, data, *LONG), cwd=tmp_path)
-    wait_for(lambda: (place(tmp_path) / ".lock").is_file())
+    process = start(*train_command(encoders, data, *LONG), cwd=tmp_path)
+    wait_for(lambda: (run_path(tmp_path) / ".lock").is_file())
     kill_group(process)
-    code, said = hifi(*words(encoders, data, *LONG), cwd=tmp_path)
+    code, said = run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)
     assert code == 0, said

@@ -8,7 +8,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import yaml
-from conftest import QUICK
+from tiny_inputs import QUICK
 
 from hifi_cli.analysis import figure_data as analysis
 from hifi_cli.config import registry

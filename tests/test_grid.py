@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from outside import truncate, whole
-from synthetic import store
+from finished_runs import read_json, truncate
+from synthetic_runs import store_run
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, UsageError
@@ -156,7 +156,7 @@ def write(cell, results_dir, state="done", score=0.5):
         "setting_hash": cell.config.setting_hash,
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
-    store(directory, config, content)
+    store_run(directory, config, content)
     return status(directory)
 
 
@@ -195,7 +195,7 @@ def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
     board, _, scheduler = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [Outcome(1)] * 2}, retries=1)
     (cell,) = board.failed
     assert (cell.name, len(board.found), board.left) == ("demo-entailment/bitfit/seed1", 7, 0)
-    recorded = whole(cell.run_directory(tmp_path) / "failure.json")
+    recorded = read_json(cell.run_directory(tmp_path) / "failure.json")
     assert recorded["lines"] == ["much", "hifi: demo-entailment/bitfit/seed1 went wrong"]
     assert (recorded["attempts"], recorded["exit_code"]) == (2, 1)
     assert recorded["command"] == scheduler.command(cell)

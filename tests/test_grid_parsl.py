@@ -6,7 +6,8 @@ import time
 
 import pytest
 import yaml
-from outside import fingerprint, finish, grid_file, hifi, runs_of, start, wait_for
+from finished_runs import fingerprint, run_paths
+from hifi_processes import finish, run_hifi, start, wait_for, write_grid_file
 
 from hifi_cli.config import registry
 from hifi_cli.grids.parsl_engine import ParslEngine, SiteSpec
@@ -36,14 +37,14 @@ def begun(encoders, data, tmp_path):
     content = {"methods": ["hifi-layerwise", "full-ft"], "seeds": [1, 2], "tasks": ["rte"]}
     reference = tmp_path / "reference"
     reference.mkdir()
-    code, said = hifi("grid", grid_file(reference, encoders, **content), "--data-dir", data, *LONG, cwd=reference)
+    code, said = run_hifi("grid", write_grid_file(reference, encoders, **content), "--data-dir", data, *LONG, cwd=reference)
     assert code == 0, said
     root = tmp_path / "parsl"
     root.mkdir()
     (root / "site.yaml").write_text(yaml.safe_dump(SITE))
     command = [
         "grid",
-        grid_file(root, encoders, **content),
+        write_grid_file(root, encoders, **content),
         "--engine",
         "parsl",
         "--site",
@@ -55,7 +56,7 @@ def begun(encoders, data, tmp_path):
     process = start(*command, cwd=root)
     wait_for(lambda: len(list((root / "results").rglob("metrics.jsonl"))) >= 2 or process.poll() is not None, timeout=120)
     assert process.poll() is None, finish(process)
-    return root, process, command, [fingerprint(path) for path in runs_of(reference)]
+    return root, process, command, [fingerprint(path) for path in run_paths(reference)]
 
 
 def test_workers_are_told_to_encrypt_whatever_parsls_default_is():
@@ -77,7 +78,7 @@ def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
     code, said = finish(process, timeout=400)
     assert code == 0, said
     assert "4 of 4 done, 0 failed" in said
-    assert [fingerprint(path) for path in runs_of(root)] == wanted
+    assert [fingerprint(path) for path in run_paths(root)] == wanted
 
 
 @pytest.mark.slow
@@ -92,4 +93,4 @@ def test_a_stopped_grid_gives_its_blocks_back_and_goes_on(begun, everything):
     wait_for(lambda: not pools(root))
     code, said = finish(start(*command, cwd=root), timeout=400)
     assert code == 0, said
-    assert [fingerprint(path) for path in runs_of(root)] == wanted
+    assert [fingerprint(path) for path in run_paths(root)] == wanted

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import QUICK
-from outside import fingerprint, finish, flip, grid_file, hifi, kill_group, runs_of, start, wait_for, whole
+from finished_runs import fingerprint, flip_bit, read_json, run_paths
+from hifi_processes import finish, kill_group, run_hifi, start, wait_for, write_grid_file
+from tiny_inputs import QUICK
 
 from hifi_cli.config import registry
 from hifi_cli.grids import cells as cells_of
@@ -60,22 +61,22 @@ def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch
 
 def test_a_grid_from_begin_to_end(encoders, data, tmp_path):
     """With a cell that fails (top-k wants three layers, there are two), a second call, and damage in between."""
-    name = grid_file(tmp_path, encoders, methods=["top-k", "bitfit"], tasks=["rte"])
+    name = write_grid_file(tmp_path, encoders, methods=["top-k", "bitfit"], tasks=["rte"])
     command = ["grid", name, "--data-dir", data, "--jobs", "2", *QUICK]
-    code, said = hifi(*command, cwd=tmp_path)
+    code, said = run_hifi(*command, cwd=tmp_path)
     assert code == 1, said
     assert "1 of 2 done, 1 failed" in said
     assert "failed: rte/top-k/seed1: hifi: " in said
     assert "repeat it: hifi train --task rte" in said
-    assert [path.parent.name for path in runs_of(tmp_path)] == ["bitfit"]
-    failure = whole(tmp_path / "results/runs/hifi/tiny-bert/rte/top-k/seed1/failure.json")
+    assert [path.parent.name for path in run_paths(tmp_path)] == ["bitfit"]
+    failure = read_json(tmp_path / "results/runs/hifi/tiny-bert/rte/top-k/seed1/failure.json")
     assert "layers" in failure["lines"][-1]
-    before = {path: fingerprint(path) for path in runs_of(tmp_path)}
-    flip(runs_of(tmp_path)[0] / "delta.safetensors")
-    code, said = hifi(*command, "--methods", "bitfit", cwd=tmp_path)
+    before = {path: fingerprint(path) for path in run_paths(tmp_path)}
+    flip_bit(run_paths(tmp_path)[0] / "delta.safetensors")
+    code, said = run_hifi(*command, "--methods", "bitfit", cwd=tmp_path)
     assert code == 0, said
-    assert {path: fingerprint(path) for path in runs_of(tmp_path)} == before
-    listed = hifi("ls", "runs", "--status", "failed,done", cwd=tmp_path)[1]
+    assert {path: fingerprint(path) for path in run_paths(tmp_path)} == before
+    listed = run_hifi("ls", "runs", "--status", "failed,done", cwd=tmp_path)[1]
     done, failed = (line.split() for line in listed.splitlines())
     assert (done[0], failed[0]) == ("done", "failed")
     assert float(done[1]) > 0 and re.fullmatch(r"0:\d\d:\d\d", done[2])  # its score and its time
@@ -84,7 +85,7 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path):
 @pytest.mark.slow
 def test_a_stopped_grid_goes_on(encoders, data, tmp_path):
     long = ["batch_size=8", "epochs=60"]
-    name = grid_file(tmp_path, encoders, methods=["full-ft", "bitfit"], tasks=["rte"])
+    name = write_grid_file(tmp_path, encoders, methods=["full-ft", "bitfit"], tasks=["rte"])
     process = start("grid", name, "--data-dir", data, "--jobs", "1", *long, cwd=tmp_path)
     wait_for(lambda: list((tmp_path / "results").rglob("metrics.jsonl")))
     time.sleep(0.3)
@@ -92,10 +93,10 @@ def test_a_stopped_grid_goes_on(encoders, data, tmp_path):
     code, said = finish(process)
     assert code == 143, said
     assert len(list((tmp_path / "results").rglob("last.pt"))) == 1
-    listed = hifi("ls", "runs", cwd=tmp_path)[1]
+    listed = run_hifi("ls", "runs", cwd=tmp_path)[1]
     assert "unfinished" in listed
     assert "running" not in listed
-    code, said = hifi("grid", name, "--data-dir", data, "--jobs", "2", *long, cwd=tmp_path)
+    code, said = run_hifi("grid", name, "--data-dir", data, "--jobs", "2", *long, cwd=tmp_path)
     assert code == 0, said
 
 
@@ -117,17 +118,17 @@ def test_30_kills_of_a_grid(encoders, data, tmp_path):
     reference, rng, killed = tmp_path / "reference", random.Random(0), 0
     reference.mkdir()
     content = {"methods": ["hifi-layerwise", "full-ft"], "seeds": [1, 2]}
-    code, said = hifi(
-        "grid", grid_file(reference, encoders, **content), "--data-dir", data, "--jobs", "2", *long, cwd=reference
+    code, said = run_hifi(
+        "grid", write_grid_file(reference, encoders, **content), "--data-dir", data, "--jobs", "2", *long, cwd=reference
     )
     assert code == 0, said
-    wanted = [fingerprint(path) for path in runs_of(reference)]
+    wanted = [fingerprint(path) for path in run_paths(reference)]
     assert len(wanted) == 8
     root = tmp_path
     while killed < 30:
         root = tmp_path / f"after-{killed}"
         root.mkdir()
-        name = grid_file(root, encoders, **content)
+        name = write_grid_file(root, encoders, **content)
         command = ["grid", name, "--data-dir", data, "--jobs", "2", *long]
         while killed < 30:
             process = start(*command, cwd=root)
@@ -140,10 +141,10 @@ def test_30_kills_of_a_grid(encoders, data, tmp_path):
             kill_group(process)
             killed += 1
             for path in (root / "results").rglob("*.json"):
-                assert whole(path) is not None, path
+                assert read_json(path) is not None, path
         code, said = finish(start(*command, cwd=root), timeout=300)
         assert code == 0, said
-        assert [fingerprint(path) for path in runs_of(root)] == wanted
+        assert [fingerprint(path) for path in run_paths(root)] == wanted
     print(f"\n{killed} kills of a grid survived")
 
 

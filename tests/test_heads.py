@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from conftest import FAMILIES, HIDDEN, WORDS
+from tiny_inputs import FAMILIES, HIDDEN, WORDS
 
 from hifi_cli.methods import base
 from hifi_cli.models.task_heads import word_states

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from conftest import WORDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_inputs import WORDS
 from torch.nn import functional
 
 from hifi_cli.errors import MissingError, UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import FAMILIES, HEADS, HIDDEN, LAYERS
+from tiny_inputs import FAMILIES, HEADS, HIDDEN, LAYERS
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import hifi_cli

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 import torch
-from conftest import write_data
-from outside import arrays, environment, place, whole, words
+from finished_runs import load_arrays, read_json, run_path
+from hifi_processes import environment, train_command
+from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed
 from hifi_cli.records.run_directory import RunDirectory
@@ -39,7 +40,7 @@ def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, t
     assert results["gradient_accumulation_steps"] == {"requested": 1, "used": 4}
     assert seen.count(8) == 1 + 1 + 1  # the refused run, the first training batch, the first evaluation batch
     assert results["scores"] == pytest.approx(reference["scores"], abs=0.05)
-    deltas = [arrays(RunDirectory.of(config, tmp_path / name).delta) for name in ("whole", "halved")]
+    deltas = [load_arrays(RunDirectory.of(config, tmp_path / name).delta) for name in ("whole", "halved")]
     for name, value in deltas[0].items():
         assert deltas[1][name] == pytest.approx(value, abs=2e-4), name
     out_of_memory_above(0, monkeypatch)
@@ -73,7 +74,7 @@ def test_too_little_memory_for_real(encoders, tmp_path):
     """
     sparing = {"MALLOC_MMAP_THRESHOLD_": "131072", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16", "LRU_CACHE_CAPACITY": "16"}
     big = ["batch_size=4096", "max_length=40", "epochs=1"]
-    command = [*map(str, words(encoders, write_data(tmp_path / "many", rows=4096), *big, method="full-ft"))]
+    command = [*map(str, train_command(encoders, write_data(tmp_path / "many", rows=4096), *big, method="full-ft"))]
     how = {"cwd": tmp_path, "env": environment(**sparing), "capture_output": True, "text": True}
 
     refused = subprocess.run([sys.executable, "-c", LIMITED, *command], **how, check=False)
@@ -82,4 +83,4 @@ def test_too_little_memory_for_real(encoders, tmp_path):
     assert "Traceback" not in refused.stderr
     halved = subprocess.run([sys.executable, "-c", LIMITED, *command, "--auto-batch"], **how, check=False)
     assert halved.returncode == 0, halved.stderr
-    assert whole(place(tmp_path, "full-ft") / "results.json")["gradient_accumulation_steps"]["used"] > 1
+    assert read_json(run_path(tmp_path, "full-ft") / "results.json")["gradient_accumulation_steps"]["used"] > 1

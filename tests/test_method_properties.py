@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import HEADS, HIDDEN, LAYERS
-from preparing import batch_of, logits, prepare
+from prepared_models import first_batch, logits_of, prepare
+from tiny_inputs import HEADS, HIDDEN, LAYERS
 
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
@@ -23,9 +23,9 @@ def test_lora_is_pefts_own_and_merging_keeps_the_logits(make, resources, family)
     from peft import LoraConfig, get_peft_model
 
     prepared, config = prepare(make, resources, "lora", "settings.r=4", "settings.alpha=12", family=family)
-    model, batch = prepared.encoder.model, batch_of(config, resources)
+    model, batch = prepared.encoder.model, first_batch(config, resources)
     plain = resources.encoder(config)[0].model
-    before = logits(plain, batch)
+    before = logits_of(plain, batch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers for a name that it calls old
         oracle = get_peft_model(plain, LoraConfig(r=4, lora_alpha=12, target_modules=["query", "key"]))
@@ -35,18 +35,18 @@ def test_lora_is_pefts_own_and_merging_keeps_the_logits(make, resources, family)
             if "lora_" in name:
                 ours[name.removeprefix("base_model.model.")].normal_()
                 parameter.copy_(ours[name.removeprefix("base_model.model.")])
-    adapted = logits(model, batch)
-    assert torch.equal(adapted, logits(oracle, batch))
+    adapted = logits_of(model, batch)
+    assert torch.equal(adapted, logits_of(oracle, batch))
     assert not torch.allclose(adapted, before, atol=1e-3)
     prepared.method.merge(prepared.encoder)
     assert not any("lora" in name for name, _ in model.named_parameters())
-    torch.testing.assert_close(logits(model, batch), adapted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(logits_of(model, batch), adapted, rtol=1e-4, atol=1e-5)
 
 
 def test_lora_starts_at_the_pretrained_model_and_trains_the_pooler(make, resources):
     prepared, config = prepare(make, resources, "lora")
-    batch = batch_of(config, resources)
-    assert torch.equal(logits(prepared.encoder.model, batch), logits(resources.encoder(config)[0].model, batch))
+    batch = first_batch(config, resources)
+    assert torch.equal(logits_of(prepared.encoder.model, batch), logits_of(resources.encoder(config)[0].model, batch))
     assert "bert.pooler.dense.weight" in prepared.method.trained(prepared.encoder.model)
 
 
@@ -88,14 +88,14 @@ def test_compacters_rank_1_factors_start_from_glorot_with_gain_sqrt_2():
 @pytest.mark.parametrize("method", ["adapter", "compacter"])
 def test_bottlenecks_start_near_the_pretrained_model_and_stand_before_the_residual(make, resources, method):
     prepared, config = prepare(make, resources, method)
-    model, batch = prepared.encoder.model, batch_of(config, resources)
-    torch.testing.assert_close(logits(model, batch), logits(resources.encoder(config)[0].model, batch), rtol=0, atol=1e-2)
+    model, batch = prepared.encoder.model, first_batch(config, resources)
+    torch.testing.assert_close(logits_of(model, batch), logits_of(resources.encoder(config)[0].model, batch), rtol=0, atol=1e-2)
     seen = {}
     layer = prepared.encoder.layers[0]
     layer.attention.output.LayerNorm.register_forward_pre_hook(lambda _, inputs: seen.update(norm=inputs[0]))
     layer.attention.output.dropout.register_forward_hook(lambda _, __, output: seen.update(sublayer=output))
     layer.attention.self.register_forward_pre_hook(lambda _, inputs: seen.update(residual=inputs[0]))
-    logits(model, batch)
+    logits_of(model, batch)
     torch.testing.assert_close(seen["norm"], seen["sublayer"] + seen["residual"])
 
 
@@ -109,22 +109,22 @@ def test_compacter_says_which_sizes_do_not_divide(make, resources):
 
 def test_an_all_masked_prefix_is_no_prefix_and_a_visible_one_is(make, resources):
     prepared, config = prepare(make, resources, "prefix-tuning", "settings.init_std=1.0")
-    model, batch = prepared.encoder.model, batch_of(config, resources)
-    plain = logits(resources.encoder(config)[0].model, batch)
-    assert not torch.allclose(logits(model, batch), plain, atol=1e-3)
+    model, batch = prepared.encoder.model, first_batch(config, resources)
+    plain = logits_of(resources.encoder(config)[0].model, batch)
+    assert not torch.allclose(logits_of(model, batch), plain, atol=1e-3)
     prepared.encoder.base.hifi_prefixes.visible.fill_(False)
-    torch.testing.assert_close(logits(model, batch), plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(logits_of(model, batch), plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("mlp", [0, 8])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, resources, family, mlp):
     prepared, config = prepare(make, resources, "prefix-tuning", f"settings.mlp={mlp}", family=family)
-    model, batch = prepared.encoder.model, batch_of(config, resources)
+    model, batch = prepared.encoder.model, first_batch(config, resources)
     embedded = []
     for one in (model, resources.encoder(config)[0].model):
         one.base_model.embeddings.register_forward_hook(lambda _, __, output: embedded.append(output))
-        logits(one, batch)
+        logits_of(one, batch)
     assert torch.equal(*embedded)
     made = prepared.method._prefixes.made
     kept = []
@@ -136,12 +136,12 @@ def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, reso
 
 def test_prefix_attention_is_attention_over_prefix_and_tokens(make, resources):
     prepared, config = prepare(make, resources, "prefix-tuning", "settings.init_std=1.0")
-    batch = batch_of(config, resources)
+    batch = first_batch(config, resources)
     attention = prepared.encoder.layers[0].attention.self
     seen = {}
     attention.register_forward_pre_hook(lambda _, inputs: seen.update(x=inputs[0]))
     attention.register_forward_hook(lambda _, __, output: seen.update(out=output[0]))
-    logits(prepared.encoder.model, batch)
+    logits_of(prepared.encoder.model, batch)
     x, size = seen["x"].double(), HIDDEN // HEADS
     own = prepared.method._prefixes.values.detach()[0].double()
     for head in range(HEADS):
@@ -195,11 +195,11 @@ def test_top_k_refuses_more_layers_than_there_are(make, resources):
 
 def test_a_copy_of_a_prepared_model_has_prefixes_of_its_own(make, resources):
     prepared, config = prepare(make, resources, "prefix-tuning", "settings.init_std=1.0")
-    batch = batch_of(config, resources)
-    before, other = logits(prepared.encoder.model, batch), copy.deepcopy(prepared.encoder.model)
+    batch = first_batch(config, resources)
+    before, other = logits_of(prepared.encoder.model, batch), copy.deepcopy(prepared.encoder.model)
     with torch.no_grad():
         other.base_model.hifi_prefixes.values.zero_()
-    assert torch.equal(logits(prepared.encoder.model, batch), before)
+    assert torch.equal(logits_of(prepared.encoder.model, batch), before)
 
 
 def test_every_method_has_a_file_and_no_file_is_without():

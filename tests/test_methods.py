@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import FAMILIES, HEADS, HIDDEN, INNER, LAYERS
-from formulas import Shape, stored, trained
+from finished_runs import assert_resuming_changes_nothing
+from parameter_formulas import Shape, stored_count, trained_count
+from tiny_inputs import FAMILIES, HEADS, HIDDEN, INNER, LAYERS
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import method_spec
 from hifi_cli.config.sources import resolve
-from hifi_cli.files import file_digest
 from hifi_cli.methods import base
 from hifi_cli.methods.base import Context
 from hifi_cli.methods.hifi import RowLinear
@@ -56,11 +56,11 @@ def test_counts_are_the_closed_formulas(make, resources, method, family):
     if method == "diff-pruning":  # a pretrained pooler is searched with the backbone: how many entries it gets the data decide
         pooler = sum(parameter.numel() for name, parameter in plain.task_head_parameters() if "pooler" in name)
         shape, head = replace(shape, E=shape.E + pooler), head - pooler
-        assert trained(method, shape) - pooler <= counts["trainable_backbone"] <= trained(method, shape)
+        assert trained_count(method, shape) - pooler <= counts["trainable_backbone"] <= trained_count(method, shape)
     else:
-        assert counts["trainable_backbone"] == trained(method, shape)
-    assert counts["trainable"] == trained(method, shape) + head
-    assert counts["stored"] == stored(method, shape) + head
+        assert counts["trainable_backbone"] == trained_count(method, shape)
+    assert counts["trainable"] == trained_count(method, shape) + head
+    assert counts["stored"] == stored_count(method, shape) + head
     assert counts["total"] == sum(parameter.numel() for parameter in plain.model.parameters())
 
 
@@ -141,40 +141,10 @@ def test_a_diverged_run_has_the_counts_of_its_last_phase(make, resources, method
     assert (results["params"]["trainable"], results["params"]["stored"]) == (expected[method], expected[method])
 
 
-class Stop(Exception):
-    """Stands for whatever ends a process."""
-
-
-def resumed_equals_whole(config, resources, cut, monkeypatch):
-    """Run a configuration whole, and elsewhere with a stop after the first epoch; what both leave must be the same."""
-    whole = runs.run(config, resources)
-    measure, calls = runs.measure, []
-
-    def stop(*words):
-        calls.append(words)
-        if len(calls) == 2:
-            raise Stop
-        return measure(*words)
-
-    with monkeypatch.context() as patched, pytest.raises(Stop):
-        patched.setattr(runs, "measure", stop)
-        runs.run(config, cut)
-    directory = RunDirectory.of(config, cut.results_dir)
-    assert directory.checkpoint.is_file()
-    assert not directory.results.is_file()
-    resumed = runs.run(config, cut)
-    one = RunDirectory.of(config, resources.results_dir)
-    for path in ("delta.safetensors", "metrics.jsonl", "predictions.jsonl"):
-        assert file_digest(one.path / path) == file_digest(directory.path / path), path
-    changing = {"time_s", "wall_s", "peak_memory_bytes"}
-    assert {k: v for k, v in whole.items() if k not in changing} == {k: v for k, v in resumed.items() if k not in changing}
-    assert not directory.checkpoint.exists()
-
-
 @every_method
 def test_resuming_equals_not_having_stopped(make, resources, method, tmp_path, data, monkeypatch):
     config = make(method, "epochs=3", "learning_rate=0.003")
-    resumed_equals_whole(config, resources, type(resources)(tmp_path / "cut", data), monkeypatch)
+    assert_resuming_changes_nothing(config, resources, type(resources)(tmp_path / "cut", data), monkeypatch)
 
 
 LEARNING = {  # what a random encoder of two layers needs to learn the tiny task
@@ -229,7 +199,7 @@ def test_bert_large_counts_are_the_closed_formulas(method):
         built.phases()[-1].begin(encoder)
     head = set(base.task_head_names(encoder))
     counted = sum(value.numel() for name, value in built.trained(encoder.model).items() if name not in head)
-    expected = trained(method, BERT_LARGE)
+    expected = trained_count(method, BERT_LARGE)
     if method == "child-tuning-d":
         assert counted == BERT_LARGE.backbone  # before it has seen the Fisher information
     elif method == "diff-pruning":

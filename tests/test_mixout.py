@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import LAYERS
-from preparing import batch_of, logits, prepare
+from prepared_models import first_batch, logits_of, prepare
 from safetensors.torch import load_file
+from tiny_inputs import LAYERS
 
 from hifi_cli.methods import mixout
 from hifi_cli.methods.base import Context
@@ -92,8 +92,8 @@ def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, 
 def test_mixout_everywhere_leaves_no_noise_but_its_own(make, resources, head):
     """With p = 0, training's forward pass is evaluation's: nothing drops out, not even in attention or in the head."""
     prepared, config = prepare(make, resources, "mixout", "settings.place=all", "settings.p=0", f"task_head.kind={head}")
-    model, batch = prepared.encoder.model, batch_of(config, resources)
-    evaluated = logits(model, batch)
+    model, batch = prepared.encoder.model, first_batch(config, resources)
+    evaluated = logits_of(model, batch)
     model.train()
     with torch.no_grad():
         torch.testing.assert_close(model(**batch).logits, evaluated)

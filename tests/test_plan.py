@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import HEADS, HIDDEN, INNER, LAYERS, TINY
-from formulas import Shape, trained
+from parameter_formulas import Shape, trained_count
+from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, TINY
 
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
@@ -35,7 +35,7 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     if method == "diff-pruning":
         assert stages[0][1] > 2 * shape.backbone and stages[1] is None
     elif method not in FOUND_WHILE_TRAINING:
-        assert stages[-1][1] == trained(method, shape)
+        assert stages[-1][1] == trained_count(method, shape)
     head = HIDDEN * (HIDDEN + 1) + 2 * (HIDDEN + 1)
     assert found.size.total == shape.backbone + head
     with_head = head - HIDDEN**2 if method == "bitfit" else head  # of the pooler BitFit trains the bias

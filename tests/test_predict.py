@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from test_task_kinds import every_kind  # noqa: F401
 
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
@@ -80,7 +79,7 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert hifi("predict", run, tmp_path / "new.tsv", "--format", "xml").code == 2
 
 
-def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, every_kind):  # noqa: F811
+def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, task_kinds_data):
     assert probabilities(np.array([0.0])).tolist() == [0.5, 0.5]
     np.testing.assert_allclose(probabilities(np.array([2.0])), softmax(np.array([0.0, 2.0])))
     config = make("full-ft", "epochs=1", task="stsb")
@@ -89,7 +88,7 @@ def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, every_
     file.write_text('{"sentence1": "the dog", "sentence2": "a cat"}\n')
     (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources)
     assert isinstance(said["prediction"], float) and "probabilities" not in said
-    resources.data_dir = every_kind
+    resources.data_dir = task_kinds_data
     for task, content in [
         ("copa", {"premise": "The dog sees.", "choice1": "The cat likes.", "choice2": "A bird hears.", "question": "cause"}),
         ("multirc", {"paragraph": "the dog sees a cat", "question": "the man", "answer": "not now"}),

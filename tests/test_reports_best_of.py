@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from synthetic import write_run
+from synthetic_runs import write_run
 
 from hifi_cli.grids import cells as cells_of
 from hifi_cli.grids import grid_spec as grids

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from synthetic import write_run
+from synthetic_runs import write_run
 
 
 def grid(first, second, tasks=("rte",), seeds=range(1, 6), gap=0.01, **changes):

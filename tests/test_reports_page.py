@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from synthetic import write_run
+from synthetic_runs import write_run
 
 from hifi_cli.files import with_checksum
 from hifi_cli.reports import charts

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from synthetic import write_paper
+from synthetic_runs import write_paper_runs
 
 from hifi_cli.config import registry
 from hifi_cli.reports import published, table_types
@@ -59,7 +59,7 @@ def built(name, results_dir, **wishes):
 def test_a_papers_numbers_come_out_as_it_prints_them(name, tmp_path):
     spec = table_types.load(name)
     _, paper = published.table(spec.published)
-    write_paper(tmp_path, spec, paper)
+    write_paper_runs(tmp_path, spec, paper)
     _, table = built(name, tmp_path)
     lines = {line.method: line for line in table.lines}
     averages = 0
@@ -94,7 +94,7 @@ def test_a_papers_numbers_come_out_as_it_prints_them(name, tmp_path):
 def test_the_papers_numbers_stand_beside_ours_with_no_difference(name, tmp_path):
     spec = table_types.load(name)
     _, paper = published.table(spec.published)
-    write_paper(tmp_path, spec, paper)
+    write_paper_runs(tmp_path, spec, paper)
     _, table = built(name, tmp_path, published=True)
     differences = [line for line in table.lines if line.source == "difference"]
     assert len(differences) == len([row for row in spec.rows if row.method])
@@ -175,7 +175,7 @@ def test_every_table_loads_and_fits_its_paper(name):
 
 
 def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):
-    from synthetic import write_run
+    from synthetic_runs import write_run
 
     write_run("results", "full-ft", "mrpc", 1, 0.9, primary_metric="accuracy")
     line = next(

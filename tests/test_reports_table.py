@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from synthetic import write_run
+from synthetic_runs import write_run
 
 from hifi_cli.files import with_checksum
 from hifi_cli.reports import table_types

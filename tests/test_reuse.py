@@ -4,9 +4,8 @@ import json
 
 import pytest
 import torch
-from conftest import FAMILIES as TINY_FAMILIES
-from test_methods import resumed_equals_whole
-from test_task_kinds import every_kind
+from finished_runs import assert_resuming_changes_nothing
+from tiny_inputs import FAMILIES as TINY_FAMILIES
 from transformers import AutoConfig, AutoModel
 
 from hifi_cli.errors import RunFailed
@@ -17,7 +16,6 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 
-__all__ = ["every_kind"]
 SHAPE = {"num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 50, "max_position_embeddings": 20, "pad_token_id": 0}
 
 
@@ -76,8 +74,8 @@ def test_without_dropout_nothing_else_changes(make, resources, monkeypatch, meth
 
 
 @pytest.mark.parametrize("task", ["copa", "squad"])
-def test_several_sequences_and_spans(make, every_kind, tmp_path, task):
-    resources = ResourceCache(tmp_path / "results", every_kind)
+def test_several_sequences_and_spans(make, task_kinds_data, tmp_path, task):
+    resources = ResourceCache(tmp_path / "results", task_kinds_data)
     settings = ["dropout=0.0", "learning_rate=0.003", "log_every=1", "max_length=24", "stride=4", "variant=plain"]
     plain, _ = losses(make("top-k", *settings, task=task), resources)
     reused, _ = losses(make("top-k", *settings[:-1], "reuse_frozen=true", task=task), resources)
@@ -111,4 +109,4 @@ def test_what_does_not_fit_is_one_clear_error(make, resources, monkeypatch):
 
 def test_a_resumed_run_reuses_the_very_same_states(make, resources, tmp_path, data, monkeypatch):
     config = make("top-k", "epochs=3", "learning_rate=0.003", "reuse_frozen=true")
-    resumed_equals_whole(config, resources, ResourceCache(tmp_path / "cut", data), monkeypatch)
+    assert_resuming_changes_nothing(config, resources, ResourceCache(tmp_path / "cut", data), monkeypatch)

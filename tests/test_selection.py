@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import HEADS, LAYERS
+from tiny_inputs import HEADS, LAYERS
 
 from hifi_cli.files import read_json
 from hifi_cli.records.run_directory import RunDirectory

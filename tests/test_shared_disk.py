@@ -8,8 +8,9 @@ import sys
 
 import pytest
 import yaml
-from conftest import QUICK
-from outside import environment, place
+from finished_runs import run_path
+from hifi_processes import environment
+from tiny_inputs import QUICK
 
 from hifi_cli.files import atomic_directory, atomic_path, is_locked, locked, write_text
 
@@ -19,7 +20,7 @@ def run(tiny, tmp_path):
     """A finished run of full-ft."""
     answer = tiny("train", "--method", "full-ft")
     assert answer.code == 0, answer.err
-    return place(tmp_path, "full-ft").relative_to(tmp_path)
+    return run_path(tmp_path, "full-ft").relative_to(tmp_path)
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """Tasks that are not plain classification, from their files through training to a reloaded run."""
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import WORDS
+from tiny_inputs import ROWS_OF_A_KIND as ROWS
 
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
@@ -14,81 +13,6 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, predict_test
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks.batches import collate
-
-ROWS = 24
-
-
-@pytest.fixture(scope="module")
-def every_kind(tmp_path_factory):
-    """COPA, SWAG, SQuAD, MultiRC and MNLI whose answers begin with a word of their own."""
-    root, rng = tmp_path_factory.mktemp("kinds"), random.Random(0)
-
-    def text(words=4):
-        return " ".join(rng.choice(WORDS[6:]) for _ in range(words))
-
-    def lines(path, rows):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-
-    for split, name in (("train", "train"), ("validation", "val")):
-        copa, multirc, swag, questions = (
-            [],
-            [],
-            [",".join(["sent1", "sent2", *(f"ending{at}" for at in range(4)), "label"])],
-            [],
-        )
-        for at in range(ROWS):
-            label, endings = at % 2, [f"cat {text()}", f"cat {text()}"]
-            endings[label] = f"dog {text()}"
-            copa.append(
-                json.dumps(
-                    {
-                        "premise": f"{text()}.",
-                        "choice1": endings[0],
-                        "choice2": endings[1],
-                        "question": "cause",
-                        "label": label,
-                        "idx": at,
-                    }
-                )
-            )
-            swag.append(",".join([text(), "the", *endings, f"cat {text()}", f"cat {text()}", str(label)]))
-            answers = [{"text": ending, "idx": place, "label": int(place == label)} for place, ending in enumerate(endings)]
-            multirc.append(
-                json.dumps(
-                    {
-                        "idx": at,
-                        "passage": {"text": text(), "questions": [{"question": text(2), "idx": at, "answers": answers}]},
-                    }
-                )
-            )
-            answer = {"text": ("dog", "cat")[label], "answer_start": len(before := text(9)) + 1}
-            questions.append(
-                {
-                    "context": f"{before} {answer['text']} {text(12)}",
-                    "qas": [{"id": f"q{at}", "question": "the animal", "answers": [answer]}],
-                }
-            )
-        lines(root / "COPA" / f"{name}.jsonl", copa)
-        lines(root / "MultiRC" / f"{name}.jsonl", multirc)
-        lines(root / "swag" / f"{name}.csv", swag)
-        lines(
-            root / "squad" / f"{'train' if split == 'train' else 'dev'}-v1.1.json",
-            [json.dumps({"data": [{"title": "t", "paragraphs": questions}]})],
-        )
-    for name, shift in (("train", 0), ("dev_matched", 0), ("dev_mismatched", 1)):
-        pairs = [
-            (("dog", "cat", "bird")[at % 3], ("entailment", "neutral", "contradiction")[(at + shift) % 3]) for at in range(ROWS)
-        ]
-        lines(
-            root / "MNLI" / f"{name}.tsv",
-            [
-                "index\tsentence1\tsentence2\tgold_label",
-                *(f"{at}\t{word} {text()}\t{word}\t{label}" for at, (word, label) in enumerate(pairs)),
-            ],
-        )
-    return root
-
 
 CASES = {
     "copa": ["epochs=12"],
@@ -101,8 +25,8 @@ CASES = {
 
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise"])
 @pytest.mark.parametrize("task", CASES)
-def test_a_run_learns_is_stored_and_is_made_again(make, every_kind, tmp_path, task, method):
-    resources = ResourceCache(tmp_path / "results", every_kind)
+def test_a_run_learns_is_stored_and_is_made_again(make, task_kinds_data, tmp_path, task, method):
+    resources = ResourceCache(tmp_path / "results", task_kinds_data)
     config = make(method, *CASES[task], "learning_rate=0.003", task=task)
     results = runs.run(config, resources)
     assert results["status"] == "done" and not results["collapsed"]
@@ -118,8 +42,8 @@ def test_a_run_learns_is_stored_and_is_made_again(make, every_kind, tmp_path, ta
         assert results["metrics"]["span_em"] == sum([row["prediction"]] == row["label"] for row in predictions) / ROWS
 
 
-def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kind, tmp_path):
-    resources = ResourceCache(tmp_path / "results", every_kind)
+def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, task_kinds_data, tmp_path):
+    resources = ResourceCache(tmp_path / "results", task_kinds_data)
     config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
     results = runs.run(config, resources)
     matched, mismatched = results["metrics"]["accuracy"], results["metrics"]["accuracy_mismatched"]
@@ -133,19 +57,19 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, every_kin
         "best": by_epoch[results["epochs"]["best"] - 1],
         "max": max(by_epoch),
     }
-    (every_kind / "MNLI" / "dev_mismatched.tsv").rename(tmp_path / "away")
+    (task_kinds_data / "MNLI" / "dev_mismatched.tsv").rename(tmp_path / "away")
     try:
         with pytest.raises(UsageError, match="made on other validation data"):
-            evaluate(RunDirectory.of(config, resources.results_dir).path, ResourceCache(resources.results_dir, every_kind))
-        alone = runs.run(config, ResourceCache(tmp_path / "other", every_kind))
+            evaluate(RunDirectory.of(config, resources.results_dir).path, ResourceCache(resources.results_dir, task_kinds_data))
+        alone = runs.run(config, ResourceCache(tmp_path / "other", task_kinds_data))
     finally:
-        Path(tmp_path / "away").rename(every_kind / "MNLI" / "dev_mismatched.tsv")
+        Path(tmp_path / "away").rename(task_kinds_data / "MNLI" / "dev_mismatched.tsv")
     assert alone["metrics"] == {"accuracy": matched} and alone["extra_validation"] == {}
 
 
-def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi, encoders, every_kind):
+def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi, encoders, task_kinds_data):
     words = ["--backbone", encoders["bert"], "--protocol", "hifi-fewshot", "--method", "full-ft", "--task", "mnli"]
-    answer = hifi("train", *words, "--data-dir", every_kind, "shots=4", "epochs=12", "learning_rate=0.003")
+    answer = hifi("train", *words, "--data-dir", task_kinds_data, "shots=4", "epochs=12", "learning_rate=0.003")
     assert answer.code == 0, answer.err
     results = json.loads(next(Path("results/runs").rglob("results.json")).read_text())
     assert set(results["metrics"]) == {"accuracy", "accuracy_mismatched"} and set(results["extra_validation"]) == {"mismatched"}
@@ -175,11 +99,11 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi
     assert cells["Avg."]["mean"] == pytest.approx((matched + mismatched) / 2)
 
 
-def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path):
-    resources = ResourceCache(tmp_path / "results", every_kind)
+def test_one_mnli_model_predicts_all_three_test_sets(make, task_kinds_data, tmp_path):
+    resources = ResourceCache(tmp_path / "results", task_kinds_data)
     config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
-    files = {name: every_kind / "MNLI" / f"test_{name}.tsv" for name in ("matched", "mismatched")}
-    files["diagnostic"] = every_kind / "diagnostic" / "diagnostic.tsv"
+    files = {name: task_kinds_data / "MNLI" / f"test_{name}.tsv" for name in ("matched", "mismatched")}
+    files["diagnostic"] = task_kinds_data / "diagnostic" / "diagnostic.tsv"
     files["diagnostic"].parent.mkdir()
     words = {"matched": ["dog", "cat"], "mismatched": ["bird", "dog", "cat"], "diagnostic": ["cat"]}
     try:
@@ -202,8 +126,8 @@ def test_one_mnli_model_predicts_all_three_test_sets(make, every_kind, tmp_path)
     assert found == {splits[name]: [meant[word] for word in words[name]] for name in files}
 
 
-def test_span_logits_are_first_the_start_then_the_end(make, every_kind, tmp_path):
-    resources = ResourceCache(tmp_path / "results", every_kind)
+def test_span_logits_are_first_the_start_then_the_end(make, task_kinds_data, tmp_path):
+    resources = ResourceCache(tmp_path / "results", task_kinds_data)
     prepared = runs.prepare(make("full-ft", task="squad"), resources, None)
     examples = resources.examples(prepared.runner.config, "train", 32)[:3]
     prepared.encoder.model.eval()
@@ -214,8 +138,8 @@ def test_span_logits_are_first_the_start_then_the_end(make, every_kind, tmp_path
     torch.testing.assert_close(predicted, found)
 
 
-def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, every_kind, tmp_path):
-    resources = ResourceCache(tmp_path / "results", every_kind)
+def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, tmp_path):
+    resources = ResourceCache(tmp_path / "results", task_kinds_data)
     config = make("full-ft", "max_length=16", "stride=2", "selection=holdout", "holdout=0.25", "limit=20", task="squad")
     splits = runs.split_examples(config, resources)
     train, held = ({example.row.id for example in part} for part in (splits.train, splits.selection))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from outside import ROOT, environment, place, whole
+from finished_runs import read_json, run_path
+from hifi_processes import ROOT, environment
 
 import hifi_cli
 from hifi_cli.config import registry
@@ -35,7 +36,7 @@ def refused(answer, *said, code=2):
 def trained(tiny, tmp_path):
     """The directory of a finished run."""
     assert tiny("train", "--method", "full-ft").code == 0
-    return place(tmp_path, "full-ft").relative_to(tmp_path)
+    return run_path(tmp_path, "full-ft").relative_to(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_score_is_that_of_the_configuration_beside_it(hifi, tiny, trained, dat
     del decisive["primary_metric"]  # a key added later, at the value that means as before
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     path.write_text(yaml.safe_dump(stored))
-    results = whole(trained / "results.json")
+    results = read_json(trained / "results.json")
     seal(trained / "results.json", {**results, "config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]})
     assert hifi("table").code == 0
     for damage in ("[]", "task: rte", "{", "backbone: bert"):
@@ -101,12 +102,12 @@ def test_a_score_is_that_of_the_configuration_beside_it(hifi, tiny, trained, dat
 
 
 CHANGES = {
-    "another schema": lambda path: seal(path, {**whole(path), "schema": 2}),
-    "no schema": lambda path: seal(path, {key: value for key, value in whole(path).items() if key != "schema"}),
+    "another schema": lambda path: seal(path, {**read_json(path), "schema": 2}),
+    "no schema": lambda path: seal(path, {key: value for key, value in read_json(path).items() if key != "schema"}),
     "no checksum": lambda path: path.write_text(
-        json.dumps({key: value for key, value in whole(path).items() if key != "checksum"})
+        json.dumps({key: value for key, value in read_json(path).items() if key != "checksum"})
     ),
-    "a wrong checksum": lambda path: path.write_text(json.dumps({**whole(path), "checksum": "0" * 64})),
+    "a wrong checksum": lambda path: path.write_text(json.dumps({**read_json(path), "checksum": "0" * 64})),
 }
 
 
@@ -114,7 +115,7 @@ CHANGES = {
 def test_files_of_another_schema_or_without_checksum_are_refused(tiny, hifi, tmp_path, data, change):
     train = ["train", "--method", "hifi-layerwise"]
     assert tiny(*train).code == 0
-    run = place(tmp_path).relative_to(tmp_path)
+    run = run_path(tmp_path).relative_to(tmp_path)
     (scores,), (heads,) = (list(Path("results", kind).rglob("*.json")) for kind in ("scores", "heads"))
     assert hifi("export", run, "--to", "model", "--format", "delta", "--data-dir", data).code == 0
 
@@ -158,7 +159,7 @@ def test_a_delta_of_another_schema_is_refused(hifi, trained, data, header):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     assert metadata.pop("schema") == 1
     save_file(tensors, path, metadata={"hifi": json.dumps({**metadata, **header})})
-    results = whole(trained / "results.json")
+    results = read_json(trained / "results.json")
     seal(trained / "results.json", {**results, "delta_sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
     refused(hifi("eval", trained, "--data-dir", data), path, f"has schema {header.get('schema')}")
 
@@ -266,7 +267,7 @@ def test_own_files_belong_to_one_run(hifi, own_task):
 def test_eval_fails_where_a_run_does_not_give_what_it_stored(hifi, trained, data, changed):
     evaluation = ["eval", trained, "--data-dir", data]
     assert hifi(*evaluation).code == 0
-    results = whole(trained / "results.json")
+    results = read_json(trained / "results.json")
     if changed == "logits":
         path = trained / "predictions.jsonl"
         first, *rest = path.read_text().splitlines()
@@ -303,7 +304,7 @@ def test_a_run_of_a_shipped_backbone_is_read_by_an_installation_elsewhere(hifi, 
 def test_a_backbone_that_lies_elsewhere_now_is_named(hifi, tiny, data, encoders, tmp_path):
     there = shutil.copytree(encoders["bert"], tmp_path / "first/tiny-bert")
     assert tiny("train", "--method", "full-ft", "--backbone", there).code == 0
-    run = place(tmp_path, "full-ft")
+    run = run_path(tmp_path, "full-ft")
     shutil.move(there, tmp_path / "now-here")
     Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sees\tthe cat\n")
     commands = {
@@ -316,5 +317,5 @@ def test_a_backbone_that_lies_elsewhere_now_is_named(hifi, tiny, data, encoders,
         refused(hifi(command, *words), there, "--backbone", code=3)
         answer = hifi(command, *words, "--backbone", tmp_path / "now-here")
         assert answer.code == 0, answer
-    assert whole(Path("scores.json"))["backbone"] == "tiny-bert"
+    assert read_json(Path("scores.json"))["backbone"] == "tiny-bert"
     refused(hifi("eval", *commands["eval"], "--backbone", encoders["roberta"]), run, "other weights", "--backbone")

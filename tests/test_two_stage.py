@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from preparing import prepare
+from prepared_models import prepare
 
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base

@@ -1,7 +1,6 @@
-"""`hifi` in processes of its own, which can be killed, and what must be equal between two runs."""
+"""`hifi` in processes of their own, which can be stopped and killed."""
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -10,14 +9,14 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import yaml
+from finished_runs import read_json
 
 ROOT = Path(__file__).parent.parent
-MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "checksum"}  # of the machine, not of the run
 
 
 def environment(**changes):
+    """The environment of a `hifi` process: this source tree, offline, one thread."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **changes}
 
@@ -36,26 +35,24 @@ def _hear_interrupts():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def words(encoders, data, *more, method="hifi-layerwise"):
+def train_command(encoders, data, *more, method="hifi-layerwise"):
     """The command of a run on a tiny encoder."""
     return ["train", "--task", "rte", "--method", method, "--backbone", encoders["bert"], "--data-dir", data, *more]
 
 
-def place(root, method="hifi-layerwise"):
-    """Where it leaves its files."""
-    return Path(root) / "results/runs/hifi/tiny-bert/rte" / method / "seed1"
-
-
 def finish(process, timeout=120):
-    said, _ = process.communicate(timeout=timeout)
-    return process.returncode, said
+    """Wait for a process: its exit code and all it printed."""
+    output, _ = process.communicate(timeout=timeout)
+    return process.returncode, output
 
 
-def hifi(*words, cwd, **options):
+def run_hifi(*words, cwd, **options):
+    """Run a command to its end: its exit code and all it printed."""
     return finish(start(*words, cwd=cwd, **options))
 
 
 def kill_group(process, number=signal.SIGKILL):
+    """Kill a process and all that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     process.wait(timeout=60)
@@ -63,33 +60,11 @@ def kill_group(process, number=signal.SIGKILL):
 
 
 def wait_for(condition, timeout=60.0):
-    until = time.monotonic() + timeout
+    """Wait until a condition holds; fail after so many seconds."""
+    deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
-
-
-def whole(path):
-    """A JSON file that is there is whole."""
-    return json.loads(path.read_text()) if path.is_file() else None
-
-
-def fingerprint(directory):
-    """Everything of a run that must not depend on how often it was interrupted."""
-    results = {key: value for key, value in whole(directory / "results.json").items() if key not in MEASURED}
-    files = {name: (directory / name).read_bytes() for name in ("delta.safetensors", "metrics.jsonl", "predictions.jsonl")}
-    return results, files
-
-
-def flip(path, at=0.5):
-    """One bit of a file, somewhere in its middle."""
-    content = bytearray(path.read_bytes())
-    content[int(len(content) * at)] ^= 4
-    path.write_bytes(bytes(content))
-
-
-def truncate(path):
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def kill_until_done(words, directory, *, cwd, kills, seed, longest):
@@ -109,22 +84,13 @@ def kill_until_done(words, directory, *, cwd, kills, seed, longest):
         kill_group(process)
         killed += 1
         for path in directory.rglob("*.json"):
-            assert whole(path) is not None
+            assert read_json(path) is not None
     return killed
 
 
-def arrays(path):
-    from safetensors.numpy import load_file
-
-    return {name: np.array(value) for name, value in load_file(path).items()}
-
-
-def grid_file(root, encoders, **content):
+def write_grid_file(root, encoders, **content):
+    """A grid on the tiny BERT; returns the file's name."""
     base = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte", "cola"]}
     path = root / "mine.yaml"
     path.write_text(yaml.safe_dump({**base, **content}))
     return path.name
-
-
-def runs_of(root):
-    return sorted(path.parent for path in (root / "results/runs").rglob("results.json"))

@@ -81,13 +81,13 @@ FORMULAS = {
 }
 
 
-def trained(method, shape):
-    """A variation without a formula of its own has that of what it is based on."""
+def trained_count(method, shape):
+    """How many numbers of the backbone a method trains; a variation without a formula of its own has its base's."""
     while method not in FORMULAS:
         method = method_spec(method).base
     return FORMULAS[method](shape)
 
 
-def stored(method, shape):
-    """What a delta keeps of the backbone: the prefix, and not the MLP that made it."""
-    return trained("prefix-tuning" if method == "prefix-tuning-mlp" else method, shape)
+def stored_count(method, shape):
+    """How many numbers of the backbone a delta stores: of prefix-tuning-mlp the prefix, not the MLP that made it."""
+    return trained_count("prefix-tuning" if method == "prefix-tuning-mlp" else method, shape)

@@ -1,4 +1,4 @@
-"""A method on its model, prepared or trained, for tests that look inside."""
+"""A method's model, prepared or trained, for tests that look inside."""
 
 import torch
 
@@ -8,23 +8,26 @@ from hifi_cli.runs.evaluate import reload
 from hifi_cli.tasks.batches import collate
 
 
-def prepare(make, resources, method, *overrides, **how):
-    config = make(method, *overrides, **how)
+def prepare(make, resources, method, *overrides, **names):
+    """A model that a method has prepared for training, and its configuration."""
+    config = make(method, *overrides, **names)
     return runs.prepare(config, resources, runs.chosen_heads(config, resources)), config
 
 
-def batch_of(config, resources, count=6):
+def first_batch(config, resources, count=6):
+    """The first training examples as one padded batch."""
     return collate(runs.split_examples(config, resources).train[:count], {"input_ids": 0, "token_type_ids": 0})
 
 
-def logits(model, batch):
+def logits_of(model, batch):
+    """A model's logits in evaluation mode."""
     model.eval()
     with torch.no_grad():
         return model(**batch).logits
 
 
-def trained_state(make, resources, method, *overrides):
-    """The merged model of a finished run, beside the pretrained one with the same fresh head."""
+def train_and_merge(make, resources, method, *overrides):
+    """The state before training, the reloaded and merged model of the finished run, and the run's results."""
     config = make(method, *overrides)
     before = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
     results = runs.run(config, resources)

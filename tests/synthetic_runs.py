@@ -13,7 +13,7 @@ from hifi_cli.reports.published import PublishedTable
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 
 
-def store(directory, config, content):
+def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     decisive = {**{key: value for key, value in config.items() if key != "variant"}, "backbone": config["backbone"]["name"]}
     if config["heads"]["rank"] != "random":
@@ -44,10 +44,16 @@ def write_run(
     shots=None,
     **changes,
 ):
-    """A finished run with `score` (a share of 1) at the best epoch; `curve` becomes metrics.jsonl."""
-    place = f"{task}-{shots}-shot" if shots else task
+    """A finished run with `score` (between 0 and 1) at the best epoch; `curve` becomes metrics.jsonl."""
+    task_folder = f"{task}-{shots}-shot" if shots else task
     folder = (
-        Path(results_dir) / "runs" / protocol / backbone / place / re.sub(r"[^\w.-]+", "--", method).strip(".-") / f"seed{seed}"
+        Path(results_dir)
+        / "runs"
+        / protocol
+        / backbone
+        / task_folder
+        / re.sub(r"[^\w.-]+", "--", method).strip(".-")
+        / f"seed{seed}"
     )
     primary = changes.pop("primary_metric", PRIMARY.get(task, "accuracy"))
     content = {
@@ -61,13 +67,13 @@ def write_run(
         "metrics": {primary: score, **(metrics or {})},
     }  # fmt: skip
     names = {"protocol": protocol, "backbone": {"name": backbone}, "task": task, "method": method, "seed": seed, "shots": shots}
-    store(folder, {**names, "heads": {"rank": "random"}, "setting": setting}, {**content, **changes})
+    store_run(folder, {**names, "heads": {"rank": "random"}, "setting": setting}, {**content, **changes})
     if curve:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curve))
     return folder
 
 
-def seeds_for(mean, deviation, number):
+def scores_with(mean, deviation, number):
     """Scores whose mean and sample standard deviation are the printed ones (percent)."""
     if deviation is None or number < 2:
         return [mean]
@@ -79,7 +85,7 @@ def seeds_for(mean, deviation, number):
     return [mean + step, mean - step] * (number // 2)
 
 
-def write_paper(results_dir, spec, found: PublishedTable):
+def write_paper_runs(results_dir, spec, paper: PublishedTable):
     """A paper's table as runs: one run per seed and cell, MNLI's two halves in the same run."""
     shots = 16 if spec.protocol == "hifi-fewshot" else None
     for row in spec.rows:
@@ -88,13 +94,13 @@ def write_paper(results_dir, spec, found: PublishedTable):
         cells: dict[str, list[dict[str, float]]] = {}
         for column in spec.columns:
             mean, deviation = (
-                found.mean(row.published_name, column.published_name),
-                found.deviation(row.published_name, column.published_name),
+                paper.mean(row.published_name, column.published_name),
+                paper.deviation(row.published_name, column.published_name),
             )
             if not isinstance(mean, float):
                 continue
             metric = column.metric or PRIMARY.get(column.task, "accuracy")
-            values = seeds_for(mean, deviation if isinstance(deviation, float) else None, found.seeds or 1)
+            values = scores_with(mean, deviation if isinstance(deviation, float) else None, paper.seeds or 1)
             runs = cells.setdefault(column.task, [{} for _ in values])
             for run, value in zip(runs, values, strict=True):
                 run[metric] = value / 100

@@ -1,0 +1,85 @@
+"""The files of finished runs: reading them, damaging them, and what must be equal between two runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+
+MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "checksum"}  # of the machine, not of the run
+
+
+def run_path(root, method="hifi-layerwise"):
+    """Where a run on the tiny BERT and RTE leaves its files."""
+    return Path(root) / "results/runs/hifi/tiny-bert/rte" / method / "seed1"
+
+
+def read_json(path):
+    """What a JSON file holds; None where there is no file. A file that was written in part raises."""
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+def run_paths(root):
+    """The directories of all finished runs."""
+    return sorted(path.parent for path in (root / "results/runs").rglob("results.json"))
+
+
+def load_arrays(path):
+    """The tensors of a safetensors file as numpy arrays."""
+    from safetensors.numpy import load_file
+
+    return {name: np.array(value) for name, value in load_file(path).items()}
+
+
+def without_measurements(results):
+    """Results without what the machine decides."""
+    return {key: value for key, value in results.items() if key not in MEASURED}
+
+
+def fingerprint(directory):
+    """Everything of a run that must not depend on how often it was interrupted."""
+    results = without_measurements(read_json(directory / "results.json"))
+    files = {name: (directory / name).read_bytes() for name in ("delta.safetensors", "metrics.jsonl", "predictions.jsonl")}
+    return results, files
+
+
+class Stop(Exception):
+    """Stands for whatever ends a process."""
+
+
+def assert_resuming_changes_nothing(config, resources, other_resources, monkeypatch):
+    """Train once without a stop, and elsewhere with a stop after the first epoch: both leave the same files and results."""
+    uninterrupted = runs.run(config, resources)
+    measure, calls = runs.measure, []
+
+    def stop(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise Stop
+        return measure(*arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr(runs, "measure", stop)
+        runs.run(config, other_resources)
+    directory = RunDirectory.of(config, other_resources.results_dir)
+    assert directory.checkpoint.is_file()
+    assert not directory.results.is_file()
+    resumed = runs.run(config, other_resources)
+    assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, resources.results_dir).path)
+    assert without_measurements(resumed) == without_measurements(uninterrupted)
+    assert not directory.checkpoint.exists()
+
+
+def flip_bit(path, at=0.5):
+    """Change one bit, somewhere in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * at)] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def truncate(path):
+    """Cut off the second half of a file."""
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

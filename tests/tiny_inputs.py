@@ -1,0 +1,169 @@
+"""Tiny random encoders and small data sets in their official layouts, and settings that fit them."""
+
+import json
+import random
+from pathlib import Path
+
+import torch
+
+WORDS = [
+    "the",
+    "a",
+    "dog",
+    "cat",
+    "bird",
+    "fish",
+    "man",
+    "woman",
+    "boy",
+    "girl",
+    "sees",
+    "likes",
+    "hears",
+    "knows",
+    "big",
+    "small",
+    "old",
+    "new",
+    "not",
+    "never",
+    "and",
+    "here",
+    "there",
+    "now",
+]
+LAYERS, HEADS, HIDDEN, INNER = 2, 4, 32, 48
+QUICK = ["epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12"]
+TINY = {  # settings that a two-layer encoder of width 32 can have
+    "top-k": ["settings.k=1"],
+    "top-k-6": ["settings.k=1"],
+    "top-k-12": ["settings.k=1"],
+    "compacter": ["settings.reduction=4"],
+    "adapter": ["settings.bottleneck=8"],
+    "prefix-tuning": ["settings.length=4", "settings.mlp=0"],
+    "prefix-tuning-mlp": ["settings.length=4", "settings.mlp=8"],
+    "eh-ft-prefix": ["stage1.settings.length=16", "stage1.settings.mlp=0"],
+    "eh-ft-prefix-reserve": ["stage1.settings.length=16", "stage1.settings.mlp=0"],
+    "diff-pruning": ["settings.share=0.05"],
+}
+FAMILIES = ("bert", "roberta")
+
+
+def write_encoder(directory: Path, family: str = "bert") -> Path:
+    """A random encoder with a word-level tokenizer, in Hugging Face's layout."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    vocabulary = {word: number for number, word in enumerate(special + WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    second = 1 if family == "bert" else 0
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=f"[CLS] $A [SEP] $B:{second} [SEP]:{second}", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    names = ["input_ids", "token_type_ids", "attention_mask"] if family == "bert" else ["input_ids", "attention_mask"]
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        model_input_names=names,
+    ).save_pretrained(directory)
+    shape = {
+        "vocab_size": len(vocabulary),
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+        "max_position_embeddings": 40,
+        "pad_token_id": 0,
+    }
+    torch.manual_seed(0)
+    model = (
+        BertModel(BertConfig(**shape))
+        if family == "bert"
+        else RobertaModel(RobertaConfig(**shape, type_vocab_size=1), add_pooling_layer=False)
+    )
+    with torch.no_grad():  # as loud as a trained one: tiny random encoders say nearly nothing
+        for parameter in model.parameters():
+            parameter.mul_(3.0) if parameter.dim() > 1 else parameter.add_(0.05 * torch.randn_like(parameter))
+    model.save_pretrained(directory)
+    return directory
+
+
+def write_data(directory: Path, rows: int = 48) -> Path:
+    """RTE (a pair task whose label is whether the second text starts as the first), CoLA and STS-B in GLUE's layout."""
+    rng = random.Random(0)
+
+    def sentence() -> str:
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(2, 9)))
+
+    for split, number in (("train", rows), ("dev", rows // 2)):
+        pairs = [(sentence(), sentence()) for _ in range(number)]
+        flags = [index % 2 for index in range(number)]
+        starts = ["dog" if flag else "cat" for flag in flags]
+        lines = [
+            f"{i}\t{starts[i]} {a}\t{starts[i]} {b}\t{'not_entailment' if flags[i] else 'entailment'}"
+            for i, (a, b) in enumerate(pairs)
+        ]
+        write_lines(directory / "RTE" / f"{split}.tsv", ["index\tsentence1\tsentence2\tlabel", *lines])
+        write_lines(
+            directory / "CoLA" / f"{split}.tsv", [f"x\t{flags[i]}\t\t{starts[i]} {a}" for i, (a, _) in enumerate(pairs)]
+        )
+        header = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+        lines = [f"{i}\tg\tf\ty\t{i}\ts\ts\t{starts[i]} {a}\t{b}\t{4.0 * flags[i] + 0.5:.3f}" for i, (a, b) in enumerate(pairs)]
+        write_lines(directory / "STS-B" / f"{split}.tsv", [header, *lines])
+    return directory
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    """A text file of these lines, in folders that it makes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+ROWS_OF_A_KIND = 24
+
+
+def write_task_kinds_data(root: Path) -> Path:
+    """COPA, SWAG, SQuAD, MultiRC and MNLI: the right answer begins with a word of its own."""
+    rng = random.Random(0)
+
+    def text(words: int = 4) -> str:
+        return " ".join(rng.choice(WORDS[6:]) for _ in range(words))
+
+    for name in ("train", "val"):
+        copa, multirc, questions = [], [], []
+        swag = ["sent1,sent2,ending0,ending1,ending2,ending3,label"]
+        for at in range(ROWS_OF_A_KIND):
+            label, endings = at % 2, [f"cat {text()}", f"cat {text()}"]
+            endings[label] = f"dog {text()}"
+            choices = {"choice1": endings[0], "choice2": endings[1]}
+            copa.append(json.dumps({"premise": f"{text()}.", **choices, "question": "cause", "label": label, "idx": at}))
+            swag.append(",".join([text(), "the", *endings, f"cat {text()}", f"cat {text()}", str(label)]))
+            answers = [{"text": ending, "idx": place, "label": int(place == label)} for place, ending in enumerate(endings)]
+            passage = {"text": text(), "questions": [{"question": text(2), "idx": at, "answers": answers}]}
+            multirc.append(json.dumps({"idx": at, "passage": passage}))
+            answer = {"text": ("dog", "cat")[label], "answer_start": len(before := text(9)) + 1}
+            question = {"id": f"q{at}", "question": "the animal", "answers": [answer]}
+            questions.append({"context": f"{before} {answer['text']} {text(12)}", "qas": [question]})
+        write_lines(root / "COPA" / f"{name}.jsonl", copa)
+        write_lines(root / "MultiRC" / f"{name}.jsonl", multirc)
+        write_lines(root / "swag" / f"{name}.csv", swag)
+        squad = json.dumps({"data": [{"title": "t", "paragraphs": questions}]})
+        write_lines(root / "squad" / f"{'train' if name == 'train' else 'dev'}-v1.1.json", [squad])
+    for name, shift in (("train", 0), ("dev_matched", 0), ("dev_mismatched", 1)):
+        pairs = [
+            (("dog", "cat", "bird")[at % 3], ("entailment", "neutral", "contradiction")[(at + shift) % 3])
+            for at in range(ROWS_OF_A_KIND)
+        ]
+        write_lines(
+            root / "MNLI" / f"{name}.tsv",
+            [
+                "index\tsentence1\tsentence2\tgold_label",
+                *(f"{at}\t{word} {text()}\t{word}\t{label}" for at, (word, label) in enumerate(pairs)),
+            ],
+        )
+    return root
