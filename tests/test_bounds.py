@@ -111,7 +111,7 @@ def test_a_list_without_a_name_is_an_error(hifi, words):
 
 
 def test_a_text_of_100_megabytes_is_refused(tiny, tmp_path):
-    """By its length, before it is tokenised."""
+    """By its length, before it is tokenized."""
     assert tiny("train", "--method", "full-ft").code == 0
     with (tmp_path / "long.tsv").open("w") as file:
         file.write("sentence1\tsentence2\nthe dog\t" + "the dog " * (100 << 17) + "\n")

@@ -45,7 +45,7 @@ def test_what_has_no_classes_or_too_few_rows_is_refused():
     for name, what in (("stsb", "a number"), ("squad", "a part of the text")):
         with pytest.raises(UsageError, match=f"no few-shot setting: it predicts {what}"):
             fewshot.sample(task_spec.load(name), ROWS, 16, seed=1)
-    with pytest.raises(UsageError, match="has 10 training rows of 'entailment'; 16 shots want 32"):
+    with pytest.raises(UsageError, match="has 10 training rows of 'entailment'; 16 shots require 32"):
         fewshot.sample(CB, ROWS[:30], 16, seed=1)
 
 

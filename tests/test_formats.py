@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import hub_dataset, local_files, row_counts, task_spec
-from hifi_cli.tasks.inputs import load_rows
+from hifi_cli.tasks import data_sources, hub_dataset, local_files, row_counts, task_spec
 from hifi_cli.tasks.task_spec import HubDataset, Row
 
 WIC = {
@@ -48,18 +47,18 @@ def content(name):
     return SWAG if name == "swag" else json.dumps(SQUAD if name == "squad" else JSONL[name]) + "\n"
 
 
-def read(tmp_path, name, text, needed=()):
+def read(tmp_path, name, text, required=()):
     """The train rows of a task whose train file holds `text`."""
     task = task_spec.load(name).model_copy(update={"rows": {}})
     names = task.local.files["train"]
     path = tmp_path / task.local.folder / (names if isinstance(names, str) else names[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return local_files.load(task, tmp_path, needed=needed).splits["train"]
+    return local_files.load(task, tmp_path, required=required).splits["train"]
 
 
 ROWS = {
-    "wic": [Row("0", (("He ran home.", "A run of luck."),), 1, words=((3, 6), (2, 5)))],
+    "wic": [Row("0", (("He ran home.", "A run of luck."),), 1, word_spans=((3, 6), (2, 5)))],
     "copa": [Row("0", (("The man fell so he cried.",), ("The man fell so it rained.",)), 1)],
     "wsc": [Row("0", (("Mark told Pete that * he * lied.", "Mark"),), 0)],
     "boolq": [Row("0", (("It is -- so.", "is it so"),), 1)],
@@ -101,32 +100,32 @@ def squad(**changes):
 
 
 BAD = [
-    ("cb", json.dumps(CB) + "\n{\"premise\": ", "train.jsonl, line 2: broken JSON"),
-    ("cb", "[1]\n", "train.jsonl, line 1: a JSON object is wanted"),
-    ("cb", json.dumps(CB | {"label": "maybe"}), "train.jsonl, line 1: unknown label 'maybe'; known are entailment"),
-    ("cb", json.dumps({"premise": "x", "label": "neutral"}), "train.jsonl, line 1: no column 'hypothesis'; there are premise, label"),
+    ("cb", json.dumps(CB) + "\n{\"premise\": ", "train.jsonl, line 2: invalid JSON"),
+    ("cb", "[1]\n", "train.jsonl, line 1: expected a JSON object"),
+    ("cb", json.dumps(CB | {"label": "maybe"}), "train.jsonl, line 1: unknown label 'maybe'; the labels are entailment"),
+    ("cb", json.dumps({"premise": "x", "label": "neutral"}), "train.jsonl, line 1: no column 'hypothesis'; the columns are premise, label"),
     ("cb", json.dumps({"premise": "x", "hypothesis": "y"}), "line 1: no column 'label'"),
     ("cb", json.dumps(CB | {"premise": " "}), "train.jsonl, line 1: premise is empty"),
     ("cb", json.dumps(CB | {"premise": 3}), "line 1: premise is 3, not text"),
-    ("cb", json.dumps(CB) + "\n" + json.dumps(CB), "train.jsonl, line 2: the id 0 is also that of line 1"),
-    ("boolq", json.dumps(BOOLQ | {"label": "yes"}), "unknown label 'yes'; known are false, true"),
+    ("cb", json.dumps(CB) + "\n" + json.dumps(CB), "train.jsonl, line 2: duplicate id 0, first used in line 1"),
+    ("boolq", json.dumps(BOOLQ | {"label": "yes"}), "unknown label 'yes'; the labels are false, true"),
     ("copa", json.dumps(COPA | {"question": "why"}), "question 'why' is neither cause nor effect"),
-    ("wic", json.dumps(WIC | {"start1": 4}), "line 1: start1, end1 = 4, 6 miss the word 'run': 'an' stands there"),
-    ("wic", json.dumps(WIC | {"end2": 60}), "start2, end2 = 2, 60 miss the word 'run'"),
-    ("wic", json.dumps(WIC | {"end1": 5}), "start1, end1 = 3, 5 miss"),
-    ("wic", json.dumps(WIC | {"start1": "3"}), "start1 is '3', not a whole number"),
-    ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_index": 6}}), "span2_index 6 lies outside the text's 6 words"),
-    ("multirc", json.dumps(MULTIRC | {"passage": {"text": "x"}}), "line 1: no 'questions'"),
-    ("multirc", json.dumps(MULTIRC | {"idx": None}), "numbers of paragraph, question and answer are wanted"),
+    ("wic", json.dumps(WIC | {"start1": 4}), "line 1: start1, end1 = 4, 6 do not mark the word 'run' but 'an'"),
+    ("wic", json.dumps(WIC | {"end2": 60}), "start2, end2 = 2, 60 do not mark the word 'run'"),
+    ("wic", json.dumps(WIC | {"end1": 5}), "start1, end1 = 3, 5 do not mark"),
+    ("wic", json.dumps(WIC | {"start1": "3"}), "start1 is '3', not an integer"),
+    ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_index": 6}}), "span2_index 6 is outside the text's 6 words"),
+    ("multirc", json.dumps(MULTIRC | {"passage": {"text": "x"}}), "line 1: 'questions' is missing"),
+    ("multirc", json.dumps(MULTIRC | {"idx": None}), "integers for paragraph, question and answer are required"),
     ("squad", squad(answer_start=5), "question q1: the answer 'cat' is not at character 5 of its context"),
     ("squad", squad(answer_start=400), "the answer 'cat' is not at character 400"),
     ("squad", squad(answer_start=-8), "the answer 'cat' is not at character -8"),
     ("squad", squad(text=None), "question q1: answers: None"),
-    ("squad", '{"data": 3}', "train-v1.1.json: no 'data', or not what belongs there"),
+    ("squad", '{"data": 3}', "train-v1.1.json: 'data' is missing or is no list"),
     ("squad", '{"data": []}', "train-v1.1.json has no rows"),
     ("swag", SWAG.replace(",2\n", ",4\n"), "train.csv, line 2: unknown label '4'"),
     ("swag", SWAG + '1,"x\n', "train.csv, line 3: not valid CSV"),
-    ("swag", SWAG + "1,v\n", "train.csv, line 3: 2 columns, 12 are wanted"),
+    ("swag", SWAG + "1,v\n", "train.csv, line 3: 2 columns, 12 are expected"),
     ("swag", SWAG.partition("\n")[0], "has a header and no rows"),
     ("qqp", "id\tquestion1\tquestion2\tis_duplicate\n1\ta\tb\t2\n", "train.tsv, line 2: unknown label '2'"),
 ]  # fmt: skip
@@ -144,15 +143,15 @@ def test_a_bad_file_is_told_in_one_line_with_its_place(tmp_path, name, text, mes
 def test_a_lemma_need_not_look_like_its_word_and_may_be_negated(tmp_path):
     sentence = "It doesn't go."
     (row,) = read(tmp_path, "wic", json.dumps(WIC | {"word": "do", "sentence1": sentence, "start1": 3, "end1": 7}))
-    assert sentence[slice(*row.words[0])] == "does"
+    assert sentence[slice(*row.word_spans[0])] == "does"
 
 
 def test_official_rows_that_end_early_are_left_out_and_counted(tmp_path, caplog):
     text = "id\tquestion1\tquestion2\tis_duplicate\n5\ta\tb\t1\n6\ta\n7\t\tb\t0\n8\tc\td\t0\n"
     rows = read(tmp_path, "qqp", text)
     assert [(row.id, row.sequences, row.label) for row in rows] == [("0", (("a", "b"),), 1), ("1", (("c", "d"),), 0)]
-    assert "1 rows with missing columns are left out" in caplog.text
-    assert "1 rows with an empty text are left out" in caplog.text
+    assert "skipped 1 rows with missing columns" in caplog.text
+    assert "skipped 1 rows with an empty text" in caplog.text
 
 
 ANY = st.recursive(
@@ -234,15 +233,15 @@ def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path, caplog)
 def test_a_task_without_its_train_file_says_which(tmp_path):
     read(tmp_path, "cb", json.dumps(CB))
     (tmp_path / "CB" / "train.jsonl").rename(tmp_path / "CB" / "val.jsonl")
-    with pytest.raises(MissingError, match=r"no file .*train\.jsonl; the train split of the official download is wanted"):
+    with pytest.raises(MissingError, match=r"no file .*train\.jsonl; the train split of the official download is required"):
         local_files.load(task_spec.load("cb"), tmp_path)
-    assert [*local_files.load(task_spec.load("cb"), tmp_path, needed=()).splits] == ["validation"]
+    assert [*local_files.load(task_spec.load("cb"), tmp_path, required=()).splits] == ["validation"]
 
 
 def test_counts_stand_beside_the_official_ones(tmp_path):
     read(tmp_path, "cb", json.dumps(CB))
     task = task_spec.load("cb")
-    counts = row_counts.count(task, local_files.load(task, tmp_path, needed=()))
+    counts = row_counts.count(task, local_files.load(task, tmp_path, required=()))
     train = {"entailment": 0, "contradiction": 0, "neutral": 1}
     assert [(one.split, one.rows, one.official) for one in counts] == [
         ("train", 1, 250),
@@ -258,16 +257,16 @@ def test_counts_of_several_tasks_leave_a_gap_where_data_are_not_at_hand(tmp_path
     assert [one.rows for one in found["cb"]] == [1, None, None]
     assert [(one.rows, one.official) for one in found["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
     (tmp_path / "CB" / "train.jsonl").write_text("{")
-    with pytest.raises(UsageError, match="broken JSON"):
+    with pytest.raises(UsageError, match="invalid JSON"):
         row_counts.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
-    ("train: train.jsonl", "trian: train.jsonl", "'trian' is none of train, validation, test"),
+    ("train: train.jsonl", "trian: train.jsonl", "'trian' is not one of train, validation, test"),
     ("primary: accuracy", "primary: f1", "primary 'f1' is not among metrics"),
-    ("labels: [entailment, contradiction, neutral]\nmetrics", "labels: [entailment]\nmetrics", "one name for regression, two or more otherwise"),
+    ("labels: [entailment, contradiction, neutral]\nmetrics", "labels: [entailment]\nmetrics", "regression requires one name, all others two or more"),
     ("reader: jsonl", "reader: json", "local.reader: "),
-    ("inputs: [premise, hypothesis]", "inputs: [a, b, c]", "one or two text columns are wanted"),
+    ("inputs: [premise, hypothesis]", "inputs: [a, b, c]", "one or two text columns are required"),
 ])  # fmt: skip
 def test_a_task_file_that_does_not_hold_together_is_told(tmp_path, old, new, message):
     text = registry.find("tasks", "cb").read_text()
@@ -373,7 +372,7 @@ def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
     )
     data = hub_dataset.load(task_spec.load("qqp"), HubDataset(id="somebody/copy"))
     assert [(row.id, row.sequences[0]) for row in data.splits["train"]] == [("0", ("a", "b")), ("1", ("c", "d"))]
-    assert "somebody/copy, train: 1 rows with an empty text are left out" in caplog.text
+    assert "somebody/copy, train: skipped 1 rows with an empty text" in caplog.text
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -389,10 +388,10 @@ def test_the_hub_gives_the_same_rows_as_the_official_files(tmp_path, monkeypatch
 def test_a_repository_with_other_columns_or_splits_is_refused(tmp_path):
     task = task_spec.load("cb")
     repository = write_repository(tmp_path / "one", "boolq", ["train", "validation"])
-    with pytest.raises(UsageError, match=r"train: labels .* the task has"):
+    with pytest.raises(UsageError, match=r"train: the labels are .* the task has"):
         hub_dataset.load(task, repository.model_copy(update={"labels": None}))
     repository = write_repository(tmp_path / "two", "cb", ["train"])
-    with pytest.raises(UsageError, match="no split 'validation'; there are train"):
+    with pytest.raises(UsageError, match="no split 'validation'; the splits are train"):
         hub_dataset.load(task, repository)
 
 
@@ -417,10 +416,10 @@ def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypa
 
 
 def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):
-    monkeypatch.setattr("hifi_cli.hub.commit", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("hifi_cli.hub.resolve_commit", lambda *_: pytest.fail("the hub was asked"))
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("the hub was read"))
     read(tmp_path, "cb", json.dumps(CB))
-    data = load_rows(task_spec.load("cb"), data_dir=tmp_path, results_dir=tmp_path, needed=())
+    data = data_sources.load(task_spec.load("cb"), data_dir=tmp_path, results_dir=tmp_path, required=())
     assert data.splits["train"] == ROWS["cb"]
 
 

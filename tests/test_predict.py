@@ -71,7 +71,7 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert "no column 'sentence2'" in refused(b"sentence1\tother\na\tb\n")
     assert "line 3: 1 columns" in refused(b"sentence1\tsentence2\na\tb\nc\n")
     assert "sentence2 is empty" in refused(b"a\t \n")
-    assert "broken JSON" in refused(b'{"sentence1": \n')
+    assert "invalid JSON" in refused(b'{"sentence1": \n')
     assert "UTF-8" in refused(b"\xff\xfe\ta\n")
     assert "empty" in refused(b"", name="new.tsv")
     assert hifi("predict", run, tmp_path / "none.tsv").code == 3

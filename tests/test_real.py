@@ -66,27 +66,27 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
     from hifi_cli.models.encoder import locate
-    from hifi_cli.tasks import inputs, local_files, metrics, task_spec
+    from hifi_cli.tasks import local_files, metrics, task_spec, tokenization
 
     data = {}
     for name in registry.names("tasks"):
         task = task_spec.load(name)
         with contextlib.suppress(MissingError):
-            data[name] = local_files.load(task, glue, needed=())
+            data[name] = local_files.load(task, glue, required=())
     assert {"rte", "mrpc", "cola"} <= set(data)
     assert len(data["rte"].splits["train"]) == 2490
     tokenizer = AutoTokenizer.from_pretrained(locate(backbone_config("minilm"))[0])
     if "squad" in data:
         task, rows = task_spec.load("squad"), data["squad"].splits["validation"]
-        examples = inputs.tokenise(tokenizer, task, rows, inputs.Encoding(384))
+        examples = tokenization.tokenize(tokenizer, task, rows, tokenization.TokenizationSettings(384))
         logits = np.full((len(examples), 2, 384), -9.0)
         for window, example in enumerate(examples):
             logits[window, [0, 1], example.answer] = 9.0
         assert metrics.compute(task, rows, metrics.predictions_of(task, examples, logits))["span_em"] > 0.99
     if "wic" in data:
         rows = data["wic"].splits["validation"]
-        for example in inputs.tokenise(tokenizer, task_spec.load("wic"), rows, inputs.Encoding(128)):
-            (sentence, _), (start, end) = example.row.sequences[0], example.row.words[0]
-            first, last = example.words[0]
+        for example in tokenization.tokenize(tokenizer, task_spec.load("wic"), rows, tokenization.TokenizationSettings(128)):
+            (sentence, _), (start, end) = example.row.sequences[0], example.row.word_spans[0]
+            first, last = example.word_spans[0]
             found = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")
             assert found.startswith(sentence[start:end].lower()[:3])

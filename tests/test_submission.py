@@ -80,7 +80,7 @@ def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
         ]}},
         {"idx": 1, "passage": {"questions": [{"idx": 2, "answers": [{"idx": 3, "label": 0}]}]}},
     ]  # fmt: skip
-    with pytest.raises(MissingError, match=r"no superglue\.zip yet: .* lacks AX-b.jsonl, AX-g.jsonl, ReCoRD.jsonl, RTE.jsonl;"):
+    with pytest.raises(MissingError, match=r"superglue\.zip is not written: .* lacks AX-b.jsonl, AX-g.jsonl, ReCoRD.jsonl, RTE.jsonl,"):
         submission.pack("superglue", tmp_path)
 
 
@@ -88,25 +88,25 @@ def test_rows_that_are_not_the_official_ones_are_refused(small, tmp_path):
     task = small("rte")
     with pytest.raises(UsageError, match=r"RTE\.tsv is refused: 3 rows, the official test split of RTE has 4"):
         submission.write(task, "test", rows(task)[:3], np.zeros(3), tmp_path)
-    with pytest.raises(UsageError, match="row 0 of the test split has the id 1; the server counts them from 0"):
+    with pytest.raises(UsageError, match="row 0 of the test split has the id 1; the server expects ids that count from 0"):
         submission.write(task, "test", rows(task)[1:] + rows(task)[:1], np.zeros(4), tmp_path)
     with pytest.raises(UsageError, match="task SQuAD has no submission"):
-        submission.of(task_spec.load("squad"))
+        submission.spec_of(task_spec.load("squad"))
     assert not list(tmp_path.iterdir())
 
 
 GOOD = "index\tprediction\n0\tentailment\n1\tentailment\n2\tentailment\n3\tentailment\n"
 BAD_FILES = [
     ("RTE.tsv", GOOD.replace("index", "id"), "line 1: the header is not index, prediction"),
-    ("RTE.tsv", GOOD.replace("2\tent", "3\tent"), "line 4: index 2, a tab and a prediction are wanted"),
-    ("RTE.tsv", GOOD.replace("1\tentailment", "1\tneutral"), "line 3: 'neutral' is not what the server wants"),
+    ("RTE.tsv", GOOD.replace("2\tent", "3\tent"), "line 4: index 2, a tab and a prediction are expected"),
+    ("RTE.tsv", GOOD.replace("1\tentailment", "1\tneutral"), "line 3: 'neutral' is not a label that the server accepts"),
     ("RTE.tsv", GOOD.replace("3\tentailment\n", ""), "3 predictions, the official test split has 4 rows"),
-    ("STS-B.tsv", GOOD.replace("entailment", "6.0"), "line 2: '6.0' is not what the server wants"),
-    ("STS-B.tsv", GOOD.replace("entailment", "much"), "line 2: 'much' is not what the server wants"),
-    ("STS-B.tsv", GOOD.replace("entailment", "nan"), "line 2: 'nan' is not what the server wants"),
+    ("STS-B.tsv", GOOD.replace("entailment", "6.0"), "line 2: '6.0' is not a label that the server accepts"),
+    ("STS-B.tsv", GOOD.replace("entailment", "much"), "line 2: 'much' is not a label that the server accepts"),
+    ("STS-B.tsv", GOOD.replace("entailment", "nan"), "line 2: 'nan' is not a label that the server accepts"),
     ("COPA.jsonl", '{"idx": 0, "label": "0"}\n', "1 predictions"),
-    ("COPA.jsonl", "".join(f'{{"idx": {at}, "label": "0"}}\n' for at in range(4)), "line 1: '0' is not what the server wants"),
-    ("COPA.jsonl", '{"idx": 1, "label": 0}\n', "line 1: idx 0 is wanted"),
+    ("COPA.jsonl", "".join(f'{{"idx": {at}, "label": "0"}}\n' for at in range(4)), "line 1: '0' is not a label that the server accepts"),
+    ("COPA.jsonl", '{"idx": 1, "label": 0}\n', "line 1: idx 0 is expected"),
     ("COPA.jsonl", "3\n", "line 1: not a JSON object with idx and label"),
 ]  # fmt: skip
 

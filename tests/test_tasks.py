@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from hifi_cli import demo_data
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.tasks import hub_dataset, local_files, metrics, row_formats, task_spec
+from hifi_cli.tasks import data_sources, hub_dataset, local_files, metrics, row_formats, task_spec
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch, training_order
-from hifi_cli.tasks.inputs import load_rows
 from hifi_cli.tasks.task_spec import HubDataset
 
 RTE = task_spec.load("rte").model_copy(update={"rows": {}})
@@ -49,8 +48,8 @@ def test_a_mark_or_crlf_is_read_right_and_told(tmp_path, caplog, text, note):
         ("", "train.tsv is empty"),
         ("\n", "train.tsv is empty"),
         ("index\tsentence1\tsentence2\tlabel\n", "has a header and no rows"),
-        (GOOD + "2\tshort\n", "train.tsv, line 4: 2 columns, 4 are wanted"),
-        (GOOD + "2\ta\tb\tmaybe\n", "train.tsv, line 4: unknown label 'maybe'; known are entailment, not_entailment"),
+        (GOOD + "2\tshort\n", "train.tsv, line 4: 2 columns, 4 are expected"),
+        (GOOD + "2\ta\tb\tmaybe\n", "train.tsv, line 4: unknown label 'maybe'; the labels are entailment, not_entailment"),
         (GOOD + "2\t \tb\tentailment\n", "train.tsv, line 4: sentence1 is empty"),
         (GOOD.replace("sentence2", "other"), "line 2: no column 'sentence2'"),
         (GOOD.encode() + b"2\t\xff\tb\tentailment\n", "train.tsv, line 4: not UTF-8"),
@@ -86,7 +85,7 @@ def test_missing_data_say_so(tmp_path):
     with pytest.raises(MissingError, match="no folder RTE"):
         local_files.load(RTE, tmp_path)
     with pytest.raises(MissingError, match="no such directory"):
-        load_rows(RTE, data_dir=tmp_path / "nowhere", results_dir=tmp_path)
+        data_sources.load(RTE, data_dir=tmp_path / "nowhere", results_dir=tmp_path)
 
 
 def test_other_row_counts_than_the_official_ones_are_told(tmp_path, caplog):

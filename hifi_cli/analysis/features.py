@@ -12,7 +12,7 @@ from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import evaluate, head_selection
 from hifi_cli.runs.run import split_examples
 from hifi_cli.tasks.batches import collate, evaluation_order
-from hifi_cli.tasks.inputs import Example, single_sequences
+from hifi_cli.tasks.tokenization import Example, single_sequences
 
 
 class Settings(ConfigModel):

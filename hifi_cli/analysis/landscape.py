@@ -17,7 +17,7 @@ from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.run import Prepared, Splits, split_examples
-from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.tokenization import Example
 
 Floats = NDArray[np.float64]
 Direction = list[Tensor]

@@ -11,7 +11,7 @@ from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.richness import singular_values
 from hifi_cli.tasks.batches import collate, evaluation_order
-from hifi_cli.tasks.inputs import Example, single_sequences
+from hifi_cli.tasks.tokenization import Example, single_sequences
 
 
 class Settings(ConfigModel):

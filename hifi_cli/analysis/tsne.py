@@ -23,7 +23,7 @@ from hifi_cli.runs.run import chosen_heads, prepare, split_examples
 from hifi_cli.runs.trainer import phase_ends
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import evaluation_order
-from hifi_cli.tasks.inputs import Example, rows_of
+from hifi_cli.tasks.tokenization import Example, rows_of
 
 
 class Settings(ConfigModel):

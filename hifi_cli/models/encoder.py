@@ -262,7 +262,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     transformers.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     source, revision = locate(backbone)
-    commit = hub.commit("model", source, revision)
+    commit = hub.resolve_commit("model", source, revision)
     where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
     config = _config(backbone, source, where, task_head, dropout)
     try:
@@ -348,7 +348,7 @@ def initialise(model: nn.Module, missing_keys: list[str], seed: int) -> None:
 
 def _not_to_be_had(backbone: BackboneConfig, source: str, error: Exception) -> MissingError:
     if source == backbone.hub:
-        return hub.not_to_be_had("model", source, error)
+        return hub.unavailable_error("model", source, error)
     return MissingError(f"no usable encoder in {source}: {_first_line(error)}")
 
 

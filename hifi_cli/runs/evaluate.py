@@ -21,7 +21,7 @@ from hifi_cli.runs import head_selection, out_of_memory
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared, measure_extra_validation, prediction_rows, prepare, split_examples
 from hifi_cli.tasks import metrics, submission
-from hifi_cli.tasks.inputs import rows_of
+from hifi_cli.tasks.tokenization import rows_of
 
 logger = logging.getLogger("hifi")
 
@@ -152,7 +152,7 @@ def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | No
     with reload(path, resources) as (prepared, _):
         config, task = prepared.runner.config, prepared.task
         data = resources.rows(config.task)
-        wanted = submission.of(task).files if submission_dir else task.local.files
+        wanted = submission.spec_of(task).files if submission_dir else task.local.files
         written = []
         there = [split for split in wanted if split == "test" or (split.startswith("test_") and split in data.splits)]
         for split in there or ["test"]:
@@ -184,7 +184,7 @@ def complete_submissions(paths: list[Path], resources: ResourceCache, directory:
     for path in paths:
         with RunDirectory(path).opened() as config:
             named.add(config.task)
-            benchmarks.add(submission.of(resources.task(config.task)).benchmark)
+            benchmarks.add(submission.spec_of(resources.task(config.task)).benchmark)
     for benchmark in sorted(benchmarks):
         _fill(benchmark, directory, resources, named)
     return [submission.pack(benchmark, directory) for benchmark in sorted(benchmarks)]
@@ -192,7 +192,7 @@ def complete_submissions(paths: list[Path], resources: ResourceCache, directory:
 
 def _fill(benchmark: str, directory: Path, resources: ResourceCache, named: set[str]) -> None:
     for file, (name, task, split) in submission.tasks_by_file(benchmark).items():
-        fills = submission.of(task).without_model == "majority" and name not in named
+        fills = submission.spec_of(task).without_model == "majority" and name not in named
         if fills and not (directory / file).is_file():
             data = resources.rows(name)
             rows, label = data.rows(split), submission.majority(task, data.rows("train"))

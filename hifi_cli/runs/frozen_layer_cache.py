@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hifi_cli.errors import RunFailed
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.batches import collate, evaluation_order
-from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.tokenization import Example
 
 
 def lowest_trained_layer(encoder: Encoder) -> int:

@@ -19,7 +19,7 @@ from hifi_cli.runs import distributed, holdout, provenance
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.scoring.head_choice import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order
-from hifi_cli.tasks.inputs import Example, single_sequences
+from hifi_cli.tasks.tokenization import Example, single_sequences
 
 logger = logging.getLogger("hifi")
 

@@ -4,7 +4,7 @@ import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.tokenization import Example
 
 
 def cut(config: RunConfig, resources: ResourceCache) -> tuple[list[str], list[str]]:

@@ -17,9 +17,9 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.frozen_layer_cache import FrozenStates, lowest_trained_layer
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
-from hifi_cli.tasks.inputs import Example
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.tasks.tokenization import Example
 
 
 @dataclass

@@ -8,8 +8,8 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
 from hifi_cli.errors import RunFailed
 from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.tasks.inputs import Example
 from hifi_cli.tasks.metrics import Values
+from hifi_cli.tasks.tokenization import Example
 
 T = TypeVar("T")
 

@@ -151,7 +151,7 @@ def _look_for_data(task: TaskSpec, data_dir: Path | None) -> None:
         return
     if data_dir:
         folder = local_files.find_folder(task.local, data_dir)
-        for split in task_spec.NEEDED:
+        for split in task_spec.REQUIRED_SPLITS:
             names = task.local.files[split]
             choices = [names] if isinstance(names, str) else names
             if not any((folder / name).is_file() for name in choices):

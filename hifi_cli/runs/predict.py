@@ -48,7 +48,9 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     header = None if form == "jsonl" else _header(task, _text(path).partition("\n")[0].rstrip("\r").split("\t"), path)
     layout = LocalFiles(folder="", files={}, reader=form, header=header)
     records = readers.read(path, layout, labelled=True, skip_incomplete=False)
-    return row_formats.rows(task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path))
+    return row_formats.parse_rows(
+        task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path)
+    )
 
 
 def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, Any]]:
@@ -65,7 +67,7 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
     rows = read(task, file)  # before the model is: a wrong file is told at once
     with reload(run, resources) as (prepared, _):
         config = prepared.runner.config
-        examples = resources.tokenise(config, rows, config.max_length)
+        examples = resources.tokenize(config, rows, config.max_length)
         logits = prepared.runner.predict(examples)
     said = prediction_rows(task, examples, logits, metrics.predictions_of(task, examples, logits))
     return [_said(task, one) for one in said]
@@ -88,9 +90,9 @@ def spooled(stream: BinaryIO, folder: Path) -> Path:
     Raises:
         UsageError: it has more bytes than are read of a file.
     """
-    content = stream.read(readers.MOST_BYTES + 1)
-    if len(content) > readers.MOST_BYTES:
-        raise UsageError(f"standard input is larger than {readers.MOST_BYTES:,} bytes: give it in parts")
+    content = stream.read(readers.MAX_BYTES + 1)
+    if len(content) > readers.MAX_BYTES:
+        raise UsageError(f"standard input is larger than {readers.MAX_BYTES:,} bytes: give it in parts")
     path = make_directory(folder) / "standard-input"
     path.write_bytes(content)
     return path
@@ -98,7 +100,7 @@ def spooled(stream: BinaryIO, folder: Path) -> Path:
 
 def _text(path: Path) -> str:
     try:
-        return read_bytes(path, at_most=readers.MOST_BYTES).decode("utf-8-sig")
+        return read_bytes(path, at_most=readers.MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:

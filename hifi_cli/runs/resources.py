@@ -1,4 +1,4 @@
-"""What the runs of one process share: the backbone is read once, rows are read once, texts are tokenised once."""
+"""What the runs of one process share: the backbone is read once, rows are read once, texts are tokenized once."""
 
 import copy
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from hifi_cli.models import cpu_kernels
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder, Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.tasks import inputs, task_spec
-from hifi_cli.tasks.inputs import Encoding, Example
-from hifi_cli.tasks.task_spec import Dataset, Row, Split, TaskSpec
+from hifi_cli.tasks import data_sources, task_spec
+from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
+from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
 
 
 @dataclass
@@ -29,9 +29,9 @@ class ResourceCache:
     data_dir: Path | None = None
     backbone: str | None = None
     trust: bool = False
-    _rows: dict[str, Dataset] = field(default_factory=dict)
+    _rows: dict[str, TaskData] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    _examples: dict[tuple[str, Encoding, Split], list[Example]] = field(default_factory=dict)
+    _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(default_factory=dict)
 
     def task(self, name: str) -> TaskSpec:
         """A task's description."""
@@ -41,12 +41,12 @@ class ResourceCache:
         """A run's task, with the primary metric that its configuration names."""
         return self.task(config.task).with_primary(config.primary_metric)
 
-    def rows(self, task: str) -> Dataset:
+    def rows(self, task: str) -> TaskData:
         """A task's rows."""
         description = self.task(task)
         key = description.model_dump_json()  # not the name: runs with a YAML of their own may call different tasks the same
         if key not in self._rows:
-            self._rows[key] = inputs.load_rows(description, data_dir=self.data_dir, results_dir=self.results_dir)
+            self._rows[key] = data_sources.load(description, data_dir=self.data_dir, results_dir=self.results_dir)
         return self._rows[key]
 
     def task_head(self, config: RunConfig) -> TaskHeadSpec:
@@ -78,17 +78,17 @@ class ResourceCache:
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
         """A split's tokens."""
         names = f"{self.task(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
-        key = (names, _encoding(config, max_length), split)
+        key = (names, _tokenization_settings(config, max_length), split)
         if key not in self._examples:
-            self._examples[key] = self.tokenise(config, self.rows(config.task).rows(split), max_length)
+            self._examples[key] = self.tokenize(config, self.rows(config.task).rows(split), max_length)
         return self._examples[key]
 
-    def tokenise(self, config: RunConfig, rows: list[Row], max_length: int) -> list[Example]:
+    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int) -> list[Example]:
         """The tokens of some rows, not kept."""
         task = self.task(config.task)
         tokenizer = self.pretrained(config).tokenizer
-        return inputs.tokenise(tokenizer, task, rows, _encoding(config, max_length))
+        return tokenize(tokenizer, task, rows, _tokenization_settings(config, max_length))
 
 
-def _encoding(config: RunConfig, max_length: int) -> Encoding:
-    return Encoding(max_length, config.truncation, config.swap_texts, config.stride)
+def _tokenization_settings(config: RunConfig, max_length: int) -> TokenizationSettings:
+    return TokenizationSettings(max_length, config.truncation, config.swap_texts, config.stride)

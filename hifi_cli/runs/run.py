@@ -28,9 +28,9 @@ from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.trainer import Diverged, fit
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.batches import training_order
-from hifi_cli.tasks.inputs import Example, rows_of
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.task_spec import Split, TaskSpec
+from hifi_cli.tasks.tokenization import Example, rows_of
 
 logger = logging.getLogger("hifi")
 
@@ -331,7 +331,7 @@ def split_examples(config: RunConfig, resources: ResourceCache) -> Splits:
     }
     if config.shots:
         drawn = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
-        train, selection = (resources.tokenise(config, rows, config.max_length) for rows in (drawn.train, drawn.dev))
+        train, selection = (resources.tokenize(config, rows, config.max_length) for rows in (drawn.train, drawn.dev))
         whole = resources.examples(config, "train", config.max_length)
         reported = _examples(config, resources, "validation")
         return Splits(train, selection, reported, _batches(whole, config), extra_validation, drawn.record())
@@ -356,7 +356,7 @@ def _examples(config: RunConfig, resources: ResourceCache, split: Split) -> list
     """A split's examples, or those of its first `limit` rows."""
     if config.limit is None:
         return resources.examples(config, split, config.max_length)
-    return resources.tokenise(config, resources.rows(config.task).rows(split)[: config.limit], config.max_length)
+    return resources.tokenize(config, resources.rows(config.task).rows(split)[: config.limit], config.max_length)
 
 
 def count_parameters(prepared: Prepared) -> dict[str, int]:

@@ -18,7 +18,7 @@ from hifi_cli.runs.checkpoint import Checkpoint, Delta, Progress, restore
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.signal_handling import Stopping
 from hifi_cli.tasks.batches import training_order
-from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.tokenization import Example
 
 Log = Callable[[dict[str, Any], bool], None]  # a line, and whether it is one from before a resumption told again
 

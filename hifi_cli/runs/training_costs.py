@@ -22,8 +22,8 @@ from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared, prepare
 from hifi_cli.runs.trainer import Stretch, backpropagate
 from hifi_cli.scoring.head_choice import choose_heads
-from hifi_cli.tasks.inputs import Example
 from hifi_cli.tasks.task_spec import Row
+from hifi_cli.tasks.tokenization import Example
 
 BATCH, TOKENS, STEPS, ROUNDS = 32, 64, 2, 5
 TRAIN_ROWS = 3668  # of the run that scoring and selection are a share of: MRPC's

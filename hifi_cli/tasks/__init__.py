@@ -1,1 +1,1 @@
-"""What a task is, where its rows come from, how they become batches and scores."""
+"""Tasks: specification, data sources, tokenization, batches, losses and metrics."""

@@ -1,25 +1,30 @@
-"""Batches: drawn from (seed, epoch) alone, padded to their longest example and never further."""
+"""Batches: their order depends only on seed and epoch; each is padded to its longest example."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.tokenization import Example
 
-_WINDOW = 32  # batches sorted together: enough that they hold like lengths, few enough that epochs differ
+_WINDOW = 32  # batches that are sorted together: enough for similar lengths, few enough that epochs differ
 
 
 def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, seed: int, epoch: int) -> list[list[int]]:
-    """Every example once, in random batches.
+    """Return the batches of an epoch: every example once, in random order.
 
-    The order depends on nothing but the arguments, so a resumed run draws the same batches.
+    The result depends only on the arguments, so that a resumed run gets the same batches.
 
     Args:
-        lengths: tokens of each example.
-        strategy: `random`: the shuffled examples in consecutive batches. `group_by_length`: windows of shuffled examples are
-            sorted by length before they are cut into batches, and the batches are shuffled; less padding, but an example
-            only meets others of like length.
+        lengths: number of tokens of each example.
+        batch_size: examples per batch.
+        strategy: `random` cuts the shuffled examples into batches. `group_by_length` sorts windows of shuffled examples by
+            length, cuts them into batches and shuffles the batches: less padding, but a batch holds similar lengths only.
+        seed: of the run.
+        epoch: counted from 0.
+
+    Returns:
+        The example indices of each batch.
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
@@ -32,20 +37,21 @@ def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, se
 
 
 def evaluation_order(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Every example once, longest first, so that a batch too large for memory fails at once."""
+    """Return batches of every example, longest first, so that a batch that does not fit in memory fails at once."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     return list(_batches(order, batch_size))
 
 
 def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tensor]:
-    """Pad to the longest sequence.
+    """Pad examples to the longest sequence and stack them.
 
     Args:
-        pad: the value that fills each of the tokenizer's lists.
+        examples: the examples of the batch.
+        pad: the padding value of each of the tokenizer's lists.
 
     Returns:
-        int64 [examples, tokens] for each list and `attention_mask`, [examples, choices, tokens] for several sequences per
-        example; where the task has target words also `word_spans` [examples, words, 2], their tokens [first, last).
+        int64 [examples, tokens] for each list and for `attention_mask`; [examples, choices, tokens] for multiple choice.
+        With target words also `word_spans` [examples, words, 2], their token spans [first, last).
     """
     longest = max(len(example) for example in examples)
     sequences = [sequence for example in examples for sequence in example.sequences]
@@ -58,17 +64,17 @@ def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tenso
     choices = len(examples[0].sequences)
     if choices > 1:
         batch = {name: values.unflatten(0, (-1, choices)) for name, values in batch.items()}
-    if examples[0].words:
-        batch["word_spans"] = torch.tensor([example.words for example in examples])
+    if examples[0].word_spans:
+        batch["word_spans"] = torch.tensor([example.word_spans for example in examples])
     return batch
 
 
-def split_batch(batch: list[int], parts: int) -> Iterator[list[int]]:
-    """A batch in at most `parts` consecutive parts of nearly equal size."""
-    return _batches(batch, -(-len(batch) // parts))
+def split_batch(batch: list[int], micro_batches: int) -> Iterator[list[int]]:
+    """Split a batch into at most `micro_batches` consecutive micro-batches of nearly equal size."""
+    return _batches(batch, -(-len(batch) // micro_batches))
 
 
 def _batches(indices: list[int], size: int) -> Iterator[list[int]]:
-    """Consecutive parts of `size` indices; the last may be smaller."""
+    """Yield consecutive batches of `size` indices; the last one may be smaller."""
     for start in range(0, len(indices), size):
         yield indices[start : start + size]

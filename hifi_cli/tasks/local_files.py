@@ -1,4 +1,4 @@
-"""Rows from files in the official download's layout, read strictly."""
+"""Load a task's rows from files in the layout of the official download."""
 
 import logging
 from collections.abc import Iterable
@@ -8,68 +8,68 @@ from hifi_cli.errors import MissingError
 from hifi_cli.files import file_digest
 from hifi_cli.tasks import readers, row_formats
 from hifi_cli.tasks.readers import RawRecord
-from hifi_cli.tasks.task_spec import NEEDED, Dataset, LocalFiles, Row, Split, TaskSpec, is_labelled
+from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, LocalFiles, Row, Split, TaskData, TaskSpec, is_labelled
 
 logger = logging.getLogger("hifi")
-PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # what people call the downloads' roots
+PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # usual names of the downloads' root directories
 
 
-def load(spec: TaskSpec, data_dir: Path, *, needed: Iterable[Split] = NEEDED) -> Dataset:
-    """Read every split that is there.
+def load(spec: TaskSpec, data_dir: Path, *, required: Iterable[Split] = REQUIRED_SPLITS) -> TaskData:
+    """Load every split that has a file.
 
     Raises:
-        MissingError: no such folder, or no file of a `needed` split.
-        UsageError: a line does not fit; file and line are named.
+        MissingError: no such folder, or no file of a `required` split.
+        UsageError: a line is invalid; the message names file and line.
     """
     folder = find_folder(spec.local, data_dir)
     splits: dict[Split, list[Row]] = {}
     fingerprint: dict[Split, str] = {}
     origin: dict[str, str] = {}
     for split, names in spec.local.files.items():
-        choices = [folder / name for name in ([names] if isinstance(names, str) else names)]
-        path = next((choice for choice in choices if choice.is_file()), None)
+        candidates = [folder / name for name in ([names] if isinstance(names, str) else names)]
+        path = next((candidate for candidate in candidates if candidate.is_file()), None)
         if path:
             splits[split] = _rows(path, spec, labelled=is_labelled(split))
             fingerprint[split] = file_digest(path)
             origin[split] = str(path)
-            warn_of_count(spec, split, len(splits[split]), str(path))
+            warn_about_row_count(spec, split, len(splits[split]), str(path))
             logger.debug(f"{path}: {len(splits[split])} rows")
-        elif split in needed:
-            raise MissingError(f"no file {choices[0]}; the {split} split of the official download is wanted")
+        elif split in required:
+            raise MissingError(f"no file {candidates[0]}; the {split} split of the official download is required")
         elif is_labelled(split):
-            logger.warning(f"note: no file {choices[0]}: there is no {split} split")
-    return Dataset(splits, fingerprint, origin)
+            logger.warning(f"note: no file {candidates[0]}; the {split} split is missing")
+    return TaskData(splits, fingerprint, origin)
 
 
-def warn_of_count(spec: TaskSpec, split: Split, count: int, origin: str) -> None:
-    """Tell when a split does not have its official number of rows."""
+def warn_about_row_count(spec: TaskSpec, split: Split, count: int, origin: str) -> None:
+    """Log a warning if a split does not have its official number of rows."""
     official = spec.rows.get(split)
     if official and count != official:
         logger.warning(f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})")
 
 
 def find_folder(local: LocalFiles, data_dir: Path) -> Path:
-    """The task's folder: `data_dir` itself, or below it, or below a benchmark's folder there.
+    """Find the task's folder: `data_dir` itself, a folder in it, or a folder in one of the benchmark folders in it.
 
     Raises:
-        MissingError: none there.
+        MissingError: there is no such folder.
     """
     if data_dir.name == local.folder:
         return data_dir
     for parent in PARENTS:
         if (data_dir / parent / local.folder).is_dir():
             return data_dir / parent / local.folder
-    raise MissingError(f"no folder {local.folder} in {data_dir}, nor below its {', '.join(PARENTS[1:])}")
+    raise MissingError(f"no folder {local.folder} in {data_dir}, nor in its subfolders {', '.join(PARENTS[1:])}")
 
 
 def _rows(path: Path, spec: TaskSpec, *, labelled: bool) -> list[Row]:
     records = readers.read(path, spec.local, labelled=labelled, skip_incomplete=spec.skip_incomplete)
     with_label = labelled and spec.kind != "span"
-    return row_formats.rows(
+    return row_formats.parse_rows(
         spec, ((record, _label(spec, record) if with_label else None) for record in records), spec.local.columns, str(path)
     )
 
 
 def _label(spec: TaskSpec, record: RawRecord) -> int | float:
-    value = row_formats.Reader(spec, record, spec.local.columns).value("label")
+    value = row_formats.CheckedRecord(spec, record, spec.local.columns).value("label")
     return row_formats.parse_label(spec, value, spec.local.labels or spec.labels, record.where)

@@ -6,18 +6,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hifi_cli.tasks.inputs import Example
 from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.tasks.tokenization import Example
 
 
 def loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
-    """The loss, summed over examples.
+    """Return the loss, summed over examples.
 
-    Cross-entropy over classes or choices, binary cross-entropy where two classes have one logit, squared error for
-    a number, and for spans the mean of the cross-entropies of the first and the last token.
+    Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, squared error for
+    regression, and for spans the mean of the cross-entropies of the first and the last token.
 
     Args:
+        spec: the task.
         logits: [examples, classes or choices], [examples, 1], or for spans [examples, 2, tokens].
+        examples: the examples with their labels.
     """
     if spec.kind == "span":
         return _span_loss(logits, examples)
@@ -31,7 +33,7 @@ def loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
 
 def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
     lengths = torch.tensor([len(example) for example in examples], device=logits.device)
-    padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
-    real = logits.masked_fill(padding, -torch.inf)  # what a batch is padded to must not change the loss
+    is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
+    masked = logits.masked_fill(is_padding, -torch.inf)  # the padded length must not change the loss
     targets = torch.tensor([example.answer for example in examples], device=logits.device)
-    return functional.cross_entropy(real.flatten(0, 1), targets.flatten(), reduction="sum") / 2
+    return functional.cross_entropy(masked.flatten(0, 1), targets.flatten(), reduction="sum") / 2

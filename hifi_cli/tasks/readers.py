@@ -1,4 +1,4 @@
-"""Files in the layouts of the official downloads as records: a mapping of columns and where it was written."""
+"""Read files in the formats of the official downloads into raw records."""
 
 import csv
 import io
@@ -15,16 +15,16 @@ from hifi_cli.tasks.task_spec import LocalFiles
 
 logger = logging.getLogger("hifi")
 Object = dict[str, Any]
-MOST_BYTES = 1 << 31  # of a file, which is read as a whole; the largest of the benchmarks has 70 million
+MAX_BYTES = 1 << 31  # a file is read into memory at once; the largest file of the benchmarks has 70 million bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """A row as a source holds it.
+    """A row as the source stores it.
 
     Attributes:
-        values: its columns, under the source's names.
-        where: file and line, for messages.
+        values: value of each column, by the source's column names.
+        where: file and line, for error messages.
     """
 
     values: Object
@@ -32,16 +32,18 @@ class RawRecord:
 
 
 def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool) -> Iterator[RawRecord]:
-    """The records of a file.
+    """Read the records of a file.
 
     Args:
-        labelled: whether the file is one of those that may lack a header line.
-        skip_incomplete: TSV rows with missing columns are left out and counted, not refused.
+        path: the file.
+        local: file format and column names.
+        labelled: whether the file has labels; only such TSV files may lack a header line.
+        skip_incomplete: skip and count TSV rows with missing columns instead of refusing the file.
 
     Raises:
-        UsageError: the file does not hold together; the line is named.
+        UsageError: the file is malformed; the message names the line.
     """
-    text = _text(path)
+    text = _read_text(path)
     if not text.strip():
         raise UsageError(f"{path} is empty")
     if local.reader == "tsv":
@@ -49,8 +51,8 @@ def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool
     return _READERS[local.reader](path, text)
 
 
-def _text(path: Path) -> str:
-    content = read_bytes(path, at_most=MOST_BYTES)
+def _read_text(path: Path) -> str:
+    content = read_bytes(path, at_most=MAX_BYTES)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -61,7 +63,7 @@ def _text(path: Path) -> str:
         notes.append("a byte-order mark")
         text = text[1:]
     if "\r\n" in text:
-        notes.append("CRLF line ends")
+        notes.append("CRLF line endings")
         text = text.replace("\r\n", "\n")
     if notes:
         logger.warning(f"note: {path} has {' and '.join(notes)}; read as plain UTF-8 with LF")
@@ -69,7 +71,7 @@ def _text(path: Path) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    # Not splitlines(): U+2028 and the like are part of a sentence, not the end of a row.
+    # Not splitlines(): U+2028 and similar characters are part of a sentence, they do not end a row.
     return text.removesuffix("\n").split("\n")
 
 
@@ -88,10 +90,10 @@ def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bo
         elif skip_incomplete:
             skipped += 1
         else:
-            wanted = f"{len(header)} are wanted ({', '.join(header)})"
-            raise UsageError(f"{path}, line {number}: {len(cells)} columns, {wanted}")
+            expected = f"{len(header)} are expected ({', '.join(header)})"
+            raise UsageError(f"{path}, line {number}: {len(cells)} columns, {expected}")
     if skipped:
-        logger.warning(f"note: {path}: {skipped} rows with missing columns are left out")
+        logger.warning(f"note: {path}: skipped {skipped} rows with missing columns")
 
 
 def _csv(path: Path, text: str) -> Iterator[RawRecord]:
@@ -100,7 +102,7 @@ def _csv(path: Path, text: str) -> Iterator[RawRecord]:
         header = next(rows)
         for cells in rows:
             if len(cells) != len(header):
-                raise UsageError(f"{path}, line {rows.line_num}: {len(cells)} columns, {len(header)} are wanted")
+                raise UsageError(f"{path}, line {rows.line_num}: {len(cells)} columns, {len(header)} are expected")
             yield RawRecord(dict(zip(header, cells, strict=True)), f"{path}, line {rows.line_num}")
     except csv.Error as error:
         raise UsageError(f"{path}, line {rows.line_num}: not valid CSV: {error}") from None
@@ -111,14 +113,14 @@ def _csv(path: Path, text: str) -> Iterator[RawRecord]:
 def _jsonl(path: Path, text: str) -> Iterator[RawRecord]:
     for number, line in enumerate(_lines(text), start=1):
         where = f"{path}, line {number}"
-        value = _json(line, where)
-        if isinstance(value.get("target"), dict):  # WSC keeps its two spans one level down
+        value = _parse_json(line, where)
+        if isinstance(value.get("target"), dict):  # WSC stores its two spans one level deeper
             value = value | value["target"]
         yield RawRecord(value, where)
 
 
 def _multirc(path: Path, text: str) -> Iterator[RawRecord]:
-    """One record per answer; its idx says which of which question of which paragraph."""
+    """Yield one record per answer; its idx holds the indices of paragraph, question and answer."""
     for line in _jsonl(path, text):
         passage = _item(line.values, "passage", dict, line.where)
         for question in _objects(passage, "questions", line.where):
@@ -134,12 +136,12 @@ def _multirc(path: Path, text: str) -> Iterator[RawRecord]:
 
 
 def _squad(path: Path, text: str) -> Iterator[RawRecord]:
-    """One record per question, in the hub's columns."""
-    content = _json(text, str(path))
+    """Yield one record per question, with the column names of the hub."""
+    content = _parse_json(text, str(path))
     for article in _objects(content, "data", str(path)):
-        at = f"{path}, article '{str(article.get('title', ''))[:40]}'"
-        for paragraph in _objects(article, "paragraphs", at):
-            for question in _objects(paragraph, "qas", at):
+        article_where = f"{path}, article '{str(article.get('title', ''))[:40]}'"
+        for paragraph in _objects(article, "paragraphs", article_where):
+            for question in _objects(paragraph, "qas", article_where):
                 where = f"{path}, question {question.get('id')}"
                 answers = _objects(question, "answers", where)
                 columns = {
@@ -159,27 +161,27 @@ _READERS: dict[str, Callable[[Path, str], Iterator[RawRecord]]] = {
 }
 
 
-def _json(text: str, where: str) -> Object:
+def _parse_json(text: str, where: str) -> Object:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", type(error).__name__)
-        raise UsageError(f"{where}: broken JSON ({reason})") from None
+        raise UsageError(f"{where}: invalid JSON ({reason})") from None
     if not isinstance(value, dict):
-        raise UsageError(f"{where}: a JSON object is wanted, not {str(value)[:40]!r}")
+        raise UsageError(f"{where}: expected a JSON object, not {str(value)[:40]!r}")
     return value
 
 
 def _item(value: Object, key: str, kind: type, where: str) -> Any:
-    found = value.get(key)
-    if not isinstance(found, kind):
-        raise UsageError(f"{where}: no '{key}', or not what belongs there")
-    return found
+    item = value.get(key)
+    if not isinstance(item, kind):
+        raise UsageError(f"{where}: '{key}' is missing or is no {kind.__name__}")
+    return item
 
 
 def _objects(value: Object, key: str, where: str) -> list[Object]:
-    """A list of JSON objects below a key."""
-    found: list[Object] = _item(value, key, list, where)
-    if not all(isinstance(one, dict) for one in found):
+    """Return the list of JSON objects under a key."""
+    objects: list[Object] = _item(value, key, list, where)
+    if not all(isinstance(item, dict) for item in objects):
         raise UsageError(f"{where}: '{key}' must be a list of objects")
-    return found
+    return objects

@@ -1,4 +1,4 @@
-"""Rows of each task as they were read, beside the official counts."""
+"""Count the rows of each task's splits, next to the official counts."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hifi_cli.errors import MissingError
-from hifi_cli.tasks import inputs, task_spec
-from hifi_cli.tasks.task_spec import Dataset, Split, TaskSpec
+from hifi_cli.tasks import data_sources, task_spec
+from hifi_cli.tasks.task_spec import Split, TaskData, TaskSpec
 
 
 @dataclass(frozen=True)
 class SplitCount:
-    """A split at hand.
+    """The row counts of one split.
 
     Attributes:
-        rows: rows at hand; None when the split is not there.
-        official: rows of the official release; None when it is not known.
-        labels: rows of each label; empty for an unlabelled split, and where there are no classes.
+        split: name of the split.
+        rows: rows in the data; None if the split is missing.
+        official: rows of the official release; None if unknown.
+        labels: rows of each label; empty for an unlabelled split and for tasks without classes.
     """
 
     split: Split
@@ -27,30 +28,30 @@ class SplitCount:
 
 
 def collect(names: Iterable[str], *, data_dir: Path | None, results_dir: Path) -> dict[str, list[SplitCount]]:
-    """The splits of every named task; a task whose data are not at hand has None for its rows.
+    """Count the rows of every named task; the counts of a task without data are None.
 
     Raises:
-        UsageError: a task's data do not fit it.
+        UsageError: the data do not fit the task.
     """
-    found = {}
+    counts = {}
     for name in names:
         task = task_spec.load(name)
         try:
-            data = inputs.load_rows(task, data_dir=data_dir, results_dir=results_dir, needed=())
+            data = data_sources.load(task, data_dir=data_dir, results_dir=results_dir, required=())
         except MissingError:
-            data = Dataset({}, {}, {})
-        found[name] = count(task, data)
-    return found
+            data = TaskData({}, {}, {})
+        counts[name] = count(task, data)
+    return counts
 
 
-def count(task: TaskSpec, data: Dataset) -> list[SplitCount]:
-    """The splits a task names, in its YAML's order."""
-    return [_count(task, split, data) for split in task.local.files]
+def count(task: TaskSpec, data: TaskData) -> list[SplitCount]:
+    """Count the rows of a task's splits, in the order of its YAML."""
+    return [_count_split(task, split, data) for split in task.local.files]
 
 
-def _count(task: TaskSpec, split: Split, data: Dataset) -> SplitCount:
+def _count_split(task: TaskSpec, split: Split, data: TaskData) -> SplitCount:
     rows = data.splits.get(split)
-    classes = task.kind in ("classification", "multiple-choice")
-    found = Counter(row.label for row in rows or [] if row.label is not None and classes)
-    labels = {task.labels[int(label)]: number for label, number in sorted(found.items())}
+    has_classes = task.kind in ("classification", "multiple-choice")
+    counter = Counter(row.label for row in rows or [] if row.label is not None and has_classes)
+    labels = {task.labels[int(label)]: number for label, number in sorted(counter.items())}
     return SplitCount(split, None if rows is None else len(rows), task.rows.get(split), labels)

@@ -1,4 +1,4 @@
-"""From a record's columns to a row: how each task puts its question to the encoder, with its checks."""
+"""Convert records to rows: which texts of a record the encoder reads, for each task format."""
 
 import logging
 import math
@@ -12,144 +12,150 @@ from hifi_cli.tasks.task_spec import Row, TaskSpec
 Columns = dict[str, str]
 Label = int | float | None
 logger = logging.getLogger("hifi")
-_MOST_LETTERS = 1_000_000  # of a text; tokenising takes some hundred bytes of memory for each
-CONNECTIVES = {"cause": "because", "effect": "so"}  # COPA's question, as EH-FT puts it
+_MAX_CHARACTERS = 1_000_000  # of a text; tokenization takes several hundred bytes of memory per character
+CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
 
 
 class EmptyText(UsageError):
-    """A text column holds nothing."""
+    """A text column is empty."""
 
 
-class Reader:
-    """A record seen through a task: its texts and other columns by the task's names, each checked as it is read."""
+class CheckedRecord:
+    """A raw record whose columns are read by the task's names; each value is checked when it is read."""
 
-    def __init__(self, spec: TaskSpec, record: RawRecord, columns: Columns) -> None:
-        self.spec, self.record, self.columns = spec, record, columns
+    def __init__(self, spec: TaskSpec, raw: RawRecord, columns: Columns) -> None:
+        self.spec, self.raw, self.columns = spec, raw, columns
 
     def value(self, name: str) -> Any:
-        """A column as it stands."""
+        """Return a column's value, unchecked."""
         column = self.columns.get(name, name)
-        if column not in self.record.values:
-            raise self.wrong(f"no column '{column}'; there are {', '.join(map(str, self.record.values))[:120]}")
-        return self.record.values[column]
+        if column not in self.raw.values:
+            raise self.error(f"no column '{column}'; the columns are {', '.join(map(str, self.raw.values))[:120]}")
+        return self.raw.values[column]
 
     def text(self, name: str) -> str:
-        """A column that must hold text."""
+        """Return the value of a text column."""
         value = self.value(name)
         if not isinstance(value, str):
-            raise self.wrong(f"{name} is {_short(value)}, not text")
+            raise self.error(f"{name} is {_short(value)}, not text")
         if not value.strip():
-            raise EmptyText(f"{self.record.where}: {name} is empty")
-        if len(value) > _MOST_LETTERS:
-            raise self.wrong(f"{name} has {len(value):,} letters; at most {_MOST_LETTERS:,} are read of a text")
+            raise EmptyText(f"{self.raw.where}: {name} is empty")
+        if len(value) > _MAX_CHARACTERS:
+            raise self.error(f"{name} has {len(value):,} characters; the limit is {_MAX_CHARACTERS:,}")
         return value
 
-    def number(self, name: str) -> int:
-        """A column that must hold a whole number."""
+    def integer(self, name: str) -> int:
+        """Return the value of an integer column."""
         value = self.value(name)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.wrong(f"{name} is {_short(value)}, not a whole number")
+            raise self.error(f"{name} is {_short(value)}, not an integer")
         return value
 
-    def wrong(self, what: str) -> UsageError:
-        """The error for this record."""
-        return UsageError(f"{self.record.where}: {what}")
+    def error(self, what: str) -> UsageError:
+        """Return an error that names the record's file and line."""
+        return UsageError(f"{self.raw.where}: {what}")
 
 
-def rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label]], columns: Columns, origin: str) -> list[Row]:
-    """A split's records and labels as the task's rows.
+def parse_rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label]], columns: Columns, origin: str) -> list[Row]:
+    """Convert the records and labels of a split to rows.
 
     Args:
-        columns: the source's name for a column, where it differs from the task's.
-        origin: the file or repository, for messages.
+        spec: the task.
+        records: each record with its label.
+        columns: the source's name of a column, where it differs from the task's name.
+        origin: the file or repository, for error messages.
 
     Raises:
-        UsageError: a column is missing, empty or does not fit, or an id comes twice; file and line are named.
+        UsageError: a column is missing, empty or invalid, or an id is not unique; the message names file and line.
     """
-    found: list[Row] = []
-    places: dict[str, str] = {}
-    empty = 0
+    rows: list[Row] = []
+    where_of_id: dict[str, str] = {}
+    skipped = 0
     for record, label in records:
         try:
-            row = _row(spec, record, columns, number=len(found), label=label)
+            row = _parse_row(spec, record, columns, number=len(rows), label=label)
         except EmptyText:
             if not spec.skip_incomplete:
                 raise
-            empty += 1
+            skipped += 1
             continue
-        if row.id in places:
-            raise UsageError(f"{record.where}: the id {row.id[:40]} is also that of {places[row.id].rpartition(', ')[2]}")
-        places[row.id] = record.where
-        found.append(row)
-    if empty:
-        logger.warning(f"note: {origin}: {empty} rows with an empty text are left out")
-    if not found:
+        if row.id in where_of_id:
+            first = where_of_id[row.id].rpartition(", ")[2]
+            raise UsageError(f"{record.where}: duplicate id {row.id[:40]}, first used in {first}")
+        where_of_id[row.id] = record.where
+        rows.append(row)
+    if skipped:
+        logger.warning(f"note: {origin}: skipped {skipped} rows with an empty text")
+    if not rows:
         raise UsageError(f"{origin} has no rows")
-    return found
+    return rows
 
 
-def _row(spec: TaskSpec, record: RawRecord, columns: Columns, *, number: int, label: Label) -> Row:
-    reader = Reader(spec, record, columns)
+def _parse_row(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: int, label: Label) -> Row:
+    record = CheckedRecord(spec, raw, columns)
     for name in spec.inputs:
-        reader.text(name)
+        record.text(name)
     id_column = columns.get(spec.id, spec.id) if spec.id else None
-    row_id = str(record.values[id_column]) if id_column in record.values else str(number)
-    return _FORMATS[spec.format](reader, row_id, label)
+    row_id = str(raw.values[id_column]) if id_column in raw.values else str(number)
+    return _FORMATS[spec.format](record, row_id, label)
 
 
-def parse_label(spec: TaskSpec, value: Any, words: list[str], where: str) -> int | float:
-    """A label as it is written in a source, as class index or number.
+def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> int | float:
+    """Convert a source's label to the class index or the number.
 
     Args:
-        words: the source's words for the labels, in label order; JSON's true and 1 are the words `true` and `1`.
+        spec: the task.
+        value: the label in the source.
+        names: the source's label names, in label order; JSON's true and 1 have the names `true` and `1`.
+        where: file and line, for error messages.
 
     Raises:
-        UsageError: not one of the task's labels, or no number in its range.
+        UsageError: not one of the task's labels, or not a number in its range.
     """
-    word = str(value).lower() if isinstance(value, bool) else str(value)
+    name = str(value).lower() if isinstance(value, bool) else str(value)
     if spec.kind != "regression":
-        if word not in words:
-            raise UsageError(f"{where}: unknown label '{word[:40]}'; known are {', '.join(words)}")
-        return words.index(word)
+        if name not in names:
+            raise UsageError(f"{where}: unknown label '{name[:40]}'; the labels are {', '.join(names)}")
+        return names.index(name)
     low, high = spec.value_range or (float("-inf"), float("inf"))
     try:
-        number = float(word)
+        number = float(name)
     except ValueError:
-        raise UsageError(f"{where}: the label '{word[:40]}' is not a number") from None
+        raise UsageError(f"{where}: the label '{name[:40]}' is not a number") from None
     if math.isnan(number) or not low <= number <= high:
-        raise UsageError(f"{where}: the label {word} is not in [{low:g}, {high:g}]")
+        raise UsageError(f"{where}: the label {name} is not in [{low:g}, {high:g}]")
     return number
 
 
-def _plain(reader: Reader, row_id: str, label: Label) -> Row:
-    return Row(row_id, (tuple(reader.text(name) for name in reader.spec.inputs),), label)
+def _plain(record: CheckedRecord, row_id: str, label: Label) -> Row:
+    return Row(row_id, (tuple(record.text(name) for name in record.spec.inputs),), label)
 
 
-def _copa(reader: Reader, row_id: str, label: Label) -> Row:
-    """The premise without its final stop, `because` or `so`, and a choice with a small first letter, as one text."""
-    question = reader.text("question")
+def _copa(record: CheckedRecord, row_id: str, label: Label) -> Row:
+    """One text per choice: the premise without final period, `because` or `so`, and the choice without its initial capital."""
+    question = record.text("question")
     if question not in CONNECTIVES:
-        raise reader.wrong(f"question '{question[:40]}' is neither cause nor effect")
-    premise = reader.text("premise").strip().removesuffix(".")
-    choices = [reader.text(name).strip() for name in ("choice1", "choice2")]
+        raise record.error(f"question '{question[:40]}' is neither cause nor effect")
+    premise = record.text("premise").strip().removesuffix(".")
+    choices = [record.text(name).strip() for name in ("choice1", "choice2")]
     texts = [f"{premise} {CONNECTIVES[question]} {choice[0].lower()}{choice[1:]}" for choice in choices]
     return Row(row_id, tuple((text,) for text in texts), label)
 
 
-def _wic(reader: Reader, row_id: str, label: Label) -> Row:
-    """The two sentences as a pair, and where the target word stands in each."""
-    sentences = (reader.text("sentence1"), reader.text("sentence2"))
-    spans = tuple((reader.number(f"start{at}"), reader.number(f"end{at}")) for at in (1, 2))
+def _wic(record: CheckedRecord, row_id: str, label: Label) -> Row:
+    """The two sentences as a pair, and the character span of the target word in each."""
+    sentences = (record.text("sentence1"), record.text("sentence2"))
+    spans = tuple((record.integer(f"start{at}"), record.integer(f"end{at}")) for at in (1, 2))
     for at, (sentence, (start, end)) in enumerate(zip(sentences, spans, strict=True), start=1):
         if not _is_word(sentence, start, end):
-            found = sentence[max(start, 0) : max(end, 0)]
-            word = reader.text("word")
-            raise reader.wrong(f"start{at}, end{at} = {start}, {end} miss the word '{word[:40]}': '{found[:40]}' stands there")
-    return Row(row_id, (sentences,), label, words=spans)
+            text = sentence[max(start, 0) : max(end, 0)]
+            word = record.text("word")
+            raise record.error(f"start{at}, end{at} = {start}, {end} do not mark the word '{word[:40]}' but '{text[:40]}'")
+    return Row(row_id, (sentences,), label, word_spans=spans)
 
 
 def _is_word(text: str, start: int, end: int) -> bool:
-    """Whether [start, end) is a whole word; `n't` may follow, and the word need not look like its lemma (went, go)."""
+    """Return whether [start, end) is a complete word; `n't` may follow, and the word may differ from its lemma (went, go)."""
     if not 0 <= start < end <= len(text):
         return False
     word = text[start:end]
@@ -158,49 +164,49 @@ def _is_word(text: str, start: int, end: int) -> bool:
     return begins and ends and word[0].isalnum() and word == word.strip()
 
 
-def _wsc(reader: Reader, row_id: str, label: Label) -> Row:
-    """The text with its pronoun between asterisks, and the noun phrase it may stand for, as a pair."""
-    words = reader.text("text").split()
-    first, length = reader.number("span2_index"), len(reader.text("span2_text").split())
+def _wsc(record: CheckedRecord, row_id: str, label: Label) -> Row:
+    """A pair: the text with asterisks around the pronoun, and the noun phrase that the pronoun may refer to."""
+    words = record.text("text").split()
+    first, length = record.integer("span2_index"), len(record.text("span2_text").split())
     if not 0 <= first <= first + length <= len(words):
-        raise reader.wrong(f"span2_index {first} lies outside the text's {len(words)} words")
+        raise record.error(f"span2_index {first} is outside the text's {len(words)} words")
     marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]
-    return Row(row_id, ((" ".join(marked), reader.text("span1_text")),), label)
+    return Row(row_id, ((" ".join(marked), record.text("span1_text")),), label)
 
 
-def _multirc(reader: Reader, _: str, label: Label) -> Row:
-    """The paragraph, and the question with one of its answers; rows of one question share a group."""
-    idx = reader.value("idx")
+def _multirc(record: CheckedRecord, _: str, label: Label) -> Row:
+    """A pair: the paragraph, and the question with one of its answers; the rows of a question share a group."""
+    idx = record.value("idx")
     if not isinstance(idx, dict) or not all(isinstance(idx.get(key), int) for key in ("paragraph", "question", "answer")):
-        raise reader.wrong(f"idx is {_short(idx)}; numbers of paragraph, question and answer are wanted")
-    texts = (reader.text("paragraph"), f"{reader.text('question')} {reader.text('answer')}")
+        raise record.error(f"idx is {_short(idx)}; integers for paragraph, question and answer are required")
+    texts = (record.text("paragraph"), f"{record.text('question')} {record.text('answer')}")
     group = f"{idx['paragraph']}-{idx['question']}"
     return Row(f"{group}-{idx['answer']}", (texts,), label, group=group)
 
 
-def _swag(reader: Reader, row_id: str, label: Label) -> Row:
-    """The first sentence, and the beginning of the second with one of its endings, as a pair per ending."""
-    context, start = reader.text("sent1"), reader.text("sent2")
-    endings = [reader.text(f"ending{at}") for at in range(4)]
+def _swag(record: CheckedRecord, row_id: str, label: Label) -> Row:
+    """One pair per ending: the first sentence, and the beginning of the second sentence with the ending."""
+    context, start = record.text("sent1"), record.text("sent2")
+    endings = [record.text(f"ending{at}") for at in range(4)]
     return Row(row_id, tuple((context, f"{start} {ending}") for ending in endings), label)
 
 
-def _squad(reader: Reader, row_id: str, _: Label) -> Row:
-    """The question and the context, with the accepted answers."""
-    context, answers = reader.text("context"), reader.value("answers")
+def _squad(record: CheckedRecord, row_id: str, _: Label) -> Row:
+    """A pair: the question and the context; with the accepted answers."""
+    context, answers = record.text("context"), record.value("answers")
     texts = answers.get("text") if isinstance(answers, dict) else None
     starts = answers.get("answer_start") if isinstance(answers, dict) else None
     if not isinstance(texts, list) or not isinstance(starts, list) or not texts or len(texts) != len(starts):
-        raise reader.wrong("answers: at least one text with its answer_start is wanted")
+        raise record.error("answers: at least one text with its answer_start is required")
     for text, start in zip(texts, starts, strict=True):
         if not isinstance(text, str) or not text or not isinstance(start, int):
-            raise reader.wrong(f"answers: {_short(text)} at {_short(start)} is not a text at a character")
+            raise record.error(f"answers: {_short(text)} at {_short(start)} is not a text with an integer answer_start")
         if start < 0 or context[start : start + len(text)] != text:
-            raise reader.wrong(f"the answer '{text[:40]}' is not at character {start} of its context")
-    return Row(row_id, ((reader.text("question"), context),), None, answers=tuple(zip(texts, starts, strict=True)))
+            raise record.error(f"the answer '{text[:40]}' is not at character {start} of its context")
+    return Row(row_id, ((record.text("question"), context),), None, answers=tuple(zip(texts, starts, strict=True)))
 
 
-_FORMATS: dict[str, Callable[[Reader, str, Label], Row]] = {
+_FORMATS: dict[str, Callable[[CheckedRecord, str, Label], Row]] = {
     "plain": _plain,
     "copa": _copa,
     "wic": _wic,

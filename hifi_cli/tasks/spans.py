@@ -1,4 +1,4 @@
-"""SQuAD: the answer a model's logits point at, and the official comparison of answers."""
+"""SQuAD: the best answer span by a model's logits, and the official comparison of answers."""
 
 import re
 import string
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hifi_cli.tasks.inputs import OUTSIDE, Example
+from hifi_cli.tasks.tokenization import OUTSIDE, Example
 
-BEST, LONGEST = 20, 30  # first and last tokens that are paired up; tokens of the longest answer: the official settings
+N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of the official script: candidates for first and last token; longest answer
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -20,9 +20,9 @@ class Answer(NamedTuple):
     """A predicted answer.
 
     Attributes:
-        text: cut from the context; empty when no window had a possible one.
-        start: logit of its first token.
-        end: logit of its last token.
+        text: part of the context; empty if no window has a valid answer.
+        start: logit of the first token.
+        end: logit of the last token.
     """
 
     text: str
@@ -31,58 +31,62 @@ class Answer(NamedTuple):
 
 
 def best_answers(examples: Sequence[Example], logits: NDArray[np.float64]) -> list[Answer]:
-    """The possible answer with the highest sum of logits, over all windows of a row.
+    """Return for each row the valid answer with the highest sum of logits over all windows.
 
     Args:
+        examples: the windows of all rows.
         logits: [windows, 2, tokens].
 
     Returns:
-        One per row, in the order in which the rows first come; where no answer is possible an empty one, with the logits
-        of the first token.
+        One answer per row, in the order of the rows; if no span is valid, an empty answer with the logits of the first
+        token.
     """
-    found: dict[str, Answer] = {}
+    answers: dict[str, Answer] = {}
     for example, (starts, ends) in zip(examples, logits, strict=True):
-        best = found.get(example.row.id)
-        here = _best_of_window(example, starts, ends)
-        if here and (not best or not best.text or here.start + here.end > best.start + best.end):
-            found[example.row.id] = here
+        best = answers.get(example.row.id)
+        candidate = _best_of_window(example, starts, ends)
+        if candidate and (not best or not best.text or candidate.start + candidate.end > best.start + best.end):
+            answers[example.row.id] = candidate
         elif not best:
-            found[example.row.id] = Answer("", float(starts[0]), float(ends[0]))
-    return list(found.values())
+            answers[example.row.id] = Answer("", float(starts[0]), float(ends[0]))
+    return list(answers.values())
 
 
 def _best_of_window(example: Example, starts: NDArray[np.float64], ends: NDArray[np.float64]) -> Answer | None:
     context = example.row.sequences[0][1]
     tokens = len(example)
     best: Answer | None = None
-    for first in _highest(starts[:tokens]):
-        for last in _highest(ends[:tokens]):
-            possible = first <= last < first + LONGEST and OUTSIDE not in (example.offsets[first], example.offsets[last])
-            if possible and (not best or starts[first] + ends[last] > best.start + best.end):
+    for first in _highest_indices(starts[:tokens]):
+        for last in _highest_indices(ends[:tokens]):
+            is_valid = first <= last < first + MAX_ANSWER_TOKENS and OUTSIDE not in (
+                example.offsets[first],
+                example.offsets[last],
+            )
+            if is_valid and (not best or starts[first] + ends[last] > best.start + best.end):
                 text = context[example.offsets[first][0] : example.offsets[last][1]]
                 best = Answer(text, float(starts[first]), float(ends[last]))
     return best
 
 
-def _highest(values: NDArray[np.float64]) -> list[int]:
-    return [int(index) for index in np.argsort(-values, kind="stable")[:BEST]]
+def _highest_indices(values: NDArray[np.float64]) -> list[int]:
+    return [int(index) for index in np.argsort(-values, kind="stable")[:N_BEST]]
 
 
-def normalised(text: str) -> list[str]:
-    """An answer's words as the official script compares them: small letters, no punctuation, no articles."""
+def normalize_answer(text: str) -> list[str]:
+    """Return an answer's words as the official script compares them: lower case, no punctuation, no articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
 def exact_match(answer: str, accepted: Sequence[str]) -> float:
-    """1 if the answer equals one of those accepted, else 0."""
-    return float(any(normalised(answer) == normalised(other) for other in accepted))
+    """Return 1 if the answer equals an accepted one after normalization, else 0."""
+    return float(any(normalize_answer(answer) == normalize_answer(other) for other in accepted))
 
 
-def overlap(answer: str, accepted: Sequence[str]) -> float:
-    """The highest F1 of the answer's words with those of an accepted one, in [0, 1]."""
-    return max(_overlap(normalised(answer), normalised(other)) for other in accepted)
+def word_f1(answer: str, accepted: Sequence[str]) -> float:
+    """Return the highest F1 between the words of the answer and of an accepted one, in [0, 1]."""
+    return max(_word_f1(normalize_answer(answer), normalize_answer(other)) for other in accepted)
 
 
-def _overlap(words: list[str], others: list[str]) -> float:
+def _word_f1(words: list[str], others: list[str]) -> float:
     common = sum((Counter(words) & Counter(others)).values())
     return 2 * common / (len(words) + len(others)) if common else 0.0

@@ -9,7 +9,7 @@ from typing import Any
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.tasks.inputs import Example
+from hifi_cli.tasks.tokenization import Example
 
 BATCH_SIZE, EVAL_BATCH_SIZE = 32, 64
 MAX_LENGTH = 128
@@ -40,7 +40,7 @@ class Work:
 
     @cached_property
     def examples(self) -> list[Example]:
-        """The first `rows` training examples, tokenised."""
+        """The first `rows` training examples, tokenized."""
         return self.resources.examples(self.config("full-ft"), "train", MAX_LENGTH)[: self.rows]
 
     @cached_property

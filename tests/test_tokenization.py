@@ -11,8 +11,8 @@ from torch.nn import functional
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import losses, metrics, spans, task_spec
 from hifi_cli.tasks.batches import collate
-from hifi_cli.tasks.inputs import OUTSIDE, Encoding, Example, rows_of, single_sequences, tokenise
 from hifi_cli.tasks.task_spec import Row
+from hifi_cli.tasks.tokenization import OUTSIDE, Example, TokenizationSettings, rows_of, single_sequences, tokenize
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 
@@ -30,7 +30,7 @@ def words_of(tokenizer, ids):
 
 def test_choices_are_sequences_of_one_example(tokenizer):
     rows = [Row("0", (("the dog",), ("the big old cat",)), 1), Row("1", (("a man",), ("a boy",)), 0)]
-    examples = tokenise(tokenizer, task_spec.load("copa"), rows, Encoding(32))
+    examples = tokenize(tokenizer, task_spec.load("copa"), rows, TokenizationSettings(32))
     assert [len(example) for example in examples] == [6, 4]
     batch = collate(examples, PAD)
     assert {name: tuple(values.shape) for name, values in batch.items()} == dict.fromkeys(batch, (2, 2, 6))
@@ -48,37 +48,37 @@ def test_choices_are_sequences_of_one_example(tokenizer):
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_target_words_are_found_among_the_tokens(tokenizer, swap):
-    row = Row("0", (("the dog sees", "a big old cat"),), 1, words=((4, 7), (6, 9)))
-    (example,) = tokenise(tokenizer, task_spec.load("wic"), [row], Encoding(32, swap_texts=swap))
+    row = Row("0", (("the dog sees", "a big old cat"),), 1, word_spans=((4, 7), (6, 9)))
+    (example,) = tokenize(tokenizer, task_spec.load("wic"), [row], TokenizationSettings(32, swap_texts=swap))
     tokens = words_of(tokenizer, example.sequences[0]["input_ids"])
-    assert [tokens[first:last] for first, last in example.words] == ([["old"], ["dog"]] if swap else [["dog"], ["old"]])
+    assert [tokens[first:last] for first, last in example.word_spans] == ([["old"], ["dog"]] if swap else [["dog"], ["old"]])
     batch = collate([example, example], PAD)
     assert batch["word_spans"].shape == (2, 2, 2) and batch["word_spans"].dtype == torch.int64
     assert "word_spans" not in collate(single_sequences([example]), PAD)
 
 
 def test_a_word_of_several_tokens_is_spanned_whole(tokenizer):
-    row = Row("0", (("the dog-cat sees", "a cat"),), 1, words=((4, 11), (2, 5)))
-    (example,) = tokenise(tokenizer, task_spec.load("wic"), [row], Encoding(32))
-    first, last = example.words[0]
+    row = Row("0", (("the dog-cat sees", "a cat"),), 1, word_spans=((4, 11), (2, 5)))
+    (example,) = tokenize(tokenizer, task_spec.load("wic"), [row], TokenizationSettings(32))
+    first, last = example.word_spans[0]
     assert words_of(tokenizer, example.sequences[0]["input_ids"])[first:last] == ["dog", "[UNK]", "cat"]
 
 
 def test_a_target_word_that_is_cut_off_is_refused(tokenizer):
-    row = Row("7", (("the old dog sees the cat", "a cat"),), 1, words=((21, 24), (2, 5)))
-    with pytest.raises(UsageError, match="row 7: max_length=6 cuts off the target word"):
-        tokenise(tokenizer, task_spec.load("wic"), [row], Encoding(6))
+    row = Row("7", (("the old dog sees the cat", "a cat"),), 1, word_spans=((21, 24), (2, 5)))
+    with pytest.raises(UsageError, match="row 7: max_length=6 truncates the target word"):
+        tokenize(tokenizer, task_spec.load("wic"), [row], TokenizationSettings(6))
 
 
 @pytest.mark.parametrize(("how", "expected"), [
-    (Encoding(8), "[CLS] a a a [SEP] the the [SEP]"),
-    (Encoding(8, "only_first"), "[CLS] a a a [SEP] the the [SEP]"),
-    (Encoding(8, "only_second", swap_texts=True), "[CLS] the the [SEP] a a a [SEP]"),
-    (Encoding(8, "only_first", swap_texts=True), "[CLS] the [SEP] a a a a [SEP]"),  # the other alone would not fit
+    (TokenizationSettings(8), "[CLS] a a a [SEP] the the [SEP]"),
+    (TokenizationSettings(8, "only_first"), "[CLS] a a a [SEP] the the [SEP]"),
+    (TokenizationSettings(8, "only_second", swap_texts=True), "[CLS] the the [SEP] a a a [SEP]"),
+    (TokenizationSettings(8, "only_first", swap_texts=True), "[CLS] the [SEP] a a a a [SEP]"),  # the other alone would not fit
 ])  # fmt: skip
 def test_order_and_truncation_are_settings(tokenizer, how, expected):
     row = Row("0", (("a a a a a a", "the the"),), 0)
-    (example,) = tokenise(tokenizer, task_spec.load("qnli"), [row], how)
+    (example,) = tokenize(tokenizer, task_spec.load("qnli"), [row], how)
     assert words_of(tokenizer, example.sequences[0]["input_ids"]) == expected.split()
 
 
@@ -103,7 +103,7 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
     start = len(" ".join(context[:first])) + (first > 0)
     answer = " ".join(context[first : last + 1])
     row = Row("q", (("the dog " * 9, text),), None, answers=((answer, start),))
-    examples = tokenise(tokenizer, task_spec.load("squad"), [row], Encoding(length, stride=stride))
+    examples = tokenize(tokenizer, task_spec.load("squad"), [row], TokenizationSettings(length, stride=stride))
     covered = {span for example in examples for span in example.offsets if span != OUTSIDE}
     assert [text[start:end] for start, end in sorted(covered)] == context
     for example in examples:
@@ -120,7 +120,7 @@ def test_windows_cover_the_context_and_point_at_the_answer(encoders, context, da
 
 def test_a_window_too_small_for_anything_is_refused(tokenizer):
     with pytest.raises(UsageError, match="max_length=4 leaves no room for two texts"):
-        tokenise(tokenizer, task_spec.load("squad"), [span_row("the cat", "cat")], Encoding(4))
+        tokenize(tokenizer, task_spec.load("squad"), [span_row("the cat", "cat")], TokenizationSettings(4))
 
 
 def logits_for(examples, points):
@@ -134,8 +134,11 @@ def logits_for(examples, points):
 def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
     squad = task_spec.load("squad")
     context = " ".join(["the", "big", "dog", "sees", "a", "small", "cat"] * 6)
-    examples = tokenise(
-        tokenizer, squad, [span_row(context, "small cat"), span_row("a man", "man", row_id="other")], Encoding(20, stride=4)
+    examples = tokenize(
+        tokenizer,
+        squad,
+        [span_row(context, "small cat"), span_row("a man", "man", row_id="other")],
+        TokenizationSettings(20, stride=4),
     )
     windows = [example for example in examples if example.row.id == "q"]
     assert len(windows) > 2 and rows_of(examples) == [windows[0].row, examples[-1].row]
@@ -155,7 +158,7 @@ def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
 
 def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
     squad = task_spec.load("squad")
-    examples = tokenise(tokenizer, squad, [span_row(" ".join(["cat"] * 33), "cat")], Encoding(60))
+    examples = tokenize(tokenizer, squad, [span_row(" ".join(["cat"] * 33), "cat")], TokenizationSettings(60))
     (example,) = examples
     inside = [at for at, span in enumerate(example.offsets) if span != OUTSIDE]
     logits = np.full((1, 2, len(example)), -1e9)
