@@ -117,7 +117,7 @@ def test_a_text_of_100_megabytes_is_refused(tiny, tmp_path):
         file.write("sentence1\tsentence2\nthe dog\t" + "the dog " * (100 << 17) + "\n")
     code, err = bounded("predict", run_path(tmp_path, "full-ft"), "long.tsv", cwd=tmp_path)
     assert code == 2, err
-    assert "long.tsv, line 2: sentence2 has 104,857,600 letters; at most 1,000,000 are read of a text" in err
+    assert "long.tsv, line 2: sentence2 has 104,857,600 characters; the limit is 1,000,000" in err
     os.mkfifo(tmp_path / "pipe.tsv")
     assert "not a regular file" in bounded("predict", run_path(tmp_path, "full-ft"), "pipe.tsv", cwd=tmp_path)[1]
     assert "not a regular file" in bounded("predict", run_path(tmp_path, "full-ft"), "/dev/zero", cwd=tmp_path)[1]

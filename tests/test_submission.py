@@ -80,7 +80,9 @@ def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
         ]}},
         {"idx": 1, "passage": {"questions": [{"idx": 2, "answers": [{"idx": 3, "label": 0}]}]}},
     ]  # fmt: skip
-    with pytest.raises(MissingError, match=r"superglue\.zip is not written: .* lacks AX-b.jsonl, AX-g.jsonl, ReCoRD.jsonl, RTE.jsonl,"):
+    with pytest.raises(
+        MissingError, match=r"superglue\.zip is not written: .* lacks AX-b.jsonl, AX-g.jsonl, ReCoRD.jsonl, RTE.jsonl,"
+    ):
         submission.pack("superglue", tmp_path)
 
 
