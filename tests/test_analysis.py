@@ -12,12 +12,22 @@ from scipy.stats import spearmanr
 from tiny_inputs import HEADS, HIDDEN, LAYERS, QUICK
 from transformers import AutoModel, AutoTokenizer
 
-from hifi_cli.analysis import damping, figure_data, landscape, observers, ranking, singular_values, training, tsne, variants
-from hifi_cli.analysis.required_runs import commands, supply
-from hifi_cli.config.run_config import parse
+from hifi_cli.analysis import (
+    damping,
+    figure_data,
+    head_ranking,
+    landscape,
+    observers,
+    scoring_variants,
+    singular_values,
+    training,
+    tsne,
+)
+from hifi_cli.analysis.required_runs import commands, ensure_finished
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.reports.figures import figure_spec
 from hifi_cli.reports.figures.figure_spec import FigureSpec
 from hifi_cli.runs import evaluate, head_selection
 from hifi_cli.runs import run as runs
@@ -40,14 +50,14 @@ def ask(encoders, resources):
             seeds=list(seeds),
             settings=settings or {},
         )
-        return figure_data.request(spec, resources, given=(*QUICK, *words), train=train)
+        return figure_data.make_request(spec, resources, overrides=(*QUICK, *words), train=train)
 
     return build
 
 
 def compute(asked):
-    kind, request = asked
-    return kind.compute(request).rows
+    analysis, request = asked
+    return analysis.compute(request).rows
 
 
 def hidden_states(directory, rows):
@@ -60,7 +70,7 @@ def hidden_states(directory, rows):
 def test_richness_and_correlation_rows_are_the_scores(ask, resources):
     rows = compute(ask("richness", {"warm_steps": 2, "variants": ["ST", "SL"]}))
     assert len(rows) == 2 * LAYERS * HEADS
-    stored = variants.scores(ask("richness")[1], "rte", "SL", 2)
+    stored = scoring_variants.head_scores(ask("richness", {"warm_steps": 2})[1], "rte", "SL")
     found = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
     assert found == {(layer, head): stored["richness"][layer][head] for layer in range(LAYERS) for head in range(HEADS)}
     rows = compute(ask("correlation", {"warm_steps": 2, "variants": ["ST"]}))
@@ -71,10 +81,12 @@ def test_richness_and_correlation_rows_are_the_scores(ask, resources):
 
 
 def test_the_five_settings_are_the_papers(ask):
-    request = replace(ask("richness")[1], given=())  # the tests' own samples and batch size would have the last word
+    request = replace(ask("richness")[1], overrides=())  # the tests' own samples and batch size would have the last word
 
     def config(name):
-        return request.config("rte", extra={**variants._STANDARD, "scoring.warm_steps": 2, **variants.VARIANTS[name]})
+        return request.config(
+            "rte", extra={**scoring_variants._STANDARD, "scoring.warm_steps": 2, **scoring_variants.VARIANTS[name]}
+        )
 
     standard = config("ST")
     assert (standard.batch_size, standard.learning_rate, standard.scoring.max_length, standard.scoring.samples) == (
@@ -95,20 +107,20 @@ def test_robustness_against_scipy_and_itself(ask):
     assert {round(row["value"], 12) for row in same} == {1.0}  # batch size does not act on a forward pass
     asked = ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, ("hifi-layerwise",), (1,), "learning_rate=5e-3")
     rows = compute(asked)
-    one, other = (variants.scores(asked[1], "rte", name, 6) for name in ("PT", "LR"))
+    one, other = (scoring_variants.head_scores(asked[1], "rte", name) for name in ("PT", "LR"))
     for layer in range(LAYERS):
         found = {row["measure"]: row["value"] for row in rows if row["layer"] == layer}
         assert found["richness"] == pytest.approx(spearmanr(one["richness"][layer], other["richness"][layer]).statistic)
     assert any(row["value"] < 1 for row in rows)
 
 
-def test_cumulative_shares_against_numpy(ask, resources, encoders):
+def test_cumulative_fractions_against_numpy(ask, resources, encoders):
     request = ask("singular-values", {"layers": 2})[1]
     config = request.config("rte")
     pretrained = resources.pretrained(config)
     encoder = Encoder(pretrained.model)
     examples = single_sequences(resources.examples(config, "train", 128)[:5])
-    shares = singular_values.cumulative_shares(
+    fractions = singular_values.cumulative_fractions(
         encoder, examples, head_selection.padding(pretrained.tokenizer), {1: 2}, batch_size=3
     )[1]
     for index, example in enumerate(examples):
@@ -121,7 +133,7 @@ def test_cumulative_shares_against_numpy(ask, resources, encoders):
         sigma = np.linalg.svd(kept[0][0, :, 2 * size : 3 * size].double().numpy(), compute_uv=False)
         expected = np.ones(size)
         expected[: len(sigma)] = np.cumsum(sigma) / sigma.sum()
-        np.testing.assert_allclose(shares[index], expected, atol=1e-6)
+        np.testing.assert_allclose(fractions[index], expected, atol=1e-6)
     rows = compute(ask("singular-values", {"layers": 2}))
     assert {row["layer"] for row in rows} == {0, 1}
     assert max(row["mean"] for row in rows) == pytest.approx(1)
@@ -140,23 +152,25 @@ def test_damping_counts_the_rankings_own_iterations(ask, resources):
         assert row["seconds"] > 0
 
 
-def test_ranking_shows_a_flat_literal_reading_and_one_deaf_to_richness(ask):
+def test_literal_pagerank_is_flat_and_transposed_pagerank_ignores_richness(ask):
     rng = np.random.default_rng(0)
     correlation = rng.random((12, 12))
     correlation = correlation + correlation.T
     np.fill_diagonal(correlation, 0)
-    richness, k, how = rng.random(12) + 1, 3, (0.5, 1e-9)
-    values = ranking._values({}, ranking.RANKINGS["pagerank-literal"](richness, correlation, *how), k)
+    richness, k, d, epsilon = rng.random(12) + 1, 3, 0.5, 1e-9
+    values = head_ranking._values(head_ranking.RANKINGS["pagerank-literal"](richness, correlation, d, epsilon), k)
     assert np.ptp([row["value"] for row in values]) < 1e-6
-    overlaps = {(row["ranking"], row["with"]): row["value"] for row in ranking._overlaps({}, richness, correlation, how, k)}
+
+    def overlaps(richness):
+        rows = head_ranking._overlaps(richness, correlation, d, epsilon, k)
+        return {(row["ranking"], row["with"]): row["value"] for row in rows}
+
     top = set(np.argsort(-correlation.sum(1))[:k])
     google = np.linalg.solve(np.eye(12) - 0.5 * (correlation / correlation.sum(1, keepdims=True)).T, np.full(12, 0.5 / 12))
-    assert overlaps["pagerank", "correlation"] == len(top & set(np.argsort(-google)[:k]))
-    others = ranking._overlaps({}, rng.random(12) + 1, correlation, how, k)
-    assert [row["value"] for row in others if (row["ranking"], row["with"]) == ("pagerank", "correlation")] == [
-        overlaps["pagerank", "correlation"]
-    ]
-    rows = compute(ask("ranking", {"dampings": [0.5]}))
+    expected = len(top & set(np.argsort(-google)[:k]))
+    assert overlaps(richness)["pagerank", "correlation"] == expected
+    assert overlaps(rng.random(12) + 1)["pagerank", "correlation"] == expected
+    rows = compute(ask("head-ranking", {"dampings": [0.5]}))
     assert sum(row["panel"] == "values" for row in rows) == 5 * LAYERS * HEADS
     assert sum(row["panel"] == "overlap" for row in rows) == 3 * 2 * LAYERS
     assert all(
@@ -286,9 +300,9 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     with pytest.raises(
         MissingError, match=r"2 of 2 runs are missing: hifi train --task rte .* --method linear-probing,full-ft"
     ):
-        figure_data.make(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
+        figure_data.compute(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
     asked = ask("features", None, ("linear-probing", "full-ft"), train=True)
-    figure_data.make(*asked, tmp_path / "x.csv")
+    figure_data.compute(*asked, tmp_path / "x.csv")
     rows = {row["method"]: row for row in compute(asked)}
     assert rows["linear-probing"]["mean"] == 0
     config = make("full-ft")
@@ -303,15 +317,15 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
 
 
 def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):
-    kind, request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2))
-    request = replace(request, given=("epochs=1", "batch_size=8", "scoring.samples=12"))
-    wanted = figure_data.needs(kind, request)
-    lines = commands(wanted, resources.data_dir)
+    analysis, request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2))
+    request = replace(request, overrides=("epochs=1", "batch_size=8", "scoring.samples=12"))
+    required = figure_data.required_runs(analysis, request)
+    lines = commands(required, resources.data_dir)
     assert len(lines) == 2
     assert all("--seeds 1,2" in line for line in lines)
     assert "heads.k=1" in lines[0]
-    supply(wanted, replace(request, train=True))
-    rows = {(row["x"], row["seed"]): row for row in kind.compute(request).rows}
+    ensure_finished(required, replace(request, train=True))
+    rows = {(row["x"], row["seed"]): row for row in analysis.compute(request).rows}
     for k in (1, 2):
         found = json.loads(
             (resources.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json").read_text()
@@ -322,9 +336,9 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):
 
 
 def test_stage_2_keeps_its_epochs(ask):
-    kind, request = ask("sweep", {"key": "settings.share", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",))
-    request = replace(request, given=("batch_size=8",))
-    config = figure_data.needs(kind, request)[0].config
+    analysis, request = ask("sweep", {"key": "settings.share", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",))
+    request = replace(request, overrides=("batch_size=8",))
+    config = figure_data.required_runs(analysis, request)[0].config
     plain = request.config("rte", "eh-ft-bitfit").epochs
     assert config.epochs == round(1.5 * plain)
     assert config.epochs * (1 - config.settings["share"]) == pytest.approx(plain, abs=0.5)
@@ -357,33 +371,29 @@ def test_tsne_refuses_a_head_without_hidden_layer(ask):
 
 def test_numbers_are_computed_once_for_the_same_inputs(ask, tmp_path, caplog):
     path = tmp_path / "figures" / "f.csv"
-    figure_data.make(*ask("damping", {"dampings": [0.5]}), path)
+    figure_data.compute(*ask("damping", {"dampings": [0.5]}), path)
     first = path.stat().st_mtime_ns
-    figure_data.make(*ask("damping", {"dampings": [0.5]}), path)
+    figure_data.compute(*ask("damping", {"dampings": [0.5]}), path)
     assert path.stat().st_mtime_ns == first
     assert "computed before" in caplog.text
-    figure_data.make(*ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3"), path)
+    figure_data.compute(*ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3"), path)
     assert path.stat().st_mtime_ns > first
     first = path.stat().st_mtime_ns
-    kind, request = ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3")
-    figure_data.make(kind, replace(request, spec=request.spec.model_copy(update={"note": "another word"})), path)
+    analysis, request = ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3")
+    figure_data.compute(analysis, replace(request, spec=request.spec.model_copy(update={"note": "another word"})), path)
     assert path.stat().st_mtime_ns == first
     stored = json.loads(path.with_suffix(".json").read_text())
     assert stored["notes"][0] == "another word"
     assert stored["backbone"] == "tiny-bert" and stored["tasks"] == {"rte": "RTE"}
 
 
-def test_unknown_kinds_and_settings_are_refused(ask):
-    with pytest.raises(UsageError, match="unknown kind of figure 'dampin'; did you mean 'damping'"):
-        ask("dampin")
+def test_unknown_kinds_and_settings_are_refused(ask, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("description: mine\nkind: dampin\ntasks: [rte]\nbackbone: demo\n")
+    with pytest.raises(UsageError, match="kind: Input should be 'correlation', 'damping'"):
+        figure_spec.load(str(path))
     with pytest.raises(UsageError, match="unknown key 'damping'"):
         ask("damping", {"damping": 1})
-
-
-def test_every_kind_has_settings():
-    assert set(figure_data.kinds()) >= {"richness", "landscape", "sweep", "training"}
-    for name in figure_data.kinds():
-        assert parse(figure_data._module(name).Settings, {"key": "heads.k", "values": [1]} if name == "sweep" else {}, name)
 
 
 def test_norm_and_distance_by_hand():

@@ -1,8 +1,10 @@
 """Figures from the command line, and their pictures from a CSV alone."""
 
 import csv
+import importlib
 import json
 from pathlib import Path
+from typing import get_args
 
 import matplotlib.image
 import numpy as np
@@ -10,8 +12,9 @@ import pytest
 import yaml
 from tiny_inputs import QUICK
 
-from hifi_cli.analysis import figure_data as analysis
+from hifi_cli.analysis import figure_data
 from hifi_cli.config import registry
+from hifi_cli.config.run_config import parse
 from hifi_cli.reports.figures import draw, figure_spec, style
 from hifi_cli.runs.resources import ResourceCache
 
@@ -19,17 +22,25 @@ KEPT = sorted((Path(__file__).parent.parent / "results" / "figures").glob("*.csv
 
 
 @pytest.mark.parametrize("name", registry.names("figures"))
-def test_every_figure_is_whole_in_every_size(name, tmp_path):
-    sizes = [None, *figure_spec.load(name).protocols]
-    assert {"laptop", "demo"} <= set(sizes)
-    for protocol in sizes:
-        found = figure_spec.load(name, protocol=protocol, seeds=[1])
-        kind, asked = analysis.request(found, ResourceCache(tmp_path))
-        assert (found.drawing or found.kind) in draw.DRAWINGS
-        for task in found.tasks:
-            for method in found.methods:
-                assert asked.config(task, method).protocol == found.protocol
-        assert all(need.config.task in found.tasks for need in analysis.needs(kind, asked))
+def test_every_figure_resolves_in_every_size(name, tmp_path):
+    protocols = figure_spec.load(name).protocols
+    assert {"laptop", "demo"} <= protocols.keys()
+    for protocol in [None, *protocols]:
+        spec = figure_spec.load(name, protocol=protocol, seeds=[1])
+        analysis, request = figure_data.make_request(spec, ResourceCache(tmp_path))
+        for task in spec.tasks:
+            for method in spec.methods:
+                assert request.config(task, method).protocol == spec.protocol
+        assert all(run.config.task in spec.tasks for run in figure_data.required_runs(analysis, request))
+
+
+@pytest.mark.parametrize("kind", get_args(figure_spec.FigureKind))
+def test_every_kind_has_a_module_that_computes_and_one_that_draws(kind):
+    name = figure_spec.module_name(kind)
+    analysis = importlib.import_module(f"hifi_cli.analysis.{name}")
+    settings = {"key": "heads.k", "values": [1]} if kind == "sweep" else {}
+    assert callable(analysis.compute) and parse(analysis.Settings, settings, kind)
+    assert callable(importlib.import_module(f"hifi_cli.reports.figures.{name}").draw)
 
 
 def test_a_size_changes_only_the_settings_it_names():
@@ -52,12 +63,12 @@ def test_kept_numbers_are_drawn_from_the_csv_alone(path, tmp_path):
     text = (tmp_path / "figure.svg").read_text()
     content = json.loads(path.with_suffix(".json").read_text())
     assert content["description"].split(" ")[0] in text
-    assert all(content["backbone"] in text for _ in content["tasks"])
+    assert content["backbone"] in text
+    assert all(label in text for label in content["tasks"].values())
 
 
 def test_numbers_are_kept_for_every_kind_of_figure():
-    kept = {json.loads(path.with_suffix(".json").read_text())["drawing"] for path in KEPT}
-    assert kept == set(draw.DRAWINGS)
+    assert {draw.read_metadata(path).inputs.kind for path in KEPT} == set(get_args(figure_spec.FigureKind))
 
 
 def test_figure_command_writes_numbers_and_a_picture(tiny, tmp_path):
@@ -106,7 +117,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny):
     assert tiny("figure", "mine.yaml", *QUICK).code == 0
     for word, message in (
         ("methods: [full-ft]", "a figure says itself what it is drawn from"),
-        ("", "not drawn from finished runs"),
+        ("", "this figure needs no finished runs"),
     ):
         Path("runs.yaml").write_text(f"figure: {'mine.yaml' if word else 'hifi-3'}\n{word}\n")
         refused = tiny("grid", "runs.yaml")
@@ -120,7 +131,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny):
     ("words", "message"),
     [
         (["hifi-33"], "unknown figure 'hifi-33'; did you mean 'hifi-3'"),
-        (["hifi-3", "--out", "x.gif"], "a picture ends in .png, .pdf, .svg"),
+        (["hifi-3", "--out", "x.gif"], "the name must end in .png, .pdf, .svg"),
         (["hifi-3", "--protocol", "lapto"], "unknown protocol 'lapto'; did you mean 'laptop'"),
     ],
 )
@@ -130,28 +141,22 @@ def test_wrong_words_are_told_before_anything_is_computed(hifi, words, message):
     assert message in answer.err
 
 
-def test_a_csv_without_or_with_another_companion_is_refused(hifi, tmp_path):
+def test_a_csv_without_metadata_or_with_another_figures_is_refused(hifi, tmp_path):
     path = tmp_path / "f.csv"
     assert hifi("figure", path).code == 3
     path.write_text("a,b\n1,2\n")
     assert hifi("figure", path).code == 3
-    content = {
-        "schema": 1,
-        "drawing": "damping",
-        "description": "d",
-        "source": "",
-        "tasks": {"rte": "RTE"},
-        "backbone": "b",
-        "protocol": "p",
-        "notes": [],
-    }
+    content = json.loads(KEPT[0].with_suffix(".json").read_text())
     path.with_suffix(".json").write_text(json.dumps(content))
     answer = hifi("figure", path)
     assert answer.code == 2
     assert "do not hold this figure" in answer.err
-    path.with_suffix(".json").write_text(json.dumps({**content, "schema": 2}))
+    path.with_suffix(".json").write_text(json.dumps({**content, "inputs": {**content["inputs"], "kind": "pie"}}))
     answer = hifi("figure", path)
-    assert (answer.code, "has schema 2" in answer.err) == (2, True)
+    assert (answer.code, "inputs.kind" in answer.err) == (2, True)
+    path.with_suffix(".json").write_text(json.dumps({**content, "schema": 1}))
+    answer = hifi("figure", path)
+    assert (answer.code, "has schema 1" in answer.err) == (2, True)
 
 
 def test_the_colour_map_and_lines_differ_in_grey():
@@ -160,9 +165,9 @@ def test_the_colour_map_and_lines_differ_in_grey():
     def grey(colours):
         return np.asarray(colours)[:, :3] @ [0.2126, 0.7152, 0.0722]
 
-    assert (np.diff(grey(mpl.colormaps[style.MAP](np.linspace(0, 1, 32)))) < 0).all()
+    assert (np.diff(grey(mpl.colormaps[style.COLOUR_MAP](np.linspace(0, 1, 32)))) < 0).all()
     looks = [style.line(number) for number in range(6)]
-    assert len({(str(one["linestyle"]), one["marker"]) for one in looks}) == 6
+    assert len({(str(look["linestyle"]), look["marker"]) for look in looks}) == 6
 
 
 def test_running_mean_by_hand():

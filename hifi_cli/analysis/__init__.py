@@ -1,1 +1,1 @@
-"""What the papers' figures need computed; a kind is a module with `Settings`, `compute` and perhaps `needs`."""
+"""What the papers' figures need computed; a kind is a module with `Settings`, `compute` and perhaps `required_runs`."""

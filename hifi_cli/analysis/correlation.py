@@ -2,21 +2,22 @@
 
 import numpy as np
 
-from hifi_cli.analysis import variants
+from hifi_cli.analysis import scoring_variants
 from hifi_cli.analysis.base import FigureRequest, Points, Row
 
 
-class Settings(variants.VariantSettings):
+class Settings(scoring_variants.VariantSettings):
     """Which settings are compared."""
 
 
-def compute(asked: FigureRequest) -> Points:
-    """r_hh' and its share of the layer's largest, one row per task, setting, layer and pair of heads."""
+def compute(request: FigureRequest) -> Points:
+    """Compute r_hh' and its ratio to the layer's largest, one row per task, setting, layer and pair of heads."""
     rows: list[Row] = []
-    for task in asked.spec.tasks:
-        for variant in asked.settings.variants:
-            found = variants.scores(asked, task, variant, asked.settings.warm_steps)["correlation"]
-            for (layer, head, other), value in np.ndenumerate(found):
-                place = {"task": task, "setting": variant, "layer": layer, "head": head, "other": other}
-                rows.append({**place, "correlation": value, "normalized": value / found[layer].max()})
-    return Points(rows, [variants.note(asked.settings), "divided by each layer's largest value: one colour scale for all"])
+    for task in request.spec.tasks:
+        for variant in request.settings.variants:
+            correlation = scoring_variants.head_scores(request, task, variant)["correlation"]
+            for (layer, head, other), value in np.ndenumerate(correlation):
+                keys = {"task": task, "setting": variant, "layer": layer, "head": head, "other": other}
+                rows.append({**keys, "correlation": value, "normalized": value / correlation[layer].max()})
+    notes = [scoring_variants.note(request.settings), "divided by each layer's largest value: one colour scale for all"]
+    return Points(rows, notes)

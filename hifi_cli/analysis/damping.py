@@ -17,22 +17,22 @@ class Settings(ConfigModel):
     repeats: int = 20
 
 
-def compute(asked: FigureRequest) -> Points:
-    """Steps to convergence and seconds, one row per task, damping factor and layer."""
+def compute(request: FigureRequest) -> Points:
+    """Measure iterations to convergence and seconds, one row per task, damping factor and layer."""
     rows: list[Row] = []
-    for task in asked.spec.tasks:
-        config = asked.config(task)
-        found, _ = head_selection.scores(config, asked.resources)
+    for task in request.spec.tasks:
+        config = request.config(task)
+        scores, _ = head_selection.scores(config, request.resources)
         rank, epsilon = RANKINGS[config.heads.rank], config.heads.epsilon
-        for damping in asked.settings.dampings:
-            for layer in range(found["num_layers"]):
-                richness, correlation = (np.array(found[key][layer]) for key in ("richness", "correlation"))
+        for damping in request.settings.dampings:
+            for layer in range(scores["num_layers"]):
+                richness, correlation = (np.array(scores[key][layer]) for key in ("richness", "correlation"))
                 seconds = []
-                for _ in range(asked.settings.repeats):
-                    began = time.perf_counter()
+                for _ in range(request.settings.repeats):
+                    start = time.perf_counter()
                     ranked = rank(richness, correlation, damping, epsilon)
-                    seconds.append(time.perf_counter() - began)
-                place = {"task": task, "damping": damping, "layer": layer}
-                rows.append({**place, "iterations": ranked.iterations, "seconds": min(seconds)})
-    heads = asked.config(asked.spec.tasks[0]).heads
-    return Points(rows, [f"ranking {heads.rank}, bound {heads.epsilon:g}; time of one layer, the shortest of several"])
+                    seconds.append(time.perf_counter() - start)
+                keys = {"task": task, "damping": damping, "layer": layer}
+                rows.append({**keys, "iterations": ranked.iterations, "seconds": min(seconds)})
+    heads = request.config(request.spec.tasks[0]).heads
+    return Points(rows, [f"ranking {heads.rank}, epsilon {heads.epsilon:g}; time of one layer, the shortest of several"])

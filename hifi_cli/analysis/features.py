@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
-from hifi_cli.analysis.required_runs import Need, need
+from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.reports.table_spec import label_of
@@ -21,26 +21,26 @@ class Settings(ConfigModel):
     examples: int = 1000
 
 
-def needs(asked: FigureRequest) -> list[Need]:
-    """A run for every task, method and seed, from where `hifi train` puts it."""
+def required_runs(request: FigureRequest) -> list[RequiredRun]:
+    """Return a run for every task, method and seed."""
     return [
-        need(asked, task, method, seed)
-        for task in asked.spec.tasks
-        for method in asked.spec.methods
-        for seed in asked.spec.seeds
+        required_run(request, task, method, seed)
+        for task in request.spec.tasks
+        for method in request.spec.methods
+        for seed in request.spec.seeds
     ]
 
 
-def compute(asked: FigureRequest) -> Points:
-    """Mean and deviation over training examples of the features' L2 change, one row per run."""
+def compute(request: FigureRequest) -> Points:
+    """Compute the features' L2 change, mean and standard deviation over training examples, one row per run."""
     rows: list[Row] = []
-    for one in needs(asked):
-        config, resources = one.config, asked.resources
+    for run in required_runs(request):
+        config, resources = run.config, request.resources
         pretrained = resources.pretrained(config)
         pad = head_selection.padding(pretrained.tokenizer)
-        examples = single_sequences(split_examples(config, resources).train[: asked.settings.examples])
+        examples = single_sequences(split_examples(config, resources).train[: request.settings.examples])
         before = features(Encoder(pretrained.model), examples, pad)
-        with evaluate.reload(one.directory.path, resources) as (prepared, results):
+        with evaluate.reload(run.directory.path, resources) as (prepared, results):
             distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)
         rows.append(
             {
@@ -55,16 +55,16 @@ def compute(asked: FigureRequest) -> Points:
                 "metric": results["primary_metric"],
             }
         )
-    return Points(rows, [f"the model of the reported epoch; {asked.over_seeds}"])
+    return Points(rows, [f"the model of the reported epoch; {request.over_seeds}"])
 
 
 @torch.inference_mode()
 def features(encoder: Encoder, examples: list[Example], pad: dict[str, int], batch_size: int = 64) -> NDArray[np.float64]:
-    """The first token's state in the last layer, dropout off: [examples, hidden size]."""
+    """Return the first token's hidden state in the last layer, without dropout: [examples, hidden size]."""
     encoder.model.eval()
     device = next(encoder.model.parameters()).device
-    found = np.zeros((len(examples), encoder.hidden_size))
+    states = np.zeros((len(examples), encoder.hidden_size))
     for indices in evaluation_order([len(example) for example in examples], batch_size):
         batch = {name: values.to(device) for name, values in collate([examples[i] for i in indices], pad).items()}
-        found[indices] = encoder.base(**batch).last_hidden_state[:, 0].double().cpu().numpy()
-    return found
+        states[indices] = encoder.base(**batch).last_hidden_state[:, 0].double().cpu().numpy()
+    return states

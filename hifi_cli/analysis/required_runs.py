@@ -1,4 +1,4 @@
-"""Finished runs that a figure is drawn from: cells of a grid, which can make them; or trained here."""
+"""The finished runs that a figure is computed from; `hifi grid` can make them, or they are trained here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,19 +7,18 @@ from typing import Any
 
 from hifi_cli.analysis.base import FigureRequest
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, RunFailed
 from hifi_cli.files import file_digest
-from hifi_cli.grids import jobs
 from hifi_cli.grids.cells import Cell, variant
-from hifi_cli.grids.grid_spec import word
-from hifi_cli.grids.jobs import Places
+from hifi_cli.grids.jobs import Places, training_jobs
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 
 
 @dataclass(frozen=True)
-class Need:
-    """One finished run, and where it is kept."""
+class RequiredRun:
+    """One finished run, and the results directory it is kept in."""
 
     cell: Cell
     results_dir: Path
@@ -33,52 +32,54 @@ class Need:
         return RunDirectory.of(self.config, self.results_dir)
 
     @property
-    def is_there(self) -> bool:
-        """Whether it finished, with just this configuration."""
+    def is_finished(self) -> bool:
+        """Whether it finished with exactly this configuration."""
         return self.directory.results.is_file() and self.results()["config_hash"] == self.config.hash
 
     def results(self) -> dict[str, Any]:
-        """Its results.json; see `hifi_cli.records.run_files.read`."""
+        """Read its results.json; see `hifi_cli.records.run_files.read`."""
         return self.directory.read_results()
 
     def fingerprint(self) -> list[str]:
-        """What tells this run from any other of its configuration."""
+        """Return configuration hash and results.json digest, which identify this run."""
         return [self.config.hash, file_digest(self.directory.results)]
 
 
-def need(asked: FigureRequest, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None) -> Need:
-    """A run that a figure needs.
+def required_run(
+    request: FigureRequest, task: str, method: str, seed: int, varied: Mapping[str, Any] | None = None
+) -> RequiredRun:
+    """Return a run that a figure requires.
 
     Args:
-        varied: keys that tell it from the figure's other runs of the task and method; they name its directory.
+        varied: keys that distinguish it from the figure's other runs of the task and method; they name its directory.
     """
-    settings = tuple((key, word(value)) for key, value in (varied or {}).items())
+    settings = tuple((key, override_value(value)) for key, value in (varied or {}).items())
     extra = {**varied, "variant": variant([f"{key}={value}" for key, value in settings])} if varied else {}
-    config, words = asked.config(task, method, seed, extra), tuple(asked.words(extra))
-    cell = Cell(task, method, asked.spec.backbone, asked.spec.protocol, settings, words, config)
-    return Need(cell, asked.resources.results_dir)
+    config, overrides = request.config(task, method, seed, extra), tuple(request.all_overrides(extra))
+    cell = Cell(task, method, request.spec.backbone, request.spec.protocol, settings, overrides, config)
+    return RequiredRun(cell, request.resources.results_dir)
 
 
-def supply(wanted: Sequence[Need], asked: FigureRequest) -> None:
-    """See that all runs are there; train those that are missing where the request says so.
+def ensure_finished(required: Sequence[RequiredRun], request: FigureRequest) -> None:
+    """Check that all required runs are finished; train the missing ones where the request says so.
 
     Raises:
         MissingError: some are missing; the first command is named.
         RunFailed: a run ended without a score.
     """
-    missing = [one for one in wanted if not one.is_there]
-    if missing and not asked.train:
-        first = commands(missing, asked.resources.data_dir)
-        more = f" and {len(first) - 1} more commands (--print shows all)" if len(first) > 1 else ""
-        raise MissingError(f"{len(missing)} of {len(wanted)} runs are missing: {first[0]}{more}; --train trains them here")
-    for one in missing:
-        runs.run(one.config, asked.resources)
-    for one in wanted:
-        if one.results()["status"] != "done":
-            raise RunFailed(f"the run in {one.directory.path} {one.results()['status']}: the figure cannot be drawn with it")
+    missing = [run for run in required if not run.is_finished]
+    if missing and not request.train:
+        first, *others = commands(missing, request.resources.data_dir)
+        more = f" and {len(others)} more commands (--print shows all)" if others else ""
+        raise MissingError(f"{len(missing)} of {len(required)} runs are missing: {first}{more}; --train trains them here")
+    for run in missing:
+        runs.run(run.config, request.resources)
+    for run in required:
+        if (status := run.results()["status"]) != "done":
+            raise RunFailed(f"the run in {run.directory.path} {status}: the figure cannot be drawn with it")
 
 
-def commands(wanted: Sequence[Need], data_dir: Path | None) -> list[str]:
-    """The `hifi train` lines that make some runs."""
-    found = jobs.training_jobs([one.cell for one in wanted], processes=1)
-    return [job.line(Places(wanted[0].results_dir, data_dir)) for job in found]
+def commands(required: Sequence[RequiredRun], data_dir: Path | None) -> list[str]:
+    """Return the `hifi train` command lines that make some runs."""
+    jobs = training_jobs([run.cell for run in required], processes=1)
+    return [job.line(Places(required[0].results_dir, data_dir)) for job in jobs]

@@ -1,21 +1,21 @@
 """Information richness I_h of every head under several settings (HiFi, figure 3)."""
 
-from hifi_cli.analysis import variants
+from hifi_cli.analysis import scoring_variants
 from hifi_cli.analysis.base import FigureRequest, Points, Row
 
 
-class Settings(variants.VariantSettings):
+class Settings(scoring_variants.VariantSettings):
     """Which settings are compared."""
 
 
-def compute(asked: FigureRequest) -> Points:
-    """Mean and standard deviation of I_h over the samples, one row per task, setting, layer and head."""
+def compute(request: FigureRequest) -> Points:
+    """Compute mean and standard deviation of I_h over the samples, one row per task, setting, layer and head."""
     rows: list[Row] = []
-    for task in asked.spec.tasks:
-        for variant in asked.settings.variants:
-            found = variants.scores(asked, task, variant, asked.settings.warm_steps)
-            for layer, (means, deviations) in enumerate(zip(found["richness"], found["richness_std"], strict=True)):
+    for task in request.spec.tasks:
+        for variant in request.settings.variants:
+            scores = scoring_variants.head_scores(request, task, variant)
+            for layer, (means, deviations) in enumerate(zip(scores["richness"], scores["richness_std"], strict=True)):
                 for head, (mean, deviation) in enumerate(zip(means, deviations, strict=True)):
-                    place = {"task": task, "setting": variant, "layer": layer, "head": head}
-                    rows.append({**place, "mean": mean, "std": deviation})
-    return Points(rows, [variants.note(asked.settings)])
+                    keys = {"task": task, "setting": variant, "layer": layer, "head": head}
+                    rows.append({**keys, "mean": mean, "std": deviation})
+    return Points(rows, [scoring_variants.note(request.settings)])

@@ -5,48 +5,45 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from hifi_cli.analysis import variants
+from hifi_cli.analysis import scoring_variants
 from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.scoring.head_choice import choose_heads
 
 
-class Settings(variants.VariantSettings):
+class Settings(scoring_variants.VariantSettings):
     """Which settings are compared with the first of them."""
 
 
-def compute(asked: FigureRequest) -> Points:
-    """Agreement with the first setting, one row per task, setting, layer and measure.
+def compute(request: FigureRequest) -> Points:
+    """Compute the agreement with the first setting, one row per task, setting, layer and measure.
 
     Measures: `richness`, Spearman's rank correlation of I_h; `correlation`, that of r_hh' over pairs of heads; `chosen`,
-    the share of the k chosen heads that both settings choose; `chance` is what a random choice would share.
+    the fraction of the k chosen heads that both settings choose; `chance` is the expected fraction for a random choice.
     """
     rows: list[Row] = []
-    first, *others = asked.settings.variants
-    for task in asked.spec.tasks:
-        config = asked.config(task)
-        choosing = config.heads.selection_arguments(config.seed)
-        standard = variants.scores(asked, task, first, asked.settings.warm_steps)
-        kept = choose_heads(standard["richness"], standard["correlation"], **choosing).heads
-        chance = config.heads.k / standard["num_heads"]
+    first, *others = request.settings.variants
+    for task in request.spec.tasks:
+        config = request.config(task)
+        arguments = config.heads.selection_arguments(config.seed)
+        scores = scoring_variants.head_scores(request, task, first)
+        heads = choose_heads(scores["richness"], scores["correlation"], **arguments).heads
+        chance = config.heads.k / scores["num_heads"]
         for variant in others:
-            found = variants.scores(asked, task, variant, asked.settings.warm_steps)
-            chosen = choose_heads(found["richness"], found["correlation"], **choosing).heads
-            for layer in range(found["num_layers"]):
-                for measure, value in _agreement(standard, found, layer).items():
-                    rows.append(_row(task, variant, layer, measure, value))
-                if kept[layer]:
-                    shared = len(set(kept[layer]) & set(chosen[layer])) / len(kept[layer])
-                    rows.append({**_row(task, variant, layer, "chosen", shared), "chance": chance})
-    return Points(rows, [variants.note(asked.settings)])
+            other_scores = scoring_variants.head_scores(request, task, variant)
+            other_heads = choose_heads(other_scores["richness"], other_scores["correlation"], **arguments).heads
+            for layer in range(scores["num_layers"]):
+                keys = {"task": task, "setting": variant, "layer": layer}
+                for measure, value in _agreement(scores, other_scores, layer).items():
+                    rows.append({**keys, "measure": measure, "value": value, "chance": None})
+                if heads[layer]:
+                    shared = len(set(heads[layer]) & set(other_heads[layer])) / len(heads[layer])
+                    rows.append({**keys, "measure": "chosen", "value": shared, "chance": chance})
+    return Points(rows, [scoring_variants.note(request.settings)])
 
 
-def _agreement(one: dict[str, Any], other: dict[str, Any], layer: int) -> dict[str, float]:
-    pairs = np.triu_indices(one["num_heads"], 1)
+def _agreement(scores: dict[str, Any], others: dict[str, Any], layer: int) -> dict[str, float]:
+    pairs = np.triu_indices(scores["num_heads"], 1)
     return {
-        "richness": float(spearmanr(one["richness"][layer], other["richness"][layer]).statistic),
-        "correlation": float(spearmanr(one["correlation"][layer][pairs], other["correlation"][layer][pairs]).statistic),
+        "richness": float(spearmanr(scores["richness"][layer], others["richness"][layer]).statistic),
+        "correlation": float(spearmanr(scores["correlation"][layer][pairs], others["correlation"][layer][pairs]).statistic),
     }
-
-
-def _row(task: str, variant: str, layer: int, measure: str, value: float) -> Row:
-    return {"task": task, "setting": variant, "layer": layer, "measure": measure, "value": value, "chance": None}

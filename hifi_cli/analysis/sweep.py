@@ -1,9 +1,9 @@
-"""Score against one configuration key, from finished runs (HiFi, figure 6, left: k; EH-FT, figure 6: stage 1's share)."""
+"""Score against one configuration key, from finished runs (HiFi, figure 6, left: k; EH-FT, figure 6: stage 1's fraction)."""
 
 from typing import Any
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
-from hifi_cli.analysis.required_runs import Need, need
+from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.run_config import ConfigModel
 
 
@@ -12,9 +12,9 @@ class Settings(ConfigModel):
 
     Attributes:
         key: a configuration key.
-        values: those it takes; each makes a variant of the run, as in a grid.
-        keep_stage2: the value is stage 1's epochs as a share of stage 2's, whose number stays as it is without stage 1
-            (EH-FT, figure 6 b); otherwise both stages share the run's epochs (figure 6 a).
+        values: of the key; each makes a variant of the run, as in a grid.
+        keep_stage2: the value is the ratio of stage 1's epochs to stage 2's, and stage 2 has as many epochs as a run without
+            stage 1 (EH-FT, figure 6 b); otherwise both stages together have the run's epochs (figure 6 a).
     """
 
     key: str
@@ -22,45 +22,45 @@ class Settings(ConfigModel):
     keep_stage2: bool = False
 
 
-def needs(asked: FigureRequest) -> list[Need]:
-    """A run for every task, method, value and seed."""
-    return [one for _, _, _, one in _cells(asked)]
+def required_runs(request: FigureRequest) -> list[RequiredRun]:
+    """Return a run for every task, method, value and seed."""
+    return [run for _, run in _runs_by_value(request)]
 
 
-def compute(asked: FigureRequest) -> Points:
-    """The score of every run, one row each."""
+def compute(request: FigureRequest) -> Points:
+    """Collect the score of every run, one row each."""
     rows: list[Row] = []
-    for task, method, value, one in _cells(asked):
-        results = one.results()
+    for value, run in _runs_by_value(request):
+        results = run.results()
         rows.append(
             {
-                "task": task,
-                "method": method,
-                "key": asked.settings.key,
+                "task": run.cell.task,
+                "method": run.cell.method,
+                "key": request.settings.key,
                 "x": value,
-                "seed": one.config.seed,
+                "seed": run.config.seed,
                 "score": results["scores"][results["report"]],
                 "metric": results["primary_metric"],
-                "epochs": one.config.epochs,
+                "epochs": run.config.epochs,
                 "trained_share": results["params"]["trainable_backbone"] / results["params"]["total"],
             }
         )
-    return Points(rows, [asked.over_seeds])
+    return Points(rows, [request.over_seeds])
 
 
-def _cells(asked: FigureRequest) -> list[tuple[str, str, float, Need]]:
-    cells = []
-    for task in asked.spec.tasks:
-        for method in asked.spec.methods:
-            for value in asked.settings.values:
-                varied = _keys(asked, task, method, value)
-                cells += [(task, method, value, need(asked, task, method, seed, varied)) for seed in asked.spec.seeds]
-    return cells
+def _runs_by_value(request: FigureRequest) -> list[tuple[float, RequiredRun]]:
+    return [
+        (value, required_run(request, task, method, seed, _varied_keys(request, task, method, value)))
+        for task in request.spec.tasks
+        for method in request.spec.methods
+        for value in request.settings.values
+        for seed in request.spec.seeds
+    ]
 
 
-def _keys(asked: FigureRequest, task: str, method: str, value: float) -> dict[str, Any]:
-    key = asked.settings.key
-    if not asked.settings.keep_stage2:
+def _varied_keys(request: FigureRequest, task: str, method: str, value: float) -> dict[str, Any]:
+    key = request.settings.key
+    if not request.settings.keep_stage2:
         return {key: int(value) if value == int(value) else value}
-    epochs = asked.config(task, method).epochs
+    epochs = request.config(task, method).epochs
     return {key: round(value / (1 + value), 6), "epochs": round(epochs * (1 + value))}

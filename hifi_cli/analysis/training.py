@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
@@ -23,10 +24,14 @@ class Settings(ConfigModel):
     Attributes:
         shares: of the steps, for stage 1 of the methods that have two; empty: as each method is configured.
         every: steps between two measurements.
+        curves: what the picture shows; the CSV holds all.
     """
 
     shares: list[float] = []
     every: int = 1
+    curves: list[Literal["distance", "loss", "head_gradient", "backbone_gradient"]] = Field(
+        ["loss", "head_gradient", "backbone_gradient"], min_length=1
+    )
 
 
 @dataclass

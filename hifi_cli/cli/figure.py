@@ -35,32 +35,32 @@ def figure(
     """Compute what a figure shows, keep it as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
     from hifi_cli.reports.figures import draw, figure_spec
 
-    drawn_again = name.endswith(".csv")
-    words = [word for word in (protocol, backbone and Path(backbone).name, *options.names(tasks)) if word]
-    numbers = Path(name) if drawn_again else figure_spec.csv_path(name, results_dir, words)
-    target = out or numbers.with_suffix(".png")
-    draw.check_format(target)
-    if not drawn_again:
-        wanted = figure_spec.load(
+    is_csv = name.endswith(".csv")
+    changes = [word for word in (protocol, backbone and Path(backbone).name, *options.names(tasks)) if word]
+    csv = Path(name) if is_csv else figure_spec.csv_path(name, results_dir, changes)
+    picture = out or csv.with_suffix(".png")
+    draw.check_format(picture)
+    if not is_csv:
+        spec = figure_spec.load(
             name,
             protocol=protocol,
             backbone=backbone,
             tasks=options.names(tasks),
             seeds=options.parse_seeds(seeds) if seeds else None,
         )
-        from hifi_cli.analysis import figure_data as analysis
+        from hifi_cli.analysis import figure_data
         from hifi_cli.analysis.required_runs import commands
         from hifi_cli.runs.resources import ResourceCache
 
         resources = ResourceCache(results_dir, data_dir)
-        kind, asked = analysis.request(wanted, resources, given=tuple(overrides or ()), train=train)
+        analysis, request = figure_data.make_request(spec, resources, overrides=tuple(overrides or ()), train=train)
         if print_commands:
-            missing = [one for one in analysis.needs(kind, asked) if not one.is_there]
+            missing = [run for run in figure_data.required_runs(analysis, request) if not run.is_finished]
             for command in commands(missing, data_dir):
                 print(command)
             if not missing:
-                options.logger.info(f"{name}: no run is missing; what else it needs is computed here")
+                options.logger.info(f"{name}: no run is missing; everything else is computed by hifi figure {name}")
             return
-        analysis.make(kind, asked, numbers, force=force)
-    draw.draw(numbers, target)
-    print(target)
+        figure_data.compute(analysis, request, csv, force=force)
+    draw.draw(csv, picture)
+    print(picture)

@@ -80,14 +80,16 @@ def grid(
 
 
 def _cells_of_figure(figure: "FigureSpec", places: "Places", words: tuple[str, ...]) -> "list[Cell]":
-    from hifi_cli.analysis import figure_data as analysis
+    from hifi_cli.analysis import figure_data
     from hifi_cli.errors import UsageError
     from hifi_cli.runs.resources import ResourceCache
 
-    kind, asked = analysis.request(figure, ResourceCache(places.results_dir, places.data_dir), given=words)
-    if not (found := [one.cell for one in analysis.needs(kind, asked)]):
-        raise UsageError(f"this figure is not drawn from finished runs: hifi figure computes it ({figure.description})")
-    return found
+    resources = ResourceCache(places.results_dir, places.data_dir)
+    analysis, request = figure_data.make_request(figure, resources, overrides=words)
+    cells = [run.cell for run in figure_data.required_runs(analysis, request)]
+    if not cells:
+        raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({figure.description})")
+    return cells
 
 
 def _engine(name: str, site: str, jobs: int | None, places: "Places", folder: Path) -> "Engine":

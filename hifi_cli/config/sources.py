@@ -1,5 +1,6 @@
 """The layers that make a run's configuration: protocol, backbone, task, method, files and overrides, later ones winning."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,11 @@ def _stage1(given: Any, *, task: str, backbone: str, protocol: str) -> RunConfig
     if first.stage1:
         raise UsageError(f"stage1.method: '{first.method}' has two stages itself")
     return first
+
+
+def override_value(value: Any) -> str:
+    """Write a value as it stands in a `key=value` override, which `parse_override` reads as YAML."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def parse_override(text: str) -> ConfigSource:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig, method_spec, refuse_too_many
-from hifi_cli.config.sources import resolve
+from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
-from hifi_cli.grids.grid_spec import Grid, word
+from hifi_cli.grids.grid_spec import Grid
 
 
 @dataclass(frozen=True, eq=False)  # a cell is equal to itself alone
@@ -80,7 +80,7 @@ def cells(grid: Grid, words: Iterable[str] = ()) -> list[Cell]:
 
 def _combinations(varied: dict[str, list[object]]) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
     keys = tuple(varied)
-    return ((keys, tuple(map(word, values))) for values in product(*varied.values()))
+    return ((keys, tuple(map(override_value, values))) for values in product(*varied.values()))
 
 
 def _seeds(grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> list[Cell]:

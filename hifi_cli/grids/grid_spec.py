@@ -1,12 +1,12 @@
 """What a grid's YAML says: the runs of a table or a figure, or tasks x methods x seeds, and keys that vary."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import ConfigModel, RunConfig, Seed, parse, refuse_unknown_keys
+from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import table_types
 from hifi_cli.reports.figures import figure_spec as figures
@@ -122,7 +122,7 @@ def fill(spec: GridSpec, name: str) -> Grid:
         tasks=tasks,
         methods={method: {**spec.vary, **own} for method, own in vary.items()},
         seeds=spec.seeds or (table.seeds if isinstance(table, ScoresSpec) else []) or [1],
-        config=[f"{key}={word(value)}" for key, value in _flat(spec.config).items()],
+        config=[f"{key}={override_value(value)}" for key, value in _flat(spec.config).items()],
     )
 
 
@@ -140,11 +140,6 @@ def nested(key: str, value: Any) -> dict[str, Any]:
         value = {part: value}
     found: dict[str, Any] = value
     return found
-
-
-def word(value: Any) -> str:
-    """A value as YAML in one word of a command line."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _flat(values: dict[str, Any], at: str = "") -> dict[str, Any]:

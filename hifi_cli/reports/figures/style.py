@@ -1,9 +1,8 @@
-"""The look of all figures: readable in print and in grey, and by eyes that see no red or green."""
+"""The style and helpers that all figures share: readable in print, in grey, and with a red-green colour deficiency."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -13,16 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 
-Frame = Any  # a pandas DataFrame; to a type checker every cell of one may be a dozen things
+from hifi_cli.reports.figures.figure_spec import FigureMetadata
 
+Frame = Any  # a pandas DataFrame, whose cells have a union type that no annotation narrows
 Floats = NDArray[np.float64]
 
-WIDE, NARROW = 6.9, 3.4  # inches: a page's text, and one of its two columns
-MAP = "cividis_r"  # luminance falls evenly from low to high values, in colour and in grey alike
-# Okabe and Ito's colours from dark to light; the dashes and marks tell the lines apart where the colours do not.
+WIDE, NARROW = 6.9, 3.4  # inches: the text width of a page, and one of two columns
+COLOUR_MAP = "cividis_r"  # luminance falls evenly from low to high values, in colour and in grey alike
+# Okabe and Ito's colours from dark to light; dashes and markers distinguish lines whose colours look alike.
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)), (0, (3, 3)))
-_MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _SETTINGS: dict[Any, Any] = {
     "font.size": 8,
     "font.family": "DejaVu Sans",
@@ -37,7 +37,7 @@ _SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
-    "image.cmap": MAP,
+    "image.cmap": COLOUR_MAP,
     "savefig.dpi": 200,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
@@ -45,103 +45,96 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Meta:
-    """What the companion of a figure's CSV says that a picture needs.
-
-    Attributes:
-        tasks: labels by name.
-        notes: printed below the picture.
-    """
-
-    description: str
-    source: str
-    tasks: dict[str, str]
-    backbone: str
-    protocol: str
-    notes: list[str]
-
-
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Matplotlib's settings for all figures, for as long as the block lasts."""
+    """Apply the settings of all figures to matplotlib inside the block."""
     with mpl.rc_context(_SETTINGS):
         yield
 
 
-def line(number: int, *, mark: bool = True) -> dict[str, Any]:
-    """Colour, dashes and mark of the line of that number."""
-    found = {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _DASHES[number % len(_DASHES)]}
-    open_mark = {"marker": _MARKS[number % len(_MARKS)], "markerfacecolor": "none"}  # what lies below stays visible
-    return found | (open_mark if mark else {})
+def line(number: int, *, marker: bool = True) -> dict[str, Any]:
+    """Return colour, dashes and marker of the line with that number."""
+    look = {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _DASHES[number % len(_DASHES)]}
+    open_marker = {"marker": _MARKERS[number % len(_MARKERS)], "markerfacecolor": "none"}  # lines below stay visible
+    return look | (open_marker if marker else {})
 
 
-def mark(number: int) -> dict[str, Any]:
-    """Colour and mark of the points of that number."""
-    return {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKS[number % len(_MARKS)]}
+def marker(number: int) -> dict[str, Any]:
+    """Return colour and marker of the points with that number."""
+    return {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
 
 
 def grid(panels: int, *, columns: int, height: float = 1.6, width: float = WIDE, **share: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, row by row.
+    """Create a figure with a number of panels, row by row.
 
     Args:
         columns: at most; fewer where the last row is then full.
         height: of a row, in inches.
-        share: `sharex` and `sharey`, as matplotlib has them.
+        share: `sharex` and `sharey`, as in matplotlib.
     """
     full = [number for number in range(2, columns + 1) if panels % number == 0]
     columns = full[-1] if full else min(columns, panels)
     rows = -(-panels // columns)
     figure = Figure(figsize=(width, height * rows + 0.9), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, **share).flat)
-    for spare in axes[panels:]:
-        spare.remove()
+    for unused in axes[panels:]:
+        unused.remove()
     for lowest in axes[panels - columns : panels]:  # of its column, although perhaps not of the last row
         lowest.xaxis.set_tick_params(labelbottom=True)
     return figure, axes[:panels]
 
 
-def caption(figure: Figure, meta: Meta) -> None:
-    """Title above, over the legend where there is one, and notes below."""
+def add_caption(figure: Figure, metadata: FigureMetadata) -> None:
+    """Add the title at the top, over the legend where there is one, and the notes at the bottom."""
     width = figure.get_size_inches()[0]
-    title = f"{meta.description}: {', '.join(meta.tasks.values())}; {meta.backbone}"
+    title = f"{metadata.description}: {', '.join(metadata.tasks.values())}; {metadata.backbone}"
     wrapped = "\n".join(textwrap.wrap(title, round(14.5 * width)))
     if figure.legends:
         figure.legends[0].set_title(wrapped, prop=FontProperties(size=9))
     else:
         figure.suptitle(wrapped, fontsize=9)
-    text = ". ".join(note[:1].upper() + note[1:] for note in meta.notes)
+    text = ". ".join(note[:1].upper() + note[1:] for note in metadata.notes)
     if text:
         wrapped = "\n".join(textwrap.wrap(f"{text}.", round(20.5 * width)))
         figure.supxlabel(wrapped, fontsize=6, x=0.01, ha="left", color="#404040")
 
 
-def legend_above(figure: Figure, axes: Axes, **more: Any) -> None:
-    """One legend for all panels, in the order they were drawn, outside of them."""
-    handles, labels = axes.get_legend_handles_labels()
+def legend_above(figure: Figure, ax: Axes) -> None:
+    """Add one legend for all panels above them, with the entries of one panel in the order they were drawn."""
+    handles, labels = ax.get_legend_handles_labels()
     if labels:
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6), **more)
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6))
 
 
-def name_task(axes: Axes, meta: Meta, task: str) -> None:
-    """The task over its panel, where there are several."""
-    if len(meta.tasks) > 1:
-        axes.set_title(meta.tasks[task])
+def label_outer(axes: list[Axes], x: str, y: str) -> None:
+    """Label the axes that all panels share, on the outermost panels only."""
+    for ax in axes:
+        spec = ax.get_subplotspec()
+        if spec is not None:
+            if ax.xaxis.get_tick_params().get("labelbottom", True):
+                ax.set_xlabel(x)
+            if spec.is_first_col():
+                ax.set_ylabel(y)
 
 
-def heads_axis(axes: Axes, heads: int) -> None:
-    """Heads along x."""
-    axes.set_xticks(range(0, heads, 1 if heads <= 8 else 2 if heads <= 12 else 4))
+def set_task_title(ax: Axes, metadata: FigureMetadata, task: str) -> None:
+    """Set the task as the panel's title, where there are several tasks."""
+    if len(metadata.tasks) > 1:
+        ax.set_title(metadata.tasks[task])
 
 
-def mean_and_std(values: Iterable[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation; 0 of a single value."""
-    found = np.asarray(list(values), float)
-    return float(found.mean()), float(found.std(ddof=1)) if len(found) > 1 else 0.0
+def layer_title(metadata: FigureMetadata, task: str, layer: int) -> str:
+    """Return the title of a layer's panel; layers are counted from 1, as in the paper."""
+    return f"layer {layer + 1}" if len(metadata.tasks) == 1 else f"{metadata.tasks[task]}, layer {layer + 1}"
+
+
+def set_head_ticks(ax: Axes, heads: int) -> None:
+    """Set x ticks for a number of attention heads."""
+    ax.set_xticks(range(0, heads, 1 if heads <= 8 else 2 if heads <= 12 else 4))
 
 
 def smoothed(values: Sequence[float], window: int) -> Floats:
-    """The running mean over the last `window` values."""
+    """Return the running mean over the last `window` values."""
     total = np.cumsum(np.concatenate([[0.0], np.asarray(values, float)]))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(ends - window, 0)

@@ -1,0 +1,60 @@
+"""Loss contours and training trajectories (HiFi, figure 7)."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.contour import ContourSet
+from matplotlib.figure import Figure
+
+from hifi_cli.reports.figures import style
+from hifi_cli.reports.figures.figure_spec import FigureMetadata
+from hifi_cli.reports.figures.style import Floats, Frame
+
+_LEVELS = 14
+
+
+def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
+    """Draw a panel per regime (rows) and method (columns): contours of the loss in one scale, the trajectory over them."""
+    columns = list(frame[["method", "label", "moved"]].drop_duplicates().itertuples(index=False))
+    rows = list(frame[["task", "regime"]].drop_duplicates().itertuples(index=False))
+    figure, axes = style.grid(len(rows) * len(columns), columns=len(columns), height=2.3)
+    contour = frame[frame["part"] == "contour"]
+    low, high = float(contour["loss"].min()), float(np.quantile(contour["loss"], 0.98))
+    levels = np.linspace(low, max(high, low + 1e-6), _LEVELS)
+    random_plane = not (frame["part"] == "trajectory").any()
+    image = None
+    for row, (task, regime) in enumerate(rows):
+        for column, (method, label, moved) in enumerate(columns):
+            ax = axes[row * len(columns) + column]
+            panel = frame[(frame["task"] == task) & (frame["regime"] == regime) & (frame["method"] == method)]
+            panel = panel[panel["moved"] == moved]
+            image = _contours(ax, panel[panel["part"] == "contour"], levels)
+            _trajectory(ax, panel[panel["part"] == "trajectory"])
+            words = [label, regime, *([metadata.tasks[task]] if len(metadata.tasks) > 1 else [])]
+            weights = f"\n{'all' if moved == 'all' else 'tuned'} weights moved" if random_plane else ""
+            ax.set_title(", ".join(words) + weights, fontsize=7)
+    assert image is not None
+    figure.colorbar(image, ax=axes, label="training loss", fraction=0.03, pad=0.02, aspect=35, format="%.2f")
+    return figure
+
+
+def _contours(ax: Axes, points: Frame, levels: Floats) -> ContourSet:
+    table = points.pivot(index="y", columns="x", values="loss")
+    filled = ax.contourf(table.columns, table.index, table, levels=levels, cmap=style.COLOUR_MAP, extend="both")
+    ax.contour(table.columns, table.index, table, levels=levels, colors="#202020", linewidths=0.3)
+    if "share_x" in points and points["share_x"].notna().all():
+        ax.set_xlabel(f"first principal direction ({100 * points['share_x'].iloc[0]:.0f} %)")
+        ax.set_ylabel(f"second ({100 * points['share_y'].iloc[0]:.0f} %)")
+    else:
+        ax.set_xlabel("random direction")
+        ax.set_ylabel("another, both filter-normalized")
+    return filled
+
+
+def _trajectory(ax: Axes, points: Frame) -> None:
+    if points.empty:
+        ax.plot(0, 0, marker="*", color="white", markeredgecolor="black", markersize=8)
+        return
+    ax.plot(points["x"], points["y"], color="white", linewidth=2.2)
+    ax.plot(points["x"], points["y"], color="#D55E00", marker="o", markersize=2.5, linewidth=1.0)
+    ax.plot(points["x"].iloc[0], points["y"].iloc[0], marker="s", color="white", markeredgecolor="black", markersize=6)
+    ax.plot(points["x"].iloc[-1], points["y"].iloc[-1], marker="*", color="white", markeredgecolor="black", markersize=9)
