@@ -1,13 +1,11 @@
 """Layers, their order, and what a wrong key, name or value says."""
 
-import contextlib
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import RunConfig, method_spec
+from hifi_cli.config.run_config import method_spec
 from hifi_cli.config.sources import parse_override, resolve
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name
@@ -91,10 +89,11 @@ def test_every_yaml_resolves(protocol):
         assert rte(protocol=protocol, backbone=backbone).backbone.name == backbone
 
 
-@pytest.mark.parametrize("method", registry.names("methods"))
-def test_every_block_for_a_task_resolves_and_names_a_task(method):
-    for task in method_spec(method).tasks:
-        rte(method=method, task=task)
+@pytest.mark.parametrize("method", [name for name in registry.names("methods") if method_spec(name).tasks])
+def test_every_block_for_a_task_decides_what_it_names(method):
+    for task, block in method_spec(method).tasks.items():
+        resolved = rte(method=method, task=task).model_dump()
+        assert {key: resolved[key] for key in block} == block, task
 
 
 def test_a_base_comes_before_the_method_and_brings_its_blocks():
@@ -150,23 +149,13 @@ def test_every_yaml_begins_with_its_command():
             assert registry.find(kind, name).read_text().startswith("# hifi "), name
 
 
-@given(st.text(max_size=40))
+@given(st.text(st.characters(exclude_characters="\n"), max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_any_override_resolves_or_says_in_one_line_what_is_wrong(text):
     try:
         rte(overrides=[text])
     except HifiError as error:
-        assert "\n" not in " ".join(str(error).split()) and str(error)
-
-
-@given(
-    st.sampled_from(sorted(RunConfig.model_fields)),
-    st.one_of(st.integers(), st.floats(), st.text(max_size=9), st.none(), st.lists(st.integers(), max_size=3)),
-)
-@settings(max_examples=200, deadline=None)
-def test_any_value_of_a_known_key_resolves_or_is_refused(key, value):
-    with contextlib.suppress(HifiError):
-        assert isinstance(rte(overrides=[f"{key}={value}"]), RunConfig)
+        assert str(error) and "\n" not in str(error)
 
 
 @given(st.text(max_size=60))

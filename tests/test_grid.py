@@ -12,7 +12,7 @@ from finished_runs import read_json, truncate
 from synthetic_runs import store_run
 
 from hifi_cli.config import registry
-from hifi_cli.errors import HifiError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.grids import cells as cells_of
 from hifi_cli.grids import grid_display, grid_spec, jobs, search
 from hifi_cli.grids.jobs import Job, Places
@@ -50,11 +50,8 @@ def test_a_process_that_closes_counts_as_done_only(tmp_path):
 
 @pytest.mark.parametrize("name", registry.names("grids"))
 def test_every_shipped_grid_resolves(name):
-    try:
-        found = cells(name=name)
-    except HifiError as error:
-        assert "unknown protocol" in str(error)
-        return
+    found = cells(name=name)
+    assert found or name == "hifi-5"  # a table of settings: no run
     assert len({cell.config.run_path for cell in found}) == len(found)
     assert len({cell.config.hash for cell in found}) == len(found)
 
