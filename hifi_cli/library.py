@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hifi_cli.config.run_config import HeadsConfig, ScoringConfig, parse
+from hifi_cli.config.base import parse
+from hifi_cli.config.run_config import HeadsConfig, ScoringConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Context
 from hifi_cli.methods.hifi import HiFi

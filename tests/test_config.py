@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import method_spec
+from hifi_cli.config.methods import method_spec
 from hifi_cli.config.sources import parse_override, resolve
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name

@@ -14,7 +14,7 @@ from tiny_inputs import QUICK
 
 from hifi_cli.analysis import figure_data
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import parse
+from hifi_cli.config.base import parse
 from hifi_cli.reports.figures import draw, figure_spec, style
 from hifi_cli.runs.resources import ResourceCache
 

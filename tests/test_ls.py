@@ -12,8 +12,6 @@ import yaml
 
 from hifi_cli.cli import ls, schemas
 from hifi_cli.config import registry
-from hifi_cli.config.json_schema import meanings
-from hifi_cli.config.run_config import HeadsConfig, RunConfig
 
 YAMLS = sorted(registry.configs_directory().glob("*/*.yaml"))
 
@@ -43,14 +41,14 @@ def test_a_name_is_explained_with_settings_defaults_and_meanings(hifi):
         "hifi train --task mrpc --method lora",
         "Hu et al. 2022",
         "settings.r=8",
-        "rank",
+        "Rank of the updates.",
         "settings.targets=[query, key]",
     ):
         assert part in said
-    assert re.search(r"settings\.targets=.*default \[query, value\]", said)
+    assert re.search(r"settings\.targets=.*Default: \[query, value\]", said)
     said = hifi("ls", "hifi-midtop").out
-    assert re.search(r"heads\.strategy=midtop .*default layerwise", said) and "heads.damping=0.85" in said
-    assert "whether the rows' biases train too" in said  # the one-line form of a docstring
+    assert re.search(r"heads\.strategy=midtop .*Default: layerwise", said) and "heads.damping=0.85" in said
+    assert "Whether the biases of the rows train too" in said
     assert "nyu-mll/glue" in hifi("ls", "rte").out
     both = hifi("ls", "demo").out
     assert all(f"{kind} demo" in both for kind in ("backbone", "protocol", "table"))
@@ -102,9 +100,11 @@ def test_the_schemas_take_every_yaml_and_refuse_what_the_code_refuses(hifi):
 
 def test_editors_show_what_a_key_means():
     keys = schemas.of("config")["definitions"]["RunConfig"]["properties"]
-    assert keys["warmup"]["description"].startswith("share of the steps")
-    assert meanings(RunConfig)["weight_decay"] == "AdamW's; never applied to biases and LayerNorms"
-    assert set(meanings(HeadsConfig)) == set(HeadsConfig.model_fields)
+    assert keys["warmup"]["description"].startswith("Fraction of the steps")
+    for kind in schemas.KINDS:
+        for name, definition in schemas.of(kind)["definitions"].items():
+            for key, schema in definition["properties"].items():
+                assert schema.get("description"), (kind, name, key)
 
 
 def test_a_copy_works_wherever_it_lies(hifi, tmp_path):

@@ -12,7 +12,7 @@ from parameter_formulas import Shape, stored_count, trained_count
 from tiny_inputs import FAMILIES, HEADS, HIDDEN, INNER, LAYERS
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import method_spec
+from hifi_cli.config.methods import method_spec
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base
 from hifi_cli.methods.base import Context

@@ -5,16 +5,18 @@ import time
 import numpy as np
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS
 
 
 class Settings(ConfigModel):
-    """`dampings`: values of d; `repeats`: of each timing, of which the shortest counts."""
+    """What is timed."""
 
     dampings: list[float] = [round(0.05 * number, 2) for number in range(1, 20)]
+    """Values of PageRank's damping factor d."""
     repeats: int = 20
+    """Repetitions of each timing; the shortest one counts."""
 
 
 def compute(request: FigureRequest) -> Points:

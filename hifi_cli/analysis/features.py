@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.required_runs import RequiredRun, required_run
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import evaluate, head_selection
@@ -16,9 +16,10 @@ from hifi_cli.tasks.tokenization import Example, single_sequences
 
 
 class Settings(ConfigModel):
-    """`examples`: training examples at most."""
+    """Which examples are used."""
 
     examples: int = 1000
+    """Highest number of training examples."""
 
 
 def required_runs(request: FigureRequest) -> list[RequiredRun]:

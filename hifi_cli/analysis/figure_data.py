@@ -9,7 +9,7 @@ import pandas as pd
 
 from hifi_cli.analysis.base import FigureRequest, Points
 from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished
-from hifi_cli.config.run_config import parse
+from hifi_cli.config.base import parse
 from hifi_cli.files import atomic_path, digest, locked, read_json, write_json
 from hifi_cli.reports.figures.draw import read_metadata
 from hifi_cli.reports.figures.figure_spec import METADATA_SCHEMA, FigureInputs, FigureMetadata, FigureSpec, module_name

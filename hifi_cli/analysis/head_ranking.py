@@ -3,7 +3,7 @@
 import numpy as np
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS, Array, Ranked
 
@@ -12,9 +12,10 @@ SIGNALS = ("richness", "correlation")
 
 
 class Settings(ConfigModel):
-    """`dampings`: values of d at which the choices are compared."""
+    """What is compared."""
 
     dampings: list[float] = [round(0.05 * number, 2) for number in range(1, 20)]
+    """Values of PageRank's damping factor d at which the selections are compared."""
 
 
 def compute(request: FigureRequest) -> Points:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.observers import Watcher, train
-from hifi_cli.config.run_config import ConfigModel, RunConfig
+from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
@@ -24,28 +25,25 @@ Direction = list[Tensor]
 
 
 class Settings(ConfigModel):
-    """How the surface is cut.
-
-    Attributes:
-        shots: rows per class of each regime; null: the full training set.
-        few_shot_epochs: where the training set is one batch, so that an epoch is one step.
-        plane: `pca`: through the trajectory's two principal directions; `random`: two filter-normalised random directions
-            around the trained model, the only ones in which the flatness of two models may be compared.
-        points: of the grid, in each direction.
-        reach: half the width of a random plane; 1 moves every filter by its own norm.
-        examples: of those trained on, at most, on which the loss is measured.
-        snapshots: of the weights on the way.
-        seed: draws the random directions and the examples.
-    """
+    """How the surface is cut."""
 
     shots: list[int | None] = [None, 16]
+    """Rows per class of each regime; null: the full training set."""
     few_shot_epochs: int = 50
+    """Epochs of few-shot runs, in which an epoch is one step."""
     plane: Literal["pca", "random"] = "pca"
+    """`pca`: the two principal directions of the trajectory; `random`: two filter-normalised random directions around the
+    trained model, the only ones in which the flatness of two models may be compared."""
     points: int = 21
+    """Grid points in each direction."""
     reach: float = 1.0
+    """Half the width of a random plane; 1 moves every filter by its own norm."""
     examples: int = 64
+    """Highest number of training examples on which the loss is measured."""
     snapshots: int = 20
+    """Number of snapshots of the weights during training."""
     seed: int = 0
+    """Seed that draws the random directions and the examples."""
 
 
 @dataclass

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from hifi_cli.analysis.base import FigureRequest
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
 
 _STANDARD: dict[str, Any] = {
@@ -34,16 +34,13 @@ _MEANINGS = {
 
 
 class VariantSettings(ConfigModel):
-    """Which settings are compared.
-
-    Attributes:
-        warm_steps: full fine-tuning steps before scoring, in every setting but PT. Learning rate and batch size have no
-            effect on a forward pass of the pretrained encoder, and BS and LR must differ from ST in these alone.
-        variants: names of settings.
-    """
+    """Which settings are compared."""
 
     warm_steps: int = 115
+    """Full fine-tuning steps before scoring, in every setting but PT. Learning rate and batch size have no effect on a forward
+    pass of the pretrained encoder, and BS and LR must differ from ST in these alone."""
     variants: list[str] = list(VARIANTS)
+    """Names of the compared settings."""
 
 
 def head_scores(request: FigureRequest, task: str, variant: str) -> dict[str, Any]:

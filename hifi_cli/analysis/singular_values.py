@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.runs import head_selection
@@ -15,10 +15,12 @@ from hifi_cli.tasks.tokenization import Example, single_sequences
 
 
 class Settings(ConfigModel):
-    """`layers`: how many, evenly from the first to the last; `seed`: draws the head of each layer."""
+    """Which attention heads are shown."""
 
     layers: int = 4
+    """Number of layers, evenly spaced from the first to the last."""
     seed: int = 0
+    """Seed that draws one head of each layer."""
 
 
 def compute(request: FigureRequest) -> Points:

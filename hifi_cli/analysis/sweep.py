@@ -4,22 +4,19 @@ from typing import Any
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.required_runs import RequiredRun, required_run
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 
 
 class Settings(ConfigModel):
-    """What is varied.
-
-    Attributes:
-        key: a configuration key.
-        values: of the key; each makes a variant of the run, as in a grid.
-        keep_stage2: the value is the ratio of stage 1's epochs to stage 2's, and stage 2 has as many epochs as a run without
-            stage 1 (EH-FT, figure 6 b); otherwise both stages together have the run's epochs (figure 6 a).
-    """
+    """What is varied."""
 
     key: str
+    """A configuration key."""
     values: list[float]
+    """Values of the key; each makes a variant of the run, as in a grid."""
     keep_stage2: bool = False
+    """Whether the value is the ratio of stage 1's epochs to stage 2's. Stage 2 has as many epochs then as a run without stage
+    1 (EH-FT, figure 6 b); otherwise both stages together have the run's epochs (figure 6 a)."""
 
 
 def required_runs(request: FigureRequest) -> list[RequiredRun]:

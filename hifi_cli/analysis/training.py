@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.observers import Watcher, train
-from hifi_cli.config.run_config import ConfigModel, RunConfig
+from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.reports.table_spec import label_of
@@ -19,19 +20,16 @@ from hifi_cli.runs.run import Prepared, Splits
 
 
 class Settings(ConfigModel):
-    """What is trained.
-
-    Attributes:
-        shares: of the steps, for stage 1 of the methods that have two; empty: as each method is configured.
-        every: steps between two measurements.
-        curves: what the picture shows; the CSV holds all.
-    """
+    """What is trained."""
 
     shares: list[float] = []
+    """Fractions of the steps for stage 1 of two-stage methods; empty: as each method is configured."""
     every: int = 1
+    """Steps between two measurements."""
     curves: list[Literal["distance", "loss", "head_gradient", "backbone_gradient"]] = Field(
         ["loss", "head_gradient", "backbone_gradient"], min_length=1
     )
+    """Curves that the picture shows; the CSV holds all."""
 
 
 @dataclass

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
 from hifi_cli.analysis.observers import Watcher, train
-from hifi_cli.config.run_config import ConfigModel, RunConfig
+from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.task_heads import EncoderWithTaskHead

@@ -63,8 +63,8 @@ def _key_rows(key: str, value: Any) -> list[list[str]]:
 
 def _print_settings(name: str) -> None:
     """A method's own settings: their values here, their defaults and their meanings."""
-    from hifi_cli.config.json_schema import meanings
-    from hifi_cli.config.run_config import HeadsConfig, method_spec
+    from hifi_cli.config.methods import method_spec
+    from hifi_cli.config.run_config import HeadsConfig
     from hifi_cli.methods.base import implementation
 
     method = implementation(method_spec(name).implementation)
@@ -72,17 +72,20 @@ def _print_settings(name: str) -> None:
     rows = []
     sections: list[tuple[str, Any]] = [("settings", method.Settings), *([("heads", HeadsConfig)] if method.needs_heads else [])]
     for section, model in sections:
-        meant = meanings(model)
         for key, field in model.model_fields.items():
             here = values.get(section, {}).get(key, field.default)
-            default = "" if here == field.default else f"; default {_flow(field.default)}"
-            rows.append([f"  {section}.{key}={_flow(here)}", f"{meant.get(key, '')}{default}".removeprefix("; ")])
+            default = "" if here == field.default else f" Default: {_flow(field.default)}"
+            rows.append([f"  {section}.{key}={_flow(here)}", f"{_one_line(field.description)}{default}"])
     print_columns([["  implemented", (method.__doc__ or "").partition("\n")[0]], *rows])
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def _values(name: str) -> dict[str, Any]:
     """The `config` of a method over that of its bases."""
-    from hifi_cli.config.run_config import method_spec
+    from hifi_cli.config.methods import method_spec
 
     spec = method_spec(name)
     under = _values(spec.base) if spec.base else {}

@@ -205,19 +205,20 @@ def parse_seeds(text: str) -> list[int]:
     Raises:
         UsageError: anything else, a seed above the highest, or more seeds than a command may have runs.
     """
-    from hifi_cli.config.run_config import MOST_RUNS, MOST_SEED
+    from hifi_cli.config.base import MAX_SEED
+    from hifi_cli.config.run_config import MAX_RUNS
 
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = (word.lstrip("0") or word[:1] for word in part.strip().partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise UsageError(f"--seeds '{text:.80}': numbers with commas (1,2,3) or a range (1-5) are required")
-        if max(len(first), len(last)) > len(str(MOST_SEED)) or max(int(first), int(last or 0)) > MOST_SEED:
-            raise UsageError(f"--seeds '{text:.80}': the highest seed is {MOST_SEED}")
+        if max(len(first), len(last)) > len(str(MAX_SEED)) or max(int(first), int(last or 0)) > MAX_SEED:
+            raise UsageError(f"--seeds '{text:.80}': the highest seed is {MAX_SEED}")
         if dash and int(last) < int(first):
             raise UsageError(f"--seeds '{text:.80}': a range goes from the lower number to the higher (1-5)")
-        if len(seeds) + int(last or first) - int(first) >= MOST_RUNS:
-            raise UsageError(f"--seeds '{text:.80}': one command has at most {MOST_RUNS:,} runs")
+        if len(seeds) + int(last or first) - int(first) >= MAX_RUNS:
+            raise UsageError(f"--seeds '{text:.80}': one command has at most {MAX_RUNS:,} runs")
         seeds += range(int(first), int(last or first) + 1)
     if len(set(seeds)) != len(seeds):
         raise UsageError(f"--seeds '{text}': a seed stands twice")

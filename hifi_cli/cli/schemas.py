@@ -15,7 +15,7 @@ def of(kind: str) -> dict[str, Any]:
     Raises:
         UsageError: there is no such kind.
     """
-    from hifi_cli.config import json_schema, protocols, run_config
+    from hifi_cli.config import json_schema, methods, protocols, run_config
     from hifi_cli.grids import grid_spec as grids
     from hifi_cli.grids import parsl_engine
     from hifi_cli.reports import published, table_types
@@ -29,18 +29,24 @@ def of(kind: str) -> dict[str, Any]:
         "config": [run_config.RunConfig],
         "figures": [figures.FigureSpec],
         "grids": [grids.GridSpec],
-        "methods": [run_config.MethodSpec],
+        "methods": [methods.MethodSpec],
         "protocols": [protocols.ProtocolSpec],
         "published": [published.PublishedFile],
         "sites": [parsl_engine.SiteSpec],
         "tables": list({one.spec: None for one in table_types.TABLE_TYPES.values()}),
         "tasks": [task_spec.TaskSpec],
     }
-    found = json_schema.of({one.__name__: one for one in models[kind]}, f"hifi: {kind}")
+    schema = json_schema.schema_of(models[kind], f"hifi: {kind}")
     if kind == "backbones":  # the YAML has two keys that are the project's own
-        keys = found["definitions"]["BackboneConfig"]["properties"]
-        keys |= {"description": {"type": "string"}, "config": {"$ref": "#/definitions/RunConfig"}}
-    return found
+        keys = schema["definitions"]["BackboneConfig"]["properties"]
+        keys |= {
+            "description": {"type": "string", "description": "What the encoder is, in one line."},
+            "config": {
+                "allOf": [{"$ref": "#/definitions/RunConfig"}],
+                "description": "Configuration keys that the backbone sets.",
+            },
+        }
+    return schema
 
 
 def whole() -> dict[str, Any]:

@@ -3,66 +3,65 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from hifi_cli.config.run_config import BasedSpec, ConfigModel, chain
+from hifi_cli.config.base import BasedSpec, ConfigModel, load_with_bases
 from hifi_cli.errors import UsageError
 
 Source = Literal["text", "code", "ours"]
 
 
 class Unstated(ConfigModel):
-    """Where a value comes from that the source of a protocol does not state.
-
-    Attributes:
-        source: the `text` of a paper, the `code` of its authors, or `ours`: chosen by this project.
-        reason: what is known and why this value is taken; default: the reason that the base gives.
-    """
+    """Where a value comes from that the source of a protocol does not state."""
 
     source: Source
+    """The `text` of a paper, the `code` of its authors, or `ours`: chosen by this project."""
     reason: str = ""
+    """What is known and why this value is used; default: the reason that the base gives."""
 
 
 class CaseSpec(ConfigModel):
-    """Configuration keys for some combinations of task, method and backbone.
-
-    Attributes:
-        tasks, methods, backbones: what the keys are for; empty: all. A method stands for those based on it too.
-        config: configuration keys.
-    """
+    """Configuration keys for some combinations of task, method and backbone."""
 
     tasks: list[str] = []
+    """The tasks; empty: all."""
     methods: list[str] = []
+    """The methods, and those based on them; empty: all."""
     backbones: list[str] = []
+    """The backbones; empty: all."""
     config: dict[str, Any]
+    """Configuration keys for these."""
 
 
 class ProtocolSpec(BasedSpec):
-    """What a protocol's YAML says.
+    """The content of a protocol's YAML."""
 
-    Attributes:
-        base: the protocol that this one changes.
-        follows: what its values come from unless `unstated` says otherwise: the `text` of a paper, the `code` of its authors,
-            or `ours`: chosen by this project or by you.
-        task, method, backbone: used when the command line names none.
-        unstated: the keys that the source does not state, and where their values come from. A protocol that follows a text or
-            a code takes up every such key of its base; null: its own source states the key.
-        config: configuration keys the protocol sets.
-        methods: keys it sets for single methods, over their own; `*` stands for every method.
-        backbones, tasks: keys it sets for single backbones and tasks, over those for every method.
-        cases: keys it sets for combinations of them, over all others.
-    """
-
+    base: str | None = None
+    """The protocol that this one changes."""
     description: str
+    """What the protocol is, in one line."""
     source: str = ""
+    """The paper or the code that the protocol is from."""
     follows: Source = "ours"
+    """Where its values come from, except those under `unstated`: the `text` of a paper, the `code` of its authors, or `ours`:
+    chosen by this project or by you."""
     task: str | None = None
+    """The task if the command line names none."""
     method: str | None = None
+    """The method if the command line names none."""
     backbone: str | None = None
+    """The backbone if the command line names none."""
     unstated: dict[str, Unstated | None] = {}
+    """The keys that the source does not state, and where their values come from. A protocol that follows a text or a code
+    repeats every such key of its base; null: its own source states the key."""
     config: dict[str, Any] = {}
+    """Configuration keys that the protocol sets."""
     methods: dict[str, dict[str, Any]] = {}
+    """Keys for single methods, applied after the method's own; `*` means every method."""
     backbones: dict[str, dict[str, Any]] = {}
+    """Keys for single backbones, applied after those for every method."""
     tasks: dict[str, dict[str, Any]] = {}
+    """Keys for single tasks, applied after those for single backbones."""
     cases: list[CaseSpec] = []
+    """Keys for combinations of task, method and backbone, applied last."""
 
 
 def protocol_chain(name: str) -> dict[Path, ProtocolSpec]:
@@ -71,7 +70,7 @@ def protocol_chain(name: str) -> dict[Path, ProtocolSpec]:
     Raises:
         UsageError: a key that a base leaves unstated is inherited without a word.
     """
-    specs = chain("protocols", name, ProtocolSpec)
+    specs = load_with_bases("protocols", name, ProtocolSpec)
     origins_of_unstated(specs)
     return specs
 

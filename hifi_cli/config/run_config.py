@@ -1,87 +1,55 @@
-"""The typed configuration of a run: what each key means."""
+"""The typed configuration of a run: every key with its type, its default and its meaning."""
 
 from collections.abc import Mapping
-from pathlib import Path, PurePath
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from pathlib import PurePath
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from hifi_cli.config import registry
+from hifi_cli.config.base import MAX_COUNT, ConfigModel, NonNegativeCount, PositiveCount, Seed, UnitInterval
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, safe_name
 
-S = TypeVar("S", bound=BaseModel)
-Based = TypeVar("Based", bound="BasedSpec")
-UnitInterval = Annotated[float, Field(ge=0, le=1)]
+MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 _ADDED_LATER: dict[str, Any] = {"primary_metric": None}  # keys that stored runs lack, with the value that means what they did
-MOST_SEED = 2**32 - 1  # numpy's bound; torch takes more
-MOST_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
-Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
-_MOST = 10**9  # of anything that is counted: far more than is ever meant, far less than what overflows in a library
-Count = Annotated[int, Field(ge=1, le=_MOST)]
-CountFromZero = Annotated[int, Field(ge=0, le=_MOST)]
-
-
-class ConfigModel(BaseModel):
-    """A part of the configuration: frozen, and closed to keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class BackboneConfig(ConfigModel):
-    """Where the pretrained encoder comes from; exactly one of `hub`, `path` and `package`.
-
-    Attributes:
-        name: what results directories are called after.
-        hub: a model id on the Hugging Face hub.
-        revision: branch, tag or commit on the hub.
-        path: a local directory in Hugging Face's layout; a relative one lies beside the YAML.
-        package: an installed Python package, not one inside another, that carries such a directory.
-        directory: that directory, inside `package` or beside the YAML.
-        extra: the extra of this distribution that installs `package`.
-    """
+    """Where the pretrained encoder comes from; exactly one of `hub`, `path` and `package`."""
 
     name: str
+    """Its name in tables and results directories."""
     hub: str | None = None
+    """A model id on the Hugging Face hub."""
     revision: str | None = None
+    """Branch, tag or commit on the hub."""
     path: str | None = None
+    """A local directory in Hugging Face's layout; a relative path starts at the YAML's directory."""
     package: str | None = Field(None, pattern=r"^\w+$")  # to look for a.b, Python imports a
+    """An installed top-level Python package that contains such a directory."""
     directory: str | None = None
+    """That directory, inside `package` or relative to the YAML."""
     extra: str | None = None
+    """The extra of this distribution that installs `package`."""
 
 
 class ScoringConfig(ConfigModel):
-    """How heads are scored (HiFi, equations 1 to 7).
+    """How attention heads are scored (HiFi, equations 1 to 7)."""
 
-    Attributes:
-        samples: training samples n.
-        xi: share of the singular values' sum that counts as all the information; nearer to 1, rounding would decide.
-        max_length: tokens of a sample that are read.
-        seed: draws the samples.
-        warm_steps: full fine-tuning steps before the forward passes (0: the pretrained encoder, Algorithm 1).
-    """
-
-    samples: Count = 300
+    samples: PositiveCount = 300
+    """Number of training examples, n."""
     xi: float = Field(0.9, gt=0, le=0.999)
-    max_length: int = Field(128, ge=3, le=_MOST)
+    """Fraction of the sum of all singular values that the first I_h of them must reach; rounding would decide above 0.999."""
+    max_length: int = Field(128, ge=3, le=MAX_COUNT)
+    """Tokens per example; longer examples are truncated."""
     seed: Seed = 0
-    warm_steps: CountFromZero = 0
+    """Seed that draws the examples."""
+    warm_steps: NonNegativeCount = 0
+    """Steps of full fine-tuning before the heads are scored; 0 scores the pretrained encoder (Algorithm 1)."""
 
 
 class HeadsConfig(ConfigModel):
-    """How heads are chosen from their scores (HiFi, equations 8 to 10).
-
-    Attributes:
-        rank: name of the ranking; see `hifi_cli.scoring.ranking`.
-        strategy: `layerwise` (every layer), `midtop` (the upper half of the layers) or `global` (as many heads as
-            `layerwise` over the whole model, each layer as many as its heads deserve).
-        k: heads chosen in each layer (`global`: on average).
-        damping: PageRank's d.
-        epsilon: PageRank stops when a step moves the values by less.
-        seed: draws the heads of `random`; null: the run's own seed, so that every seed has a draw of its own.
-        given: heads from a file (`--heads`), one list per layer, instead of a choice by the other keys.
-    """
+    """How attention heads are selected by their scores (HiFi, equations 8 to 10)."""
 
     rank: Literal[
         "pagerank",
@@ -93,12 +61,20 @@ class HeadsConfig(ConfigModel):
         "correlation",
         "random",
     ] = "pagerank"
+    """Name of the ranking; see `hifi_cli.scoring.ranking`."""
     strategy: Literal["layerwise", "midtop", "global"] = "layerwise"
-    k: Count = 3
+    """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
+    as `layerwise`, those that stand out most from their layer."""
+    k: PositiveCount = 3
+    """Heads per layer (`global`: on average)."""
     damping: float = Field(0.85, ge=0, lt=1)
+    """PageRank's damping factor d."""
     epsilon: float = Field(1e-6, gt=0)
+    """PageRank stops when an iteration changes the values by less."""
     seed: Seed | None = None
+    """Seed of the ranking `random`; null: the run's own seed, so that each run draws other heads."""
     given: list[list[int]] | None = None
+    """Heads from a file (`--heads`), one list per layer; the other keys then have no effect."""
 
     def selection_arguments(self, run_seed: int) -> dict[str, Any]:
         """The arguments of `choose_heads`, `seed` among them only where one draws: other rankings do not depend on it."""
@@ -109,110 +85,114 @@ class HeadsConfig(ConfigModel):
 
 
 class TaskHeadConfig(ConfigModel):
-    """The task head.
-
-    Attributes:
-        kind: `pooler`: Hugging Face's own head of the family (BERT: pooler and linear; RoBERTa: dense, tanh and linear);
-            `mlp`: EH-FT's two linear layers on the raw last state of the first token.
-        width: hidden units of `mlp`.
-        activation: between the two layers of `mlp`: the paper names none, its code has a ReLU.
-        init_std: standard deviation of the weights of `mlp`.
-        one_logit: a task of two classes gets one logit and binary cross-entropy (`mlp` only).
-    """
+    """The task head (classifier) on top of the encoder."""
 
     kind: Literal["pooler", "mlp"] = "pooler"
+    """`pooler`: the head that Hugging Face uses for the model family (BERT: pooler and linear; RoBERTa: dense, tanh, linear);
+    `mlp`: EH-FT's two linear layers on the last hidden state of the first token."""
     width: int = Field(2048, ge=1, le=1 << 16)
+    """Hidden units of `mlp`."""
     activation: Literal["none", "relu"] = "none"
+    """Activation between the two layers of `mlp`: EH-FT's text has none, its code has a ReLU."""
     init_std: float = Field(0.005, gt=0)
+    """Standard deviation of the initial weights of `mlp`."""
     one_logit: bool = False
+    """One logit and binary cross-entropy for tasks of two classes (`mlp` only)."""
 
 
 class TrainingConfig(ConfigModel):
-    """What trains and how: the part of a configuration that two stages of one run may have each for itself.
-
-    Attributes:
-        weight_decay: AdamW's; never applied to biases and LayerNorms.
-        schedule: after the warm-up: `linear` decay to `final_factor`, or `constant`.
-        warmup: share of the steps over which the learning rate rises from 0.
-        hold_steps: the first steps, at `hold_factor` of the learning rate whatever the warm-up says.
-        final_factor: share of the learning rate at the end of a linear decay.
-        max_grad_norm: clips the gradient's norm; null: no clipping.
-        settings: the method's own settings.
-    """
+    """The method and its optimizer: what each stage of a two-stage run sets separately."""
 
     method: str
+    """Name of the fine-tuning method."""
     learning_rate: float = Field(2e-5, gt=0)
+    """Peak learning rate of AdamW."""
     weight_decay: float = Field(0.01, ge=0)
+    """Weight decay of AdamW; not applied to biases and LayerNorms."""
     adam_betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.999)
+    """Betas of AdamW."""
     adam_epsilon: float = Field(1e-8, gt=0)
+    """Epsilon of AdamW."""
     schedule: Literal["linear", "constant"] = "linear"
+    """Learning rate after the warm-up: `linear` decay to `final_factor`, or `constant`."""
     warmup: UnitInterval = 0.06
-    hold_steps: CountFromZero = 0
+    """Fraction of the steps over which the learning rate rises from 0."""
+    hold_steps: NonNegativeCount = 0
+    """Number of first steps that run at `hold_factor` times the learning rate, also during the warm-up."""
     hold_factor: UnitInterval = 0.05
+    """Factor on the learning rate in the first `hold_steps` steps."""
     final_factor: UnitInterval = 0.0
+    """Factor on the learning rate at the end of a linear decay."""
     max_grad_norm: float | None = Field(1.0, gt=0)
+    """Gradients are clipped to this norm; null: no clipping."""
     settings: dict[str, bool | int | float | str | list[str] | None] = {}
+    """The method's own settings; `hifi ls METHOD` lists them."""
 
 
 class RunConfig(TrainingConfig):
-    """Everything that decides a run's result, apart from the data themselves.
-
-    Attributes:
-        batch_size: examples per optimiser step, over all processes and accumulation parts.
-        accumulation: parts a batch is computed in.
-        max_length: tokens of an example that are read.
-        truncation: which text of a pair loses its end when the pair is too long.
-        swap_texts: the second text of a pair comes first (EH-FT's QNLI).
-        stride: tokens by which windows over a context longer than `max_length` overlap.
-        precision: `fp32`, `bf16`, or `auto` (bf16 where the hardware multiplies such matrices). With bf16 only
-            training's products are: weights that train and every evaluation stay fp32 on a processor; a GPU has autocast.
-        train_sampling_strategy: `random` batches, as both papers have them; `group_by_length`: batches of examples of like
-            length, which need less padding (transformers' name for both).
-        reuse_frozen: layers below the lowest one that trains run once per example, not in every epoch; there is no dropout in
-            them then. What they give stays in memory (4 bytes x hidden size for every token of the train split). Nothing
-            changes for a method that trains the lowest layer.
-        dropout: replaces the backbone's dropout rates; null keeps them.
-        selection: which examples choose the best epoch: the validation split itself, or a `holdout` cut from train, on which
-            neither training nor the scoring of heads looks.
-        holdout: share of the train split that is cut off.
-        report: the score that stands in tables: of the `best` epoch or of the `last`, whose model is kept; or `max`, the
-            highest of all epochs of all stages on the reported split (what EH-FT's code logs), the best epoch's model kept.
-        primary_metric: chooses the epoch and stands in tables, one of the task's metrics; null: the task's own.
-        shots: few-shot: train rows per class, as many others choose the epoch, and the whole train set is one batch.
-        limit: use only so many training and evaluation examples (the run is marked `limited`).
-        variant: names this setting where runs of several settings stand side by side (a search): a directory level of
-            their own, out of the tables' means.
-        stage1: the first stage of a two-stage method; keys it does not set are those its method has under the same protocol.
-    """
+    """Everything that decides the result of a run, except the data."""
 
     task: str
+    """Name of the task."""
     backbone: BackboneConfig
+    """The pretrained encoder."""
     protocol: str
+    """Name of the protocol."""
     seed: Seed = 1
-    epochs: Count = 3
-    batch_size: Count = 32
-    eval_batch_size: Count = 64
-    gradient_accumulation_steps: Count = 1
-    max_length: int = Field(128, ge=3, le=_MOST)
+    """Seed of the task head, the data order, dropout and whatever else the run draws."""
+    epochs: PositiveCount = 3
+    """Passes over the train split."""
+    batch_size: PositiveCount = 32
+    """Examples per optimizer step, over all processes and micro-batches."""
+    eval_batch_size: PositiveCount = 64
+    """Examples per batch in evaluation."""
+    gradient_accumulation_steps: PositiveCount = 1
+    """Micro-batches that a batch is split into, to save memory."""
+    max_length: int = Field(128, ge=3, le=MAX_COUNT)
+    """Tokens per example; longer examples are truncated."""
     truncation: Literal["longest_first", "only_first", "only_second"] = "longest_first"
+    """Which text of a pair is truncated when the pair is too long."""
     swap_texts: bool = False
-    stride: CountFromZero = 128
+    """Whether the second text of a pair comes first (EH-FT's QNLI)."""
+    stride: NonNegativeCount = 128
+    """Tokens by which the windows over a context longer than `max_length` overlap (SQuAD)."""
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """`fp32`, `bf16`, or `auto`: bf16 where the hardware has it. On a CPU, bf16 is used for matrix products in training only;
+    trainable weights and evaluation stay in fp32. A GPU uses autocast."""
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
+    """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""
     reuse_frozen: bool = False
+    """Compute the frozen layers below the lowest trainable one once per example instead of once per epoch, without dropout.
+    Their outputs stay in memory (4 bytes x hidden size for every token of the train split). No effect on a method that trains
+    the lowest layer."""
     dropout: UnitInterval | None = None
+    """Replaces the backbone's dropout rates; null: keeps them."""
     selection: Literal["validation", "holdout"] = "validation"
+    """The examples that choose the best epoch: the `validation` split, or a `holdout` part of the train split, which is then
+    used neither for training nor for scoring heads."""
     holdout: float = Field(0.1, gt=0, lt=1)
+    """Fraction of the train split that is held out."""
     report: Literal["best", "last", "max"] = "best"
+    """The score in tables: of the `best` epoch or of the `last` one, whose model is saved; or `max`, the highest over all
+    epochs of all stages on the reported split, as EH-FT's code logs it; the model of the best epoch is saved."""
     primary_metric: str | None = None
-    shots: Count | None = None
-    limit: Count | None = None
-    log_every: Count = 10
+    """The metric that chooses the best epoch and is shown in tables; null: the task's own."""
+    shots: PositiveCount | None = None
+    """Few-shot: training rows per class. As many other rows choose the best epoch, and the train set is one batch."""
+    limit: PositiveCount | None = None
+    """Use at most this many examples of each split; the run is flagged `limited`."""
+    log_every: PositiveCount = 10
+    """Steps between two log lines."""
     variant: str | None = None
+    """Name of a setting in a search. Runs of a variant have a directory level of their own and are not counted in tables."""
     scoring: ScoringConfig = ScoringConfig()
+    """How attention heads are scored."""
     heads: HeadsConfig = HeadsConfig()
+    """How attention heads are selected."""
     task_head: TaskHeadConfig = TaskHeadConfig()
+    """The task head."""
     stage1: TrainingConfig | None = None
+    """The first stage of a two-stage method. Keys not set here are taken from its method under the same protocol."""
 
     @property
     def hash(self) -> str:
@@ -256,116 +236,11 @@ def run_path_of(content: Mapping[str, Any]) -> PurePath:
     return PurePath("runs", *map(safe_name, parts), f"seed{content['seed']}")
 
 
-class BasedSpec(ConfigModel):
-    """What the YAML of something says that may change another of its kind.
-
-    Attributes:
-        base: the one that this one changes.
-    """
-
-    base: str | None = None
-
-
-class MethodSpec(BasedSpec):
-    """What a method's YAML says.
-
-    Attributes:
-        label: the method's name in tables.
-        source: where the method comes from.
-        base: the method whose configuration this one's changes: Full-FT for what ends as full fine-tuning, for example.
-        implementation: the file in `hifi_cli/methods/` that carries it out.
-        config: configuration keys the method sets.
-        tasks: the same, for single tasks (HiFi's Table 5).
-    """
-
-    description: str
-    label: str
-    source: str
-    implementation: str
-    config: dict[str, Any] = {}
-    tasks: dict[str, dict[str, Any]] = {}
-
-
-def parse(model: type[S], value: Mapping[str, Any], origin: str) -> S:
-    """Validate `value` as `model`.
-
-    Raises:
-        UsageError: names `origin` and the key, and suggests the nearest known one.
-    """
-    refuse_unknown_keys(model, value, origin)
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        raise UsageError(f"{origin}: {first_problem(error)}") from None
-
-
 def refuse_too_many(runs: int) -> None:
     """Refuse a command of more runs than anybody means.
 
     Raises:
-        UsageError: there are more than `MOST_RUNS`.
+        UsageError: there are more than `MAX_RUNS`.
     """
-    if runs > MOST_RUNS:
-        raise UsageError(f"{runs:,} runs; one command has at most {MOST_RUNS:,}: name fewer tasks, methods, seeds or values")
-
-
-def method_spec(name: str) -> MethodSpec:
-    """The validated YAML of a method."""
-    return parse(MethodSpec, registry.load("methods", name), str(registry.find("methods", name)))
-
-
-def chain(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
-    """The validated YAMLs of a method or protocol and of what it is based on, the deepest base first.
-
-    Raises:
-        UsageError: something is based on itself.
-    """
-    found: dict[Path, Based] = {}
-    following: str | None = name
-    while following:
-        file = registry.find(kind, following)
-        if file in found:
-            raise UsageError(f"{file}: base: '{following}' is based on itself")
-        found[file] = parse(model, registry.read_yaml(file), str(file))
-        following = found[file].base
-    return dict(reversed(found.items()))
-
-
-def refuse_unknown_keys(model: type[BaseModel], values: Any, origin: str, at: str = "") -> None:
-    """Refuse a key that the model does not have, and suggest the nearest.
-
-    Raises:
-        UsageError: names `origin` and the key.
-    """
-    if not isinstance(values, Mapping):
-        raise UsageError(f"{origin}: {at or 'the whole'} must be a mapping of keys to values")
-    for key, value in values.items():
-        if key not in model.model_fields:
-            known = [f"{at}{field}" for field in _all_keys(model)]
-            raise UsageError(f"{origin}: unknown key '{at}{key}'{registry.nearest(f'{at}{key}', known)}")
-        inner = _section(model.model_fields[key].annotation)
-        if inner and value is not None:
-            refuse_unknown_keys(inner, value, origin, f"{at}{key}.")
-
-
-def _all_keys(model: type[BaseModel], at: str = "") -> list[str]:
-    keys = []
-    for name, field in model.model_fields.items():
-        keys.append(f"{at}{name}")
-        inner = _section(field.annotation)
-        keys += _all_keys(inner, f"{at}{name}.") if inner else []
-    return keys
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """The model behind an annotation, optional or not; None where a plain value or a container of models stands."""
-    alternatives = get_args(annotation) if get_origin(annotation) in (UnionType, Union) else ()
-    kinds = [kind for kind in (annotation, *alternatives) if isinstance(kind, type) and issubclass(kind, BaseModel)]
-    return kinds[0] if kinds else None
-
-
-def first_problem(error: ValidationError) -> str:
-    """The first error in one line."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}, not {first['input']!r:.60}" if first["type"] != "missing" else f"'{where}' is missing"
+    if runs > MAX_RUNS:
+        raise UsageError(f"{runs:,} runs; one command has at most {MAX_RUNS:,}: name fewer tasks, methods, seeds or values")

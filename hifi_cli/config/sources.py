@@ -9,17 +9,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hifi_cli.config import registry
+from hifi_cli.config.base import check_keys, describe_error, load_with_bases, parse
+from hifi_cli.config.methods import MethodSpec
 from hifi_cli.config.protocols import CaseSpec, protocol_chain
-from hifi_cli.config.run_config import (
-    BackboneConfig,
-    MethodSpec,
-    RunConfig,
-    TrainingConfig,
-    chain,
-    first_problem,
-    parse,
-    refuse_unknown_keys,
-)
+from hifi_cli.config.run_config import BackboneConfig, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
@@ -68,7 +61,7 @@ def resolve(
         MissingError: a named file is not there.
     """
     protocol_file, method_file = registry.find("protocols", protocol), registry.find("methods", method)
-    protocols, methods = protocol_chain(protocol), chain("methods", method, MethodSpec)
+    protocols, methods = protocol_chain(protocol), load_with_bases("methods", method, MethodSpec)
     encoder = backbone_config(backbone)
     task_file = registry.find("tasks", task)
     names_of_methods = [file.stem for file in methods]
@@ -113,7 +106,7 @@ def resolve(
         for key in names:
             if key in layer.values:
                 raise UsageError(f"{layer.origin}: '{key}' is set on the command line (--{key}), not here")
-        refuse_unknown_keys(RunConfig, layer.values, layer.origin)
+        check_keys(RunConfig, layer.values, layer.origin)
         _merge(merged, layer.values, layer.origin, origins)
     if merged.get("stage1"):
         alone = _stage1(merged["stage1"], task=task, backbone=backbone, protocol=protocol)
@@ -126,7 +119,7 @@ def resolve(
     except ValidationError as error:
         first = error.errors()[0]
         origin = next((origins[key] for key in _prefixes(first["loc"]) if key in origins), "command line")
-        raise UsageError(f"{origin}: {first_problem(error)}") from None
+        raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
 
 
 def _is_of(case: CaseSpec, task: str, methods: list[str], backbone: str) -> bool:

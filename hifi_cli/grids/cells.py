@@ -7,7 +7,8 @@ from itertools import product
 from pathlib import Path
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import RunConfig, method_spec, refuse_too_many
+from hifi_cli.config.methods import method_spec
+from hifi_cli.config.run_config import RunConfig, refuse_too_many
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import ConfigModel, RunConfig, Seed, parse, refuse_unknown_keys
+from hifi_cli.config.base import ConfigModel, Seed, check_keys, parse
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import table_types
@@ -17,27 +18,29 @@ Values = dict[str, list[Any]]
 
 
 class GridSpec(ConfigModel):
-    """A grid. What it does not say is taken from its table, and then from the protocol.
-
-    Attributes:
-        table: a table's name or YAML: its protocol, backbone, methods, tasks and seeds.
-        figure: a figure's name or YAML: the finished runs it is drawn from. It says which methods and settings these have.
-        methods: names; or names and the keys that vary for that method alone, with their values.
-        config: keys set for every run; they belong to the grid's YAML alone, so its runs are variants (see `vary`).
-        vary: keys and the values each takes, in every combination: each combination is a variant in a directory of its
-            own, and the grid says which has the best score.
-    """
+    """A grid. What it does not say is taken from its table, and then from the protocol."""
 
     description: str = ""
+    """What the grid is for, in one line."""
     table: str | None = None
+    """A table's name or YAML, for its protocol, backbone, methods, tasks and seeds."""
     figure: str | None = None
+    """A figure's name or YAML, for the runs that it is drawn from, their methods and settings."""
     protocol: str | None = None
+    """Protocol of the runs."""
     backbone: str | None = None
+    """Backbone of the runs."""
     tasks: list[str] = []
+    """Names of tasks."""
     methods: list[str] | dict[str, Values] = []
+    """Names of methods; or a mapping from names to the keys that vary for that method only, with their values."""
     seeds: list[Seed] = []
+    """Seeds of the runs."""
     config: dict[str, Any] = {}
+    """Configuration keys for every run. Its runs are variants then (see `vary`)."""
     vary: Values = {}
+    """Configuration keys and their values. Every combination is a variant with a directory of its own; the grid reports the
+    best one."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +80,10 @@ def load(name: str) -> GridSpec:
     per_method = list(spec.methods.values()) if isinstance(spec.methods, dict) else []
     for values in (spec.vary, *per_method):
         for key, choices in values.items():
-            refuse_unknown_keys(RunConfig, nested(key, None), origin)
+            check_keys(RunConfig, nested(key, {}), origin)
             if not choices:
                 raise UsageError(f"{origin}: '{key}' varies over no value")
-    refuse_unknown_keys(RunConfig, spec.config, origin)
+    check_keys(RunConfig, spec.config, origin)
     if spec.figure and (spec.table or spec.methods or spec.config or spec.vary):
         raise UsageError(f"{origin}: a figure says itself what it is drawn from; table, methods, config and vary have no place")
     return spec

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import ConfigModel, parse
+from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.grids.jobs import Job, Places
 from hifi_cli.grids.local_engine import THREADS
@@ -21,16 +21,14 @@ _STOP_SECONDS = 20
 
 
 class SiteSpec(ConfigModel):
-    """A site: Parsl's own names and arguments.
-
-    Attributes:
-        provider: `kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers by name.
-        executor: arguments of parsl's HighThroughputExecutor, such as `max_workers_per_node` and `available_accelerators`.
-    """
+    """A site: Parsl's own names and arguments."""
 
     description: str = ""
+    """What the site is, in one line."""
     provider: dict[str, Any]
+    """`kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers by name."""
     executor: dict[str, Any] = {}
+    """Arguments of parsl's HighThroughputExecutor, such as `max_workers_per_node` and `available_accelerators`."""
 
 
 def command_line(words: str, stdout: Any = None, stderr: Any = None) -> str:  # noqa: ARG001

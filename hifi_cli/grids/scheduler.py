@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from hifi_cli.config.base import parse
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import RunConfig, parse
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.files import make_directory
 from hifi_cli.grids import jobs as jobs_of
 from hifi_cli.grids.cells import Cell

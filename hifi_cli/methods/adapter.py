@@ -3,7 +3,7 @@
 from pydantic import Field
 from torch import Generator, nn
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, generator, task_head_names, train_only
 from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
 from hifi_cli.models.encoder import Encoder
@@ -15,9 +15,10 @@ class Adapter(Method):
     """Add a bottleneck after the attention's and after the feed-forward network's output, before residual and LayerNorm."""
 
     class Settings(ConfigModel):
-        """`bottleneck`: hidden units of each adapter."""
+        """Size of the adapters."""
 
         bottleneck: int = Field(64, ge=1)
+        """Hidden units of each adapter."""
 
     adds_modules = True
 

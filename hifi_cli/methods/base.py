@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Generator, Tensor, nn, no_grad
 
-from hifi_cli.config.run_config import ConfigModel, RunConfig, TrainingConfig, method_spec, parse
+from hifi_cli.config.base import ConfigModel, parse
+from hifi_cli.config.methods import method_spec
+from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
 

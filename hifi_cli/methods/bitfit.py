@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, outside_backbone, task_head_names, train_only
 from hifi_cli.models.encoder import Encoder
 
@@ -11,16 +11,13 @@ class BitFit(Method):
     """Train biases and the task head."""
 
     class Settings(ConfigModel):
-        """Which biases train.
-
-        Attributes:
-            biases: `all`: every parameter with `bias` in its name and the classifier, as BitFit's authors do; a
-                pretrained pooler keeps its weights then, one without pretrained weights trains whole. `layers`: those
-                of the encoder's layers and the whole task head, as EH-FT's code does. It counts a LayerNorm to the layer
-                that reads it: that of the embeddings trains with layer 0, the last layer's output LayerNorm does not.
-        """
+        """Which biases train."""
 
         biases: Literal["all", "layers"] = "all"
+        """`all`: every parameter with `bias` in its name and the classifier, as BitFit's authors do; of a pooler, the weights
+        train too if they are not pretrained. `layers`: the biases of the encoder's layers and the whole task head, as EH-FT's
+        code does. There, a LayerNorm belongs to the layer that reads it: that of the embeddings trains with layer 0, the output
+        LayerNorm of the last layer does not train."""
 
     def prepare(self, encoder: Encoder) -> None:
         parameters = [name for name, _ in encoder.model.named_parameters()]

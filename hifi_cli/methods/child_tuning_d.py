@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, fit_into
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.sparse_weights import SparseWeights
@@ -21,15 +21,12 @@ class ChildTuningD(Method):
     """
 
     class Settings(ConfigModel):
-        """Which weights train.
-
-        Attributes:
-            p: share of the layers' weights, over all layers together.
-            fisher_max_grad_norm: clips each tensor's gradient before it is squared; null: no clipping.
-        """
+        """Which weights train."""
 
         p: float = Field(0.3, gt=0, le=1)
+        """Fraction of the layers' weights that trains, over all layers together."""
         fisher_max_grad_norm: float | None = Field(1.0, gt=0)
+        """Norm to which each tensor's gradient is clipped before it is squared; null: no clipping."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)

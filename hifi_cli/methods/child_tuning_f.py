@@ -4,7 +4,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, generator
 from hifi_cli.models.encoder import Encoder
 
@@ -17,9 +17,10 @@ class ChildTuningF(Method):
     """
 
     class Settings(ConfigModel):
-        """`p`: share of the gradient that is kept."""
+        """Size of the gradient mask."""
 
         p: float = Field(0.3, gt=0, le=1)
+        """Fraction of the gradient that is kept."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)

@@ -4,7 +4,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, generator, task_head_names, train_only
 from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
@@ -47,10 +47,12 @@ class Compacter(Method):
     """
 
     class Settings(ConfigModel):
-        """`n`: Kronecker products in a sum; `reduction`: hidden size over the bottleneck's."""
+        """Size of the compacter modules."""
 
         n: int = Field(4, ge=1)
+        """Number of Kronecker products in a sum."""
         reduction: int = Field(32, ge=1)
+        """Hidden size divided by the size of the bottleneck."""
 
     adds_modules = True
 

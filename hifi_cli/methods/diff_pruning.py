@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, Phase, fit_into, generator, outside_backbone
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.sparse_weights import SparseWeights
@@ -64,21 +64,18 @@ class DiffPruning(Method):
     """
 
     class Settings(ConfigModel):
-        """The search and its end.
-
-        Attributes:
-            share: of the searched weights that may differ in the end.
-            first: share of the steps that the search takes; the text leaves it open.
-            gate_start: log alpha at the start.
-            gate_learning_rate: of log alpha, in every step.
-            penalty: of each expected non-zero difference.
-        """
+        """The search for the sparse difference, and its sparsity."""
 
         share: float = Field(0.005, gt=0, le=1)
+        """Fraction of the searched weights that may differ in the end."""
         first: float = Field(0.6, gt=0, lt=1)
+        """Fraction of the steps for the search; the text does not state it."""
         gate_start: float = 5.0
+        """Initial value of log alpha."""
         gate_learning_rate: float = Field(0.1, gt=0)
+        """Learning rate of log alpha, constant."""
         penalty: float = Field(1.25e-7, ge=0)
+        """Penalty for each expected non-zero difference."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)

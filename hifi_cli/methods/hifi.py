@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, task_head_names, train_only
 from hifi_cli.models.cpu_linear import FastLinear, product
@@ -73,9 +73,10 @@ class HiFi(Method):
     """Train the rows of W_Q, W_K and W_V that belong to the chosen heads (Algorithm 3), and the task head."""
 
     class Settings(ConfigModel):
-        """`biases`: whether the rows' biases train too (the paper leaves them out of its notation)."""
+        """What of a head trains."""
 
         biases: bool = True
+        """Whether the biases of the rows train too (the paper's notation omits them)."""
 
     needs_heads = True
     trains_parts = True

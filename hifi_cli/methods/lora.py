@@ -3,8 +3,8 @@
 import torch
 from pydantic import Field
 
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import nearest
-from hifi_cli.config.run_config import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, task_head_names, train_only
 from hifi_cli.models.encoder import Encoder
@@ -16,20 +16,17 @@ class LoRA(Method):
     """Train low-rank updates of attention projections, and the task head (the pooler too, which peft leaves frozen)."""
 
     class Settings(ConfigModel):
-        """Rank and place of the updates.
-
-        Attributes:
-            r: rank.
-            alpha: the update is scaled by alpha / r.
-            dropout: on the input of A.
-            targets: which of query, key, value and output are updated: LoRA's own text has query and value, HiFi's query
-                and key, EH-FT's code all four.
-        """
+        """Rank and targets of the updates."""
 
         r: int = Field(8, ge=1)
+        """Rank of the updates."""
         alpha: int = Field(16, ge=1)
+        """The update is scaled by alpha / r."""
         dropout: float = Field(0.0, ge=0, lt=1)
+        """Dropout rate on the input of A."""
         targets: list[str] = ["query", "value"]
+        """Which of query, key, value and output are updated: query and value in LoRA's text, query and key in HiFi's, all four
+        in EH-FT's code."""
 
     def prepare(self, encoder: Encoder) -> None:
         from peft import LoraConfig, inject_adapter_in_model

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method
 from hifi_cli.models.encoder import Encoder
 
@@ -64,20 +64,17 @@ class Mixout(Method):
     """Train everything, with Linears mixed with the weights they started from; the dropout that this replaces is 0."""
 
     class Settings(ConfigModel):
-        """How and where weights are mixed.
-
-        Attributes:
-            p: probability of the pretrained weight; EH-FT searches 0.7 to 0.9.
-            place: `after-dropout`: the layers' Linears that read what dropout went into, as the paper says; the dropout
-                before them is 0, that of attention probabilities, of the last layer's output and of the task head is
-                kept. `all`: every Linear of the model, the task head's too (with its initial weights as the pretrained
-                ones), and no dropout anywhere, as the released example does.
-            backward: `exact`, or `released`: the authors' code leaves out the division by 1 - p.
-        """
+        """How and where weights are mixed."""
 
         p: float = Field(0.7, ge=0, lt=1)
+        """Probability of the pretrained weight; EH-FT searches 0.7 to 0.9."""
         place: Literal["after-dropout", "all"] = "after-dropout"
+        """`after-dropout`: the layers' Linears whose input has dropout, as the paper says; this dropout is 0 then, that of
+        attention probabilities, of the last layer's output and of the task head is kept. `all`: every Linear of the model,
+        including the task head (with its initial weights as the pretrained ones), and no dropout, as in the released
+        example."""
         backward: Literal["exact", "released"] = "exact"
+        """`exact`, or `released`: without the division by 1 - p, as in the authors' code."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)

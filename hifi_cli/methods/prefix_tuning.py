@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, fit_into, generator, task_head_names, train_only
 from hifi_cli.models.cpu_kernels import attend
 from hifi_cli.models.encoder import Encoder
@@ -95,17 +95,14 @@ class PrefixTuning(Method):
     """
 
     class Settings(ConfigModel):
-        """Size and making of the prefix.
-
-        Attributes:
-            length: prefix vectors in a layer.
-            mlp: hidden units of the reparametrising MLP, which is thrown away after training; 0: none.
-            init_std: standard deviation of the prefix where there is no MLP.
-        """
+        """Size and parametrisation of the prefix."""
 
         length: int = Field(16, ge=1)
+        """Number of prefix vectors in each layer."""
         mlp: int = Field(0, ge=0)
+        """Hidden units of the reparametrising MLP, which is discarded after training; 0: no MLP."""
         init_std: float = Field(0.01, gt=0)
+        """Standard deviation of the initial prefix, without an MLP."""
 
     adds_modules = True
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, task_head_names, train_only
 from hifi_cli.models.encoder import Encoder
@@ -12,9 +12,10 @@ class TopK(Method):
     """Train the last k layers and the task head; embeddings and lower layers are frozen (EH-FT, table 1)."""
 
     class Settings(ConfigModel):
-        """`k`: how many layers; EH-FT tries 3, 6 and 12."""
+        """Number of trainable layers."""
 
         k: int = Field(3, ge=1)
+        """Number of trainable layers, from the top; EH-FT tries 3, 6 and 12."""
 
     def prepare(self, encoder: Encoder) -> None:
         if self.settings.k > encoder.num_layers:

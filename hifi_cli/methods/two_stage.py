@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from hifi_cli.config.run_config import ConfigModel
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Context, Method, Phase, build
 from hifi_cli.models.encoder import Encoder
@@ -20,18 +20,14 @@ class TwoStage(Method):
     """
 
     class Settings(ConfigModel):
-        """How the stages join.
-
-        Attributes:
-            share: of the steps, for stage 1.
-            reserve: keep what stage 1 trained in the backbone, and train it on (EH-FT, table 3).
-            carry: what of the head goes on to stage 2: all of it, or its weights but not its biases (EH-FT's code after
-                BitFit).
-        """
+        """Length of stage 1 and what stage 2 takes from it."""
 
         share: float = Field(0.1, gt=0, lt=1)
+        """Fraction of the steps for stage 1."""
         reserve: bool = False
+        """Keep the backbone parameters that stage 1 trained, and continue to train them (EH-FT, table 3)."""
         carry: Literal["all", "weights"] = "all"
+        """What stage 2 keeps of the task head: all of it, or its weights but not its biases (EH-FT's code after BitFit)."""
 
     def __init__(self, settings: Settings, context: Context) -> None:
         super().__init__(settings, context)

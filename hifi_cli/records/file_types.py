@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
-from hifi_cli.config.run_config import first_problem
+from hifi_cli.config.base import describe_error
 from hifi_cli.errors import UsageError
 
 
@@ -109,4 +109,4 @@ def check(model: type[Content], content: Mapping[str, Any], path: Path) -> None:
     try:
         model.model_validate(content)
     except ValidationError as error:
-        raise UsageError(f"{path} is damaged ({first_problem(error)}); train the run again with --force") from None
+        raise UsageError(f"{path} is damaged ({describe_error(error, model)}); train the run again with --force") from None

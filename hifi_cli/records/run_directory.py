@@ -11,8 +11,9 @@ from typing import Any
 import yaml
 
 from hifi_cli.config import registry
+from hifi_cli.config.base import parse
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import RunConfig, parse
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import make_directory, read_jsonl, write_text
 from hifi_cli.records import run_files

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import ConfigModel, parse
+from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import UsageError
 
 Verdict = Literal["follows", "rounding", "mismatch", "unchecked"]
@@ -16,43 +16,43 @@ Number = float | Literal["illegible"] | None
 
 
 class PublishedRow(ConfigModel):
-    """A row as printed, one entry per column of its table.
-
-    Attributes:
-        means: `illegible` where our copy cannot be read, null where nothing is printed.
-        deviations: the same, for the standard deviations; empty: none are printed.
-        texts: instead of numbers.
-        average: as printed.
-        note: a remark on the whole row.
-        cell_notes: remarks on single cells, by column.
-    """
+    """A row as printed, one entry per column of its table."""
 
     label: str | None = None
+    """Label of the row; default: the method's own."""
     means: list[Number] = []
+    """Printed means; `illegible` where our copy cannot be read, null where nothing is printed."""
     deviations: list[Number] = []
+    """Printed standard deviations, likewise; empty: none are printed."""
     texts: list[str] = []
+    """Printed texts, in a table that has no numbers."""
     average: float | None = None
+    """The printed average."""
     note: str | None = None
+    """A remark on the whole row."""
     cell_notes: dict[str, str] = {}
+    """Remarks on single cells, by column."""
 
 
 class PublishedTable(ConfigModel):
-    """A table of a paper.
-
-    Attributes:
-        number: in the paper.
-        columns: the metric of each column.
-        decimals: that the paper prints.
-    """
+    """A table of a paper."""
 
     number: int
+    """Number of the table in the paper."""
     title: str
+    """Title of the table."""
     backbone: str | None = None
+    """Backbone that the numbers are of."""
     split: str | None = None
+    """Split that the numbers are of."""
     seeds: int | None = None
+    """Number of seeds in a mean."""
     decimals: int
+    """Decimals of the printed numbers."""
     columns: dict[str, str | None]
+    """Metric of each column, by task."""
     rows: dict[str, PublishedRow]
+    """Rows, by method."""
 
     @model_validator(mode="after")
     def _one_entry_per_column(self) -> "PublishedTable":
@@ -80,8 +80,11 @@ class PublishedFile(ConfigModel):
     """A paper's tables."""
 
     description: str
+    """What the paper is, in one line."""
     paper: str
+    """Short name of the paper."""
     tables: dict[str, PublishedTable]
+    """Tables, by name."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from hifi_cli.config import registry
+from hifi_cli.config.base import ConfigModel, Seed
 from hifi_cli.config.protocols import protocol_chain
-from hifi_cli.config.run_config import ConfigModel, Seed
 from hifi_cli.errors import UsageError
 
 
@@ -17,19 +17,16 @@ def _named(key: str) -> BeforeValidator:
 
 
 class RowSpec(ConfigModel):
-    """A row: one method. A bare method name in the YAML is short for `method: name`.
-
-    Attributes:
-        method: its name; None for a row that only the paper has, shown beside others with `--published`.
-        best_of: methods, `method` among them, of which each cell of a table of scores shows the one with the best mean.
-        label: instead of the method's own.
-        published: the row of the published table; default: the method's name.
-    """
+    """A row: one method. A bare method name in the YAML is short for `method: name`."""
 
     method: str | None = None
+    """Name of the method; null for a row that only the paper has, shown with `--published`."""
     best_of: list[str] = []
+    """Methods, including `method`; each cell of a table of scores shows the one with the best mean."""
     label: str | None = None
+    """Label of the row; default: the method's own."""
     published: str | None = None
+    """The row of the published table; default: the method's name."""
 
     @model_validator(mode="after")
     def _method_is_one_of_best_of(self) -> "RowSpec":
@@ -48,20 +45,18 @@ class RowSpec(ConfigModel):
 
 
 class ColumnSpec(ConfigModel):
-    """A column: one metric of one task. A bare task name in the YAML is short for `task: name`.
-
-    Attributes:
-        metric: a key of results.json's `metrics`; default: the task's primary metric.
-        split: the suffix of the splits that are counted, in a table of counts (MNLI: mismatched).
-        label: instead of the task's own.
-        published: the column of the published table; default: the task's name.
-    """
+    """A column: one metric of one task. A bare task name in the YAML is short for `task: name`."""
 
     task: str
+    """Name of the task."""
     metric: str | None = None
+    """A key of results.json's `metrics`; default: the task's primary metric."""
     split: str | None = None
+    """In a table of row counts: suffix of the counted splits (MNLI: mismatched)."""
     label: str | None = None
+    """Label of the column; default: the task's own."""
     published: str | None = None
+    """The column of the published table; default: the task's name."""
 
     @property
     def published_name(self) -> str:
@@ -69,38 +64,35 @@ class ColumnSpec(ConfigModel):
 
 
 class TableSpec(ConfigModel):
-    """What the YAML of every kind of table says; a kind may add keys of its own.
-
-    Attributes:
-        kind: which code builds the table; a key of `hifi_cli.reports.table_types.TABLE_TYPES`.
-        rows: methods; default: all that were run.
-        columns: tasks; default: all that were run.
-        decimals: of a score in percent.
-        published: the paper's table, as `file/table` in `configs/published`.
-    """
+    """What the YAML of every kind of table says; a kind may add keys of its own."""
 
     description: str = ""
+    """What the table shows, in one line."""
     kind: str = "scores"
+    """What the table shows: a key of `hifi_cli.reports.table_types.TABLE_TYPES`."""
     protocol: str
+    """Protocol of the runs."""
     backbone: str
+    """Backbone of the runs."""
     rows: list[Annotated[RowSpec, _named("method")]] = []
+    """Methods; default: all that were run."""
     columns: list[Annotated[ColumnSpec, _named("task")]] = []
+    """Tasks; default: all that were run."""
     decimals: int = Field(1, ge=0, le=6)
+    """Decimals of a score in percent."""
     published: str | None = None
+    """The paper's table, as `file/table` in `configs/published`."""
 
 
 class ScoresSpec(TableSpec):
-    """A table of finished runs' scores.
-
-    Attributes:
-        shots: training rows per class of few-shot runs, or `full`; default: as the protocol has them.
-        seeds: those that enter a mean, and that are missed where they were not run; default: all that were run.
-        average: whether there is an Avg. column, the plain mean over all columns, as both papers take it.
-    """
+    """A table of finished runs' scores."""
 
     shots: Annotated[int, Field(ge=1)] | Literal["full"] | None = None
+    """Training rows per class of few-shot runs, or `full`; default: as the protocol has them."""
     seeds: list[Seed] = []
+    """Seeds that enter a mean; a missing one is reported. Default: all finished ones."""
     average: bool = True
+    """Whether the table has a column Avg., the plain mean over all columns, as in both papers."""
 
 
 def narrowed(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import parse
+from hifi_cli.config.base import parse
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import cost_table, row_count_table, score_table, settings_table
 from hifi_cli.reports.table import Table

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import ScoringConfig, parse
+from hifi_cli.config.base import parse
+from hifi_cli.config.run_config import ScoringConfig
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import RunFailed, UsageError
 from hifi_cli.files import file_digest, with_checksum, write_json

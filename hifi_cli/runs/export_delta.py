@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from hifi_cli.config.run_config import BackboneConfig, RunConfig, parse
+from hifi_cli.config.base import parse
+from hifi_cli.config.run_config import BackboneConfig, RunConfig
 from hifi_cli.files import read_with_checksum, with_checksum, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context

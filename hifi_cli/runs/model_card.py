@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.config.run_config import method_spec
+from hifi_cli.config.methods import method_spec
 from hifi_cli.files import command_line, write_text
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply_delta

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hifi_cli.config.run_config import parse
+from hifi_cli.config.base import parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, check_schema, read_json
 from hifi_cli.reports.figures.figure_spec import METADATA_SCHEMA, FigureMetadata, module_name

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hifi_cli.config import registry
-from hifi_cli.config.run_config import ConfigModel, Seed, parse
+from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.files import safe_name
 
 METADATA_SCHEMA = 2  # of the JSON next to a figure's CSV
@@ -33,71 +33,67 @@ def module_name(kind: str) -> str:
 
 
 class FigureSpec(ConfigModel):
-    """A figure: what it is computed from.
-
-    Attributes:
-        source: the paper's figure.
-        kind: names the module that computes its CSV and the module that draws it.
-        methods: those compared, in the order of the legend; HiFi's own where only heads are scored.
-        config: configuration keys of all its runs; they override the protocol's.
-        settings: the kind's own settings.
-        note: printed below the picture: differences from the paper, and limits.
-        protocols: keys that change under another protocol: a smaller size for a laptop, for example.
-    """
+    """A figure: what it is computed from."""
 
     description: str
+    """What the figure shows, in one line."""
     source: str = ""
+    """The paper's figure."""
     kind: FigureKind
+    """Name of the module that computes its CSV and of the module that draws it."""
     tasks: list[str] = Field(min_length=1)
+    """The tasks shown."""
     methods: list[str] = ["hifi-layerwise"]
+    """The methods compared, in the order of the legend."""
     backbone: str
+    """Backbone of the runs."""
     protocol: str = "hifi"
+    """Protocol of the runs."""
     seeds: list[Seed] = [1]
+    """Seeds of the runs."""
     config: dict[str, Any] = {}
+    """Configuration keys for all runs; they override the protocol's."""
     settings: dict[str, Any] = {}
+    """The kind's own settings."""
     note: str = ""
+    """Printed below the picture: differences from the paper, and limits."""
     protocols: dict[str, dict[str, Any]] = {}
+    """Keys of this file to change under another protocol, for example a smaller size for a laptop."""
 
 
 class FigureInputs(ConfigModel):
-    """Everything that decides a figure's numbers.
-
-    Attributes:
-        settings: the kind's own settings, with their defaults.
-        configs: configuration hashes.
-        data: fingerprints of the splits, by task.
-        backbone: the id of the pretrained weights.
-        runs: configuration hash and results.json digest of each finished run.
-    """
+    """Everything that decides a figure's numbers."""
 
     kind: FigureKind
     settings: dict[str, Any]
+    """The kind's own settings, with their defaults."""
     configs: list[str]
+    """Configuration hashes."""
     data: dict[str, dict[str, str]]
+    """Fingerprints of the splits, by task."""
     backbone: str
+    """The id of the pretrained weights."""
     runs: list[list[str]]
+    """Configuration hash and results.json digest of each finished run."""
 
 
 class FigureMetadata(ConfigModel):
-    """The JSON next to a figure's CSV: what the picture says besides its numbers, and what these were computed from.
-
-    Attributes:
-        tasks: labels by name.
-        notes: printed below the picture.
-        analysis_notes: those notes that the analysis wrote.
-        provenance: the versions and the device that computed the numbers.
-    """
+    """The JSON next to a figure's CSV: what the picture says besides its numbers, and what these were computed from."""
 
     description: str
     source: str
     tasks: dict[str, str]
+    """Labels by name."""
     backbone: str
     protocol: str
     notes: list[str]
+    """Printed below the picture."""
     analysis_notes: list[str]
+    """Notes that the analysis wrote."""
     inputs_hash: str
     inputs: FigureInputs
     provenance: dict[str, Any]
+    """The versions and the device that computed the numbers."""
 
 
 def load(

@@ -1,0 +1,110 @@
+"""The base of every configuration model: frozen, closed to unknown keys, with errors of one line."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hifi_cli.config import registry
+from hifi_cli.errors import UsageError
+
+MAX_SEED = 2**32 - 1  # numpy's bound; torch takes more
+MAX_COUNT = 10**9  # far more than anybody means, far less than what overflows in a library
+UnitInterval = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+NonNegativeCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+_WRONG_SHAPE = ("extra_forbidden", "model_type")  # pydantic's error types for an unknown key and for a section that is none
+
+
+class ConfigModel(BaseModel):
+    """A part of the configuration. The string below a field says what it means, to readers, editors and `hifi ls`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class BasedSpec(ConfigModel):
+    """The content of a YAML that may change another one of its kind."""
+
+    base: str | None = None
+    """Name of the YAML that this one changes."""
+
+
+Model = TypeVar("Model", bound=BaseModel)
+Based = TypeVar("Based", bound=BasedSpec)
+
+
+def parse(model: type[Model], values: Mapping[str, Any], origin: str) -> Model:
+    """Validate `values` as `model`.
+
+    Raises:
+        UsageError: names `origin` and the key, and suggests the nearest known one.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(f"{origin}: {describe_error(error, model)}") from None
+
+
+def check_keys(model: type[BaseModel], values: Mapping[str, Any], origin: str) -> None:
+    """Refuse unknown keys in a part of a configuration. Values are not checked, and no key is required.
+
+    Raises:
+        UsageError: names `origin` and the key, and suggests the nearest known one.
+    """
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        if _first_problem(error)["type"] in _WRONG_SHAPE:
+            raise UsageError(f"{origin}: {describe_error(error, model)}") from None
+
+
+def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first problem in one line: an unknown key if there is one, with the nearest known key."""
+    problem = _first_problem(error)
+    key = ".".join(map(str, problem["loc"]))
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown key '{key}'{registry.nearest(key, key_names(model))}"
+        case "missing":
+            return f"'{key}' is missing"
+        case "model_type":
+            return f"{key or 'the content'} must be a mapping of keys to values, not {problem['input']!r:.60}"
+    return f"{key}: {problem['msg']}, not {problem['input']!r:.60}"
+
+
+def key_names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all keys of a model and of the models in it."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        for inner in _models_in(field.annotation):
+            yield from key_names(inner, f"{prefix}{name}.")
+
+
+def load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
+    """The validated YAML of a method or protocol and those it is based on, by file; the deepest base comes first.
+
+    Raises:
+        UsageError: a YAML is based on itself.
+    """
+    specs: dict[Path, Based] = {}
+    next_name: str | None = name
+    while next_name:
+        file = registry.find(kind, next_name)
+        if file in specs:
+            raise UsageError(f"{file}: base: '{next_name}' is based on itself")
+        specs[file] = parse(model, registry.read_yaml(file), str(file))
+        next_name = specs[file].base
+    return dict(reversed(specs.items()))
+
+
+def _first_problem(error: ValidationError) -> Any:
+    """The first of pydantic's error entries; unknown keys come before others, as they often cause them."""
+    return min(error.errors(include_url=False), key=lambda problem: problem["type"] not in _WRONG_SHAPE)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
