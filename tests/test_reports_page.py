@@ -1,6 +1,5 @@
 """`hifi report`: one HTML file that needs nothing from elsewhere, and whose every number leads to its run."""
 
-import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -75,7 +74,7 @@ def test_nothing_comes_from_elsewhere(page):
 
 
 def test_every_number_leads_to_its_run_and_every_run_to_its_file(page):
-    ids = {attrs["id"] for _, attrs in page.tags if "id" in attrs}
+    ids = {attrs["id"] for attrs in page.of("tr") if "id" in attrs}
     links = [attrs["href"] for attrs in page.of("a")]
     inside, outside = [link[1:] for link in links if link.startswith("#")], [link for link in links if not link.startswith("#")]
     assert len(inside) == 5 and set(inside) <= ids
@@ -84,12 +83,10 @@ def test_every_number_leads_to_its_run_and_every_run_to_its_file(page):
         assert (Path("results") / unquote(link)).resolve().is_file(), link
 
 
-def test_pictures_hold_every_seed_and_every_head(page):
-    samples = 2 * 2 * 3 + 1
-    assert len(page.of("circle", "seed")) == 2 * samples  # once against the share, once by method
-    assert len(page.of("circle", "mean")) == len(page.of("rect", "bar")) == 5
-    assert len(page.of("rect", "head")) == 8
-    assert len(page.of("rect", "chosen")) == 2
+def test_the_report_has_a_chart_for_every_column_and_every_selection_of_heads(page):
+    labels = [attrs["aria-label"] for attrs in page.of("svg")]
+    assert len(labels) == 2 * 2 + 1
+    assert sum("every seed" in label for label in labels) == 2 and sum("heads by layer" in label for label in labels) == 1
 
 
 def test_names_are_text_and_never_markup(page):
@@ -107,28 +104,33 @@ def test_published_numbers_and_named_tables(page, hifi):
     assert "is not a heads file" in hifi("report").err
 
 
-def test_labels_never_cover_one_another():
-    wanted = [50.0, 50.0, 51.0, 20.0, 205.0, 204.0, 203.0]
-    placed = charts._apart(wanted, 10, 206)
-    order = sorted(placed)
-    assert all(after - before >= charts._LABEL - 1e-9 for before, after in itertools.pairwise(order))
-    assert order[0] >= 10 and order[-1] <= 206
-    assert sorted(range(7), key=lambda index: placed[index]) == sorted(range(7), key=lambda index: wanted[index])
+METHODS = [charts.MethodScores("a", 100.0, [60.0, 80.0]), charts.MethodScores("b", 1.0, [72.0])]
 
 
-def test_ticks_are_round_and_inside():
-    assert charts.ticks(57.2, 81.9) == [60, 65, 70, 75, 80]
-    assert charts.ticks(0.5, 1.5) == pytest.approx([0.6, 0.8, 1.0, 1.2, 1.4])
-    for low, high in ((0.0, 100.0), (86.1, 86.9), (-3.2, 4.4)):
-        found = charts.ticks(low, high)
-        assert 2 <= len(found) <= 6 and found[0] >= low - 1e-9 and found[-1] <= high + 1e-9
+def test_charts_use_the_pages_colours_only_and_share_no_id():
+    drawn = [
+        charts.scores_by_trained_fraction(METHODS, "Acc."),
+        charts.scores_by_trained_fraction(METHODS, "F1"),
+        charts.scores_by_seed(METHODS, "Acc."),
+        charts.head_values([[1.0, 2.0]], [[0]]),
+    ]
+    for chart in drawn:
+        assert "var(--soft)" in chart and not re.search(r"(fill|stroke): (?!none|var)", chart)
+    ids = [name for chart in drawn for name in re.findall(r'id="([^"]*)"', chart)]
+    assert len(ids) == len(set(ids)) > 0
 
 
-def test_points_stand_where_their_numbers_are():
-    series = [charts.Series("a", 100.0, [60.0, 80.0], [1, 2]), charts.Series("b", 1.0, [70.0], [1])]
-    dots = re.findall(r'class="seed" cx="([\d.]+)" cy="([\d.]+)"', charts.score_by_share(series, "Acc."))
-    (ax, low), (_, high), (bx, middle) = [(float(x), float(y)) for x, y in dots]
-    assert high < middle < low and middle == pytest.approx((low + high) / 2, abs=0.1)
-    assert ax - bx == pytest.approx(charts.WIDTH - 44 - 112, abs=0.2)  # 1 % to 100 %: the whole axis
-    rows = re.findall(r'class="seed" cx="([\d.]+)" cy="([\d.]+)"', charts.seeds(series, "Acc."))
-    assert float(rows[0][0]) < float(rows[2][0]) < float(rows[1][0]) and rows[0][1] == rows[1][1] != rows[2][1]
+def positions(chart, colour):
+    """The x and y of the markers of a colour."""
+    found = re.findall(rf'<use href="#\w+" x="([\d.]+)" y="([\d.]+)" style="[^"]*var\(--{colour}\)', chart)
+    return [(float(x), float(y)) for x, y in found]
+
+
+def test_points_are_at_the_positions_of_their_numbers():
+    (a_x, low), (_, high), (b_x, middle) = positions(charts.scores_by_trained_fraction(METHODS, "Acc."), "accent")
+    assert high < middle < low and (low - middle) / (low - high) == pytest.approx(0.6, abs=0.01)
+    assert b_x < a_x
+    rows = positions(charts.scores_by_seed(METHODS, "Acc."), "accent")
+    assert rows[0][0] < rows[2][0] < rows[1][0] and rows[0][1] == rows[1][1] < rows[2][1]
+    [(x, y), (other_x, other_y)] = positions(charts.head_values([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]], [[0], [2]]), "mark")
+    assert x < other_x and y < other_y

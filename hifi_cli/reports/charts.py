@@ -1,174 +1,147 @@
-"""Pictures for the HTML report: inline SVG in the page's own colours, light and dark, without any script.
+"""Charts of the HTML report: inline SVG of matplotlib, in the page's own colours for light and dark mode.
 
-Every function returns the SVG's text; numbers are scores in percent. A mark's `<title>` is what a pointer over it shows.
+Every function returns the SVG's text; scores are in percent.
 """
 
+import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import matplotlib as mpl
+import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-WIDTH = 360  # of every picture, in the units of its viewBox: the width of a phone, so that its letters stay readable there
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 10, 40
-_ROW = 24
-_LABEL = 15  # a label's height with the room above it
-_NAMES = 112  # room for the methods' names
+# Each colour stands for a CSS variable of the page, which differs between light and dark mode.
+_VARIABLES = {"#010101": "--ink", "#020202": "--soft", "#030303": "--rule", "#040404": "--accent", "#050505": "--mark"}
+_INK, _SOFT, _RULE, _ACCENT, _MARK = _VARIABLES
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.size": 8,
+    "text.color": _INK,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _SOFT,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "grid.color": _RULE,
+    "lines.markersize": 5,
+}
+_WIDTH = 3.7  # inches: about the width of a phone
+_LONGEST_LABEL = 20
 
 
 @dataclass(frozen=True)
-class Series:
-    """One method on one task.
+class MethodScores:
+    """The scores of one method on one task, one per seed.
 
     Attributes:
-        share: trained parameters in percent of the model's.
-        scores: one per seed.
-        seeds: in the same order.
+        trained_percent: trained parameters in percent of the model's.
     """
 
     label: str
-    share: float
+    trained_percent: float
     scores: Sequence[float]
-    seeds: Sequence[int]
 
     @property
     def mean(self) -> float:
         return math.fsum(self.scores) / len(self.scores)
 
-
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from `low` to `high`, at most `most` of them."""
-    span = max(high - low, 1e-9)
-    raw = span / most
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
-    first = math.ceil(low / step - 1e-9)
-    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+    @property
+    def short_label(self) -> str:
+        """The label, cut to the room it has."""
+        return self.label if len(self.label) <= _LONGEST_LABEL else f"{self.label[: _LONGEST_LABEL - 1]}…"
 
 
-def score_by_share(series: Sequence[Series], metric: str) -> Markup:
-    """Score against the share of parameters trained, on a logarithmic axis; seeds as dots, the mean as a named ring."""
-    bottom = _TOP + max(200, _LABEL * len(series))
-    low, high = _padded([score for one in series for score in one.scores])
-    left = 10.0 ** math.floor(math.log10(min(one.share for one in series)))
-    decades = max(1.0, math.log10(100 / left))
-    edge = WIDTH - _NAMES
-
-    def x(share: float) -> float:
-        return _LEFT + (edge - _LEFT) * math.log10(share / left) / decades
-
-    def y(score: float) -> float:
-        return _TOP + (bottom - _TOP) * (high - score) / (high - low)
-
-    parts = []
-    for tick in ticks(low, high):
-        label = _text(_LEFT - 6, y(tick) + 4, f"{tick:g}", "end", "axis")
-        parts.append(_line("grid", _LEFT, y(tick), edge, y(tick)) + label)
-    for exponent in range(round(math.log10(left)), 3):
-        at = x(10.0**exponent)
-        parts.append(_line("grid", at, _TOP, at, bottom) + _text(at, bottom + 15, f"{10.0**exponent:g} %", "middle", "axis"))
-    parts.append(_text((_LEFT + edge) / 2, bottom + 34, "parameters trained, with the task head", "middle", "axis"))
-    heights = _apart([y(one.mean) for one in series], _TOP + 4, bottom - 2)
-    for one, at in zip(series, heights, strict=True):
-        name = _text(edge + 13, at + 4, _short(one.label, 18), "start", "label")
-        parts.append(_line("lead", x(one.share), y(one.mean), edge + 10, at) + name)
-    for one in series:
-        for seed, score in zip(one.seeds, one.scores, strict=True):
-            parts.append(_dot(x(one.share), y(score), one, seed, score, metric))
-        ring = Markup('<circle class="mean" cx="{:.1f}" cy="{:.1f}" r="6"><title>{}</title></circle>')
-        said = f"{one.label}: mean {one.mean:.1f} {metric}, {one.share:.3g} % trained"
-        parts.append(ring.format(x(one.share), y(one.mean), said))
-    return _svg(bottom + _BOTTOM, parts, f"score ({metric}) against share of parameters trained")
+def scores_by_trained_fraction(methods: Sequence[MethodScores], metric: str) -> Markup:
+    """Draw scores against the fraction of trained parameters: a dot per seed and a labelled ring per mean."""
+    with mpl.rc_context(_STYLE):
+        figure, ax = _subplot(max(2.2, 0.5 + 0.16 * len(methods)))
+        ax.set_xscale("log")
+        label_heights = np.linspace(0.02, 0.98, len(methods))  # fractions of the axis: labels never overlap
+        for method, height in zip(sorted(methods, key=lambda method: method.mean), label_heights, strict=True):
+            percent = method.trained_percent
+            _plot_seeds(ax, [percent] * len(method.scores), method.scores)
+            ax.plot(percent, method.mean, "o", markersize=8, markerfacecolor="none", markeredgecolor=_INK, clip_on=False)
+            ax.annotate(
+                method.short_label,
+                (percent, method.mean),
+                (1.04, height),
+                textcoords="axes fraction",
+                va="center",
+                arrowprops={"arrowstyle": "-", "color": _SOFT, "linewidth": 0.5, "relpos": (0, 0.5)},
+            )
+        ax.set_xlim(10 ** math.floor(math.log10(min(method.trained_percent for method in methods))), 100)
+        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g} %"))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_xlabel("trained parameters, task head included")
+        ax.set_ylabel(metric)
+        ax.grid(clip_on=False)
+        return _svg(figure, f"score ({metric}) against the fraction of trained parameters")
 
 
-def seeds(series: Sequence[Series], metric: str) -> Markup:
-    """A row per method, a dot per seed, a bar at the mean: how far the seeds lie apart."""
-    left, top = 128, 6
-    height = top + _ROW * len(series) + _BOTTOM
-    low, high = _padded([score for one in series for score in one.scores])
-
-    def x(score: float) -> float:
-        return left + (WIDTH - left - _RIGHT) * (score - low) / (high - low)
-
-    bottom = top + _ROW * len(series)
-    parts = []
-    for tick in ticks(low, high, 4):
-        parts.append(_line("grid", x(tick), top, x(tick), bottom) + _text(x(tick), bottom + 15, f"{tick:g}", "middle", "axis"))
-    parts.append(_text((left + WIDTH - _RIGHT) / 2, height - 6, metric, "middle", "axis"))
-    for row, one in enumerate(series):
-        y = top + _ROW * (row + 0.5)
-        parts.append(_text(left - 10, y + 4, _short(one.label, 20), "end", "label"))
-        bar = Markup('<rect class="bar" x="{:.1f}" y="{:.1f}" width="3" height="16" rx="1"/>')
-        parts.append(bar.format(x(one.mean) - 1.5, y - 8))
-        parts += [_dot(x(score), y, one, seed, score, metric) for seed, score in zip(one.seeds, one.scores, strict=True)]
-    return _svg(height, parts, f"{metric} of every seed")
+def scores_by_seed(methods: Sequence[MethodScores], metric: str) -> Markup:
+    """Draw a row per method with a dot per seed and a bar at the mean, to show how far the seeds differ."""
+    with mpl.rc_context(_STYLE):
+        figure, ax = _subplot(0.6 + 0.25 * len(methods))
+        for row, method in enumerate(methods):
+            _plot_seeds(ax, method.scores, [row] * len(method.scores))
+            ax.plot(method.mean, row, "|", markersize=12, markeredgewidth=2, color=_INK, clip_on=False)
+        ax.set_yticks(range(len(methods)), [method.short_label for method in methods], color=_INK)
+        ax.set_ylim(len(methods) - 0.5, -0.5)
+        ax.margins(x=0.08)
+        ax.set_xlabel(metric)
+        ax.grid(axis="x", clip_on=False)
+        return _svg(figure, f"{metric} of every seed")
 
 
-def heads(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int]]) -> Markup:
-    """A square per head, the deeper the colour the higher its value within its layer; chosen heads are framed."""
-    left, top = 44, 22
-    columns = max(map(len, values))
-    size = min(26.0, (WIDTH - left - _RIGHT) / columns)
-    height = round(top + size * len(values) + 8)
-    parts = [_text(left + size * (head + 0.5), top - 7, str(head), "middle", "axis") for head in range(columns)]
-    parts.append(_text(left - 8, top - 7, "head", "end", "axis"))
-    for layer, row in enumerate(values):
-        parts.append(_text(left - 8, top + size * (layer + 0.5) + 4, f"{layer}", "end", "axis"))
-        low, high = min(row), max(row)
-        for head, value in enumerate(row):
-            strength = (value - low) / (high - low) if high > low else 0.0
-            mark = " chosen" if head in chosen[layer] else ""
-            parts.append(
-                Markup('<rect class="head{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2"'
-                       ' style="--strength:{:.3f}"><title>{}</title></rect>').format(
-                    mark, left + size * head + 1.5, top + size * layer + 1.5, size - 3, size - 3, strength,
-                    f"layer {layer}, head {head}: {value:.4g}{', chosen' if mark else ''}",
-                )
-            )  # fmt: skip
-    return _svg(height, parts, "values of the heads by layer; chosen heads are framed")
+def head_values(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int]]) -> Markup:
+    """Draw a heatmap of the heads, a row per layer, each layer in its own scale; dots mark the chosen heads."""
+    table = np.asarray(values, float)
+    low, high = table.min(axis=1, keepdims=True), table.max(axis=1, keepdims=True)
+    strength = (table - low) / np.where(high > low, high - low, 1)
+    layers, heads = table.shape
+    with mpl.rc_context(_STYLE):
+        figure, ax = _subplot(0.5 + min(0.28, 3 / heads) * layers)
+        shades = LinearSegmentedColormap.from_list("accent", [to_rgba(_ACCENT, 0.08), to_rgba(_ACCENT, 0.95)])
+        ax.pcolormesh(strength, cmap=shades, vmin=0, vmax=1, clip_on=False)
+        for layer, row in enumerate(chosen):
+            ax.plot(np.asarray(row) + 0.5, np.full(len(row), layer + 0.5), "o", color=_MARK, clip_on=False)
+        ax.set(xlim=(0, heads), ylim=(layers, 0), xlabel="head", ylabel="layer", aspect="equal")
+        ax.set_xticks(np.arange(heads) + 0.5, map(str, range(heads)))
+        ax.set_yticks(np.arange(layers) + 0.5, map(str, range(layers)))
+        return _svg(figure, "values of the heads by layer; dots mark the chosen heads")
 
 
-def _padded(scores: Sequence[float]) -> tuple[float, float]:
-    """The range of an axis: a little wider than its data, and never empty."""
-    low, high = min(scores), max(scores)
-    margin = max(0.08 * (high - low), 0.5)
-    return low - margin, high + margin
+def _subplot(height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    return figure, figure.subplots()
 
 
-def _apart(wanted: list[float], top: float, bottom: float) -> list[float]:
-    """Heights of labels near the wanted ones, in their order, none nearer to the next than a label is high."""
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    placed = list(wanted)
-    floor = top
-    for index in order:
-        placed[index] = floor = max(wanted[index], floor)
-        floor += _LABEL
-    ceiling = bottom
-    for index in reversed(order):
-        placed[index] = ceiling = min(placed[index], ceiling)
-        ceiling -= _LABEL
-    return placed
+def _plot_seeds(ax: Axes, x: Sequence[float], y: Sequence[float]) -> None:
+    ax.plot(x, y, "o", color=_ACCENT, alpha=0.65, markeredgewidth=0, clip_on=False)
 
 
-def _short(label: str, most: int) -> str:
-    """A label that fits; its dots and ring carry the whole of it."""
-    return label if len(label) <= most else f"{label[: most - 1]}…"
-
-
-def _dot(x: float, y: float, one: Series, seed: int, score: float, metric: str) -> Markup:
-    said = f"{one.label}, seed {seed}: {score:.1f} {metric}"
-    return Markup('<circle class="seed" cx="{:.1f}" cy="{:.1f}" r="4"><title>{}</title></circle>').format(x, y, said)
-
-
-def _line(style: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
-    form = Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>')
-    return form.format(style, x1, y1, x2, y2)
-
-
-def _text(x: float, y: float, text: str, anchor: str, style: str) -> Markup:
-    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(style, x, y, anchor, text)
-
-
-def _svg(height: int, parts: Sequence[Markup], title: str) -> Markup:
-    head = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, height, title)
-    return head + Markup("").join(parts) + Markup("</svg>")
+def _svg(figure: Figure, title: str) -> Markup:
+    """Return a figure as inline SVG that takes its colours from the page and shares no id with another."""
+    stream = io.StringIO()
+    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with mpl.rc_context({"svg.hashsalt": title}):
+        figure.savefig(stream, format="svg", transparent=True, metadata=no_metadata)
+    svg = stream.getvalue()
+    view_box = svg.split('viewBox="', 1)[1].split('"', 1)[0]
+    content = svg.split("</defs>", 1)[1]  # what comes before is an XML header, and a style for the whole page
+    content = re.sub(r' id="(?!m[0-9a-f]{10}")[^"]*"', "", content).replace("xlink:href", "href")  # markers keep theirs
+    for colour, variable in _VARIABLES.items():
+        content = content.replace(colour, f"var({variable})")
+    return Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(view_box, title) + Markup(content)

@@ -72,8 +72,12 @@ def pictures(found: Table) -> list[ReportPicture]:
         series = [one for line in found.lines if (one := _series(line, number))]
         if series:
             metric = heading.label.rpartition("(")[2].rstrip(")")
-            shares.append(ReportPicture(f"{heading.label}: score against share trained", charts.score_by_share(series, metric)))
-            seeds.append(ReportPicture(f"{heading.label}: every seed", charts.seeds(series, metric)))
+            shares.append(
+                ReportPicture(
+                    f"{heading.label}: score against share trained", charts.scores_by_trained_fraction(series, metric)
+                )
+            )
+            seeds.append(ReportPicture(f"{heading.label}: every seed", charts.scores_by_seed(series, metric)))
     return shares + seeds
 
 
@@ -88,13 +92,13 @@ def heatmaps(results_dir: Path) -> list[ReportPicture]:
         content = run_files.read_heads(path)
         try:
             title = f"{content['backbone']}, {content['task']}: {content['rank']}, {content['strategy']}, k={content['k']}"
-            drawn.append(ReportPicture(title, charts.heads(content["values"], content["heads"])))
+            drawn.append(ReportPicture(title, charts.head_values(content["values"], content["heads"])))
         except (KeyError, TypeError, ValueError, IndexError):
             raise UsageError(f"{path} is not a heads file; delete it and select again") from None
     return drawn
 
 
-def _series(line: Line, number: int) -> charts.Series | None:
+def _series(line: Line, number: int) -> charts.MethodScores | None:
     cell = line.cells[number]
     if line.source != "runs" or not cell.samples:
         return None
@@ -102,7 +106,7 @@ def _series(line: Line, number: int) -> charts.Series | None:
     share = 100 * params["trainable"] / params["total"]
     if share <= 0:
         return None
-    return charts.Series(line.label, share, [one.score for one in cell.samples], [one.seed for one in cell.samples])
+    return charts.MethodScores(line.label, share, [sample.score for sample in cell.samples])
 
 
 def _origin(record: RunRecord, out: Path) -> dict[str, Any]:
