@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.scoring.correlation import head_correlation
-from hifi_cli.scoring.richness import information_richness
+from hifi_cli.scoring.head_correlation import head_correlation
+from hifi_cli.scoring.head_richness import information_richness
 
 
 @torch.inference_mode()

@@ -1,0 +1,131 @@
+"""The shape of the project: who may import whom, one name for one thing, short files, and what never loads torch."""
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import networkx
+
+from hifi_cli.config import registry
+
+PACKAGE = Path(__file__).parent.parent / "hifi_cli"
+# From the highest level to the lowest; what stands on one level does not import one another.
+LEVELS = [
+    {"__main__"},
+    {"cli"},
+    {"analysis"},
+    {"__init__"},
+    {"library"},
+    {"runs"},
+    {"methods", "tasks", "grids"},
+    {"models", "reports", "demo_data"},
+    {"records"},
+    {"config"},
+    {"scoring", "files", "hub"},
+    {"errors"},
+]
+WITHOUT_TORCH = ["config", "records", "grids", "reports"]
+
+
+def name_of(path):
+    """`hifi_cli.runs.trainer` for hifi_cli/runs/trainer.py; a package's name for its __init__.py."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def imported_names(tree):
+    """Every imported name with its module, imports inside functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_of(name):
+    """The longest part of a dotted name that is a module of the project; None if there is none."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+IMPORTS = {
+    name: {module for imported in imported_names(tree) if (module := module_of(imported))} - {name, "hifi_cli"}
+    for name, tree in TREES.items()
+}
+
+
+def package_of(module):
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def test_imports_go_down():
+    level = {package: number for number, packages in enumerate(LEVELS) for package in packages}
+    upwards = [
+        f"{module} imports {imported}"
+        for module, imports in IMPORTS.items()
+        for imported in imports
+        if package_of(module) != package_of(imported) and level[package_of(imported)] <= level[package_of(module)]
+    ]
+    assert upwards == []
+
+
+def test_no_modules_import_one_another_in_a_circle():
+    graph = networkx.DiGraph((module, imported) for module, imports in IMPORTS.items() for imported in imports)
+    assert [sorted(circle) for circle in networkx.strongly_connected_components(graph) if len(circle) > 1] == []
+
+
+def test_methods_import_neither_one_another_nor_what_runs_them():
+    methods = {module: imports for module, imports in IMPORTS.items() if module.startswith("hifi_cli.methods.")}
+    forbidden = {module: imports & (methods.keys() - {"hifi_cli.methods.base"}) for module, imports in methods.items()}
+    assert len(methods) > 10
+    assert {module: imports for module, imports in forbidden.items() if imports} == {}
+
+
+def test_no_methods_name_appears_in_the_trainer():
+    text = MODULES["hifi_cli.runs.trainer"].read_text()
+    assert [name for name in registry.names("methods") if f'"{name}"' in text] == []
+
+
+def test_no_file_is_above_400_lines():
+    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module: length for module, length in lengths.items() if length > 400} == {}
+
+
+def test_no_two_modules_have_one_name():
+    """A command may be called as what it starts, and what computes a figure as what draws it."""
+    by_name = defaultdict(list)
+    for module in MODULES:
+        package, _, name = module.rpartition(".")
+        if module not in (name_of(path) for path in PACKAGE.rglob("__init__.py")) and package != "hifi_cli.cli":
+            by_name[name].append(package)
+    pair = ["hifi_cli.analysis", "hifi_cli.reports.figures"]
+    assert {
+        name: packages for name, packages in by_name.items() if len(packages) > 1 and packages != pair and name != "base"
+    } == {}
+
+
+def test_no_two_public_classes_have_one_name():
+    by_name = defaultdict(list)
+    for module, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                by_name[node.name].append(module)
+    assert {name: modules for name, modules in by_name.items() if len(modules) > 1 and name != "Settings"} == {}
+
+
+def test_light_packages_never_load_torch():
+    """Every module of them, one after the other in one process that has nothing else loaded."""
+    modules = [module for module in MODULES if package_of(module) in WITHOUT_TORCH] + [
+        "hifi_cli.scoring.ranking",
+        "hifi_cli.scoring.head_choice",
+    ]
+    code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
+    ended = subprocess.run([sys.executable, "-c", code, *modules], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
