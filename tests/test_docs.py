@@ -61,6 +61,17 @@ def test_commands_run(page, hifi):
     assert sorted(left) == NOT_RUN.get(page, [])
 
 
+def load_script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_methods_page_is_the_generated_one():
+    assert PAGES["methods.md"] == load_script("make_methods_page").page(), "make docs writes it"
+
+
 def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts" / "bench")
     import report
@@ -71,9 +82,7 @@ def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
 
 
 def test_the_parity_studys_table_is_the_paired_t_interval(tmp_path):
-    spec = importlib.util.spec_from_file_location("trainer_parity", ROOT / "scripts" / "trainer_parity.py")
-    study = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(study)
+    study = load_script("trainer_parity")
     ours, theirs = np.array([20.0, 22.0, 19.0, 25.0]), np.array([21.0, 21.5, 20.0, 23.0])
     path = tmp_path / "scores.jsonl"
     arms = {"hifi, full-ft": ours, "Trainer, full-ft": theirs}

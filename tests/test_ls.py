@@ -148,7 +148,7 @@ def test_the_shell_completes_names(typed, offered):
 
 def test_a_protocol_lists_what_its_paper_leaves_open_its_bases_words_included(hifi):
     lines = {line.split()[0]: line for line in hifi("ls", "protocols/ehft-released").out.splitlines()}
-    assert "draws four at random" in lines["seeds"]
+    assert "draws four random seeds" in lines["seeds"]
     assert lines["task_head.activation"].split()[1] == "code:"  # open in the text, not in the code
     assert lines["lora"].endswith("settings: {r: 8}")
     lines = {line.split()[0]: line for line in hifi("ls", "protocols/hifi-fewshot").out.splitlines()}

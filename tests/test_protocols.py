@@ -140,7 +140,7 @@ def test_each_unstated_key_of_the_released_code_is_told_apart_from_the_texts(hif
     assert told == expected
     lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft").out.splitlines()]
     assert ["methods.lora.settings", "code:"] in [words[:2] for words in lines]
-    assert "unknown" in hifi("ls", "ehft").out
+    assert "neither alpha nor targets" in hifi("ls", "ehft").out
 
 
 BASE = "description: x\nsource: a paper\nfollows: text\nunstated:\n  epochs: {source: ours, reason: three}\n  warmup: {source: code, reason: a tenth}\n"

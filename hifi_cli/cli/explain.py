@@ -53,7 +53,7 @@ def print_explanation(kind: str, name: str) -> None:
 
 def _key_rows(key: str, value: Any) -> list[list[str]]:
     """A key of a YAML; a list of mappings, and a mapping of mappings or of origins, with a line for each of its entries."""
-    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+    if isinstance(value, list) and (key == "deviations" or any(isinstance(one, dict) for one in value)):
         return [[f"  {key}", ""], *(["", _flow(one).removeprefix("{").removesuffix("}")] for one in value)]
     lines = isinstance(value, dict) and (key == "unstated" or all(isinstance(one, dict) for one in value.values()))
     if not lines:

@@ -23,6 +23,8 @@ class MethodSpec(BasedSpec):
     """Configuration keys that the method sets."""
     tasks: dict[str, dict[str, Any]] = {}
     """Configuration keys that it sets for single tasks (HiFi, table 5)."""
+    deviations: list[str] = []
+    """Differences from the paper or its released code, and choices that they leave open."""
 
 
 def method_spec(name: str) -> MethodSpec:
