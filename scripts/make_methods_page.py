@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel
 
 from hifi_cli.config import registry
-from hifi_cli.config.json_schema import meanings
-from hifi_cli.config.run_config import HeadsConfig, MethodSpec, method_spec
+from hifi_cli.config.methods import MethodSpec, method_spec
+from hifi_cli.config.run_config import HeadsConfig
 from hifi_cli.methods import base
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
@@ -72,8 +72,10 @@ def _settings(section: str, model: type[BaseModel]) -> list[str]:
     """Return a table of a model's keys with their defaults and meanings; nothing if it has no keys."""
     if not model.model_fields:
         return []
-    meaning = meanings(model)
-    rows = [_row(f"`{section}.{key}`", _code(field.default), meaning.get(key, "")) for key, field in model.model_fields.items()]
+    rows = [
+        _row(f"`{section}.{key}`", _code(field.default), " ".join((field.description or "").split()))
+        for key, field in model.model_fields.items()
+    ]
     return ["| setting | default | meaning |", "|---|---|---|", *rows, ""]
 
 
