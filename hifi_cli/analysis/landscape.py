@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -11,13 +11,14 @@ from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
-from hifi_cli.analysis.observers import Watcher, train
+from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.run import Prepared, Splits, split_examples
+from hifi_cli.runs.run import Prepared, split_examples
+from hifi_cli.runs.trainer import Callback, Trainer
 from hifi_cli.tasks.tokenization import Example
 
 Floats = NDArray[np.float64]
@@ -47,27 +48,30 @@ class Settings(ConfigModel):
 
 
 @dataclass
-class _Trajectory(Watcher):
-    """Keeps the trained weights at even distances on the way, the first and the last ones too."""
+class SnapshotRecorder(Callback):
+    """Copies the trained weights at even distances, before the first and after the last step included.
 
-    snapshots: int
-    kept: list[tuple[int, Direction]] = field(default_factory=list)
+    Attributes:
+        count: snapshots after the one before the first step.
+        snapshots: finished steps and weights of each.
+    """
+
+    count: int
+    snapshots: list[tuple[int, Direction]] = field(default_factory=list)
     _trained: list[nn.Parameter] = field(default_factory=list)
     _steps: frozenset[int] = frozenset()
 
-    def begin(self, prepared: Prepared, splits: Splits) -> None:
-        config = prepared.runner.config
-        steps = config.epochs * -(-len(splits.train) // config.batch_size)
-        self._steps = frozenset(np.linspace(0, steps, self.snapshots + 1).round().astype(int).tolist())
-        self._trained = list(prepared.method.trained(prepared.encoder.model).values())
-        self._keep(0)
+    def on_train_begin(self, trainer: Trainer) -> None:
+        self._steps = frozenset(np.linspace(0, trainer.total_steps, self.count + 1).round().astype(int).tolist())
+        self._trained = list(trainer.method.trained(trainer.model).values())
+        self._copy(0)
 
-    def weights(self, model: nn.Module, stage: int, step: int) -> None:  # noqa: ARG002
-        if step in self._steps:
-            self._keep(step)
+    def on_step_end(self, trainer: Trainer) -> None:
+        if trainer.progress.step in self._steps:
+            self._copy(trainer.progress.step)
 
-    def _keep(self, step: int) -> None:
-        self.kept.append((step, [parameter.detach().cpu().clone() for parameter in self._trained]))
+    def _copy(self, step: int) -> None:
+        self.snapshots.append((step, [parameter.detach().cpu().clone() for parameter in self._trained]))
 
 
 def compute(asked: FigureRequest) -> Points:
@@ -77,21 +81,21 @@ def compute(asked: FigureRequest) -> Points:
     what the two directions explain of the trajectory's variance.
     """
     rows: list[Row] = []
-    for run in list(_runs(asked)):  # all of them first: rows that are too few for a regime are refused before anything trains
-        trajectory = _Trajectory(asked.settings.snapshots)
-        prepared = train(run.config, asked.resources, trajectory)
-        cut = (
-            _principal(asked.settings, prepared, trajectory, run.examples)
+    for run in list(_runs(asked)):  # all of them first: too few rows for a regime are an error before anything trains
+        recorder = SnapshotRecorder(asked.settings.snapshots)
+        prepared = train(run.config, asked.resources, recorder)
+        points = (
+            _principal(asked.settings, prepared, recorder.snapshots, run.examples)
             if asked.settings.plane == "pca"
-            else (_random(asked.settings, prepared, run.examples))
+            else _random(asked.settings, prepared, run.examples)
         )
-        rows += [{**run.place, **row} for row in cut]
+        rows += [{**run.labels, **row} for row in points]
     return Points(rows, [f"loss of up to {asked.settings.examples} training examples, dropout off; one seed"])
 
 
 @dataclass(frozen=True)
 class _Run:
-    place: Row
+    labels: Row
     config: RunConfig
     examples: list[Example]  # on which the loss is measured
 
@@ -100,24 +104,26 @@ def _runs(asked: FigureRequest) -> Iterator[_Run]:
     for task in asked.spec.tasks:
         for shots in asked.settings.shots:
             for method in asked.spec.methods:
-                few = {"shots": shots, "epochs": asked.settings.few_shot_epochs}
-                config = asked.config(task, method, extra=few if shots else {})
-                seen = split_examples(config, asked.resources).train
-                examples = head_selection.sample(seen, asked.settings.examples, asked.settings.seed)
+                few_shot = {"shots": shots, "epochs": asked.settings.few_shot_epochs}
+                config = asked.config(task, method, extra=few_shot if shots else {})
+                train_examples = split_examples(config, asked.resources).train
+                examples = head_selection.sample(train_examples, asked.settings.examples, asked.settings.seed)
                 regime = f"{shots}-shot" if shots else "full-shot"
-                place = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
-                yield _Run(place, config, examples)
+                labels = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
+                yield _Run(labels, config, examples)
 
 
-def _principal(settings: Settings, prepared: Prepared, trajectory: _Trajectory, examples: list[Example]) -> Iterator[Row]:
+def _principal(
+    settings: Settings, prepared: Prepared, snapshots: list[tuple[int, Direction]], examples: list[Example]
+) -> Iterator[Row]:
     runner, model = prepared.runner, prepared.encoder.model
-    moved = list(prepared.method.trained(model).values())
-    directions, places, shares = principal_plane([weights for _, weights in trajectory.kept])
-    common = {"moved": "trained", "share_x": shares[0], "share_y": shares[1]}
-    for (step, _), (x, y) in zip(trajectory.kept, places, strict=True):
+    trained = list(prepared.method.trained(model).values())
+    directions, coordinates, explained = principal_plane([weights for _, weights in snapshots])
+    common = {"moved": "trained", "share_x": explained[0], "share_y": explained[1]}
+    for (step, _), (x, y) in zip(snapshots, coordinates, strict=True):
         yield {**common, "part": "trajectory", "x": x, "y": y, "step": step, "loss": None}
-    axes = [_axis(places[:, axis], settings.points) for axis in (0, 1)]
-    for x, y, loss in surface(runner, moved, directions, axes, examples):
+    axes = [_axis(coordinates[:, axis], settings.points) for axis in (0, 1)]
+    for x, y, loss in surface(runner, trained, directions, axes, examples):
         yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
 
@@ -125,8 +131,8 @@ def _random(settings: Settings, prepared: Prepared, examples: list[Example]) -> 
     runner, encoder, method = prepared.runner, prepared.encoder, prepared.method
     axis = np.linspace(-settings.reach, settings.reach, settings.points)
     trained = method.trained(encoder.model)
-    everything = len(trained) == len(list(encoder.model.parameters()))
-    planes = {"all": trained} if everything else {"trained": trained, "all": {}}
+    all_train = len(trained) == len(list(encoder.model.parameters()))
+    planes = {"all": trained} if all_train else {"trained": trained, "all": {}}
     for moved, parameters in planes.items():
         if not parameters:
             method.merge(encoder)
@@ -139,23 +145,23 @@ def _random(settings: Settings, prepared: Prepared, examples: list[Example]) -> 
 
 
 def principal_plane(snapshots: Sequence[Direction]) -> tuple[list[Direction], Floats, Floats]:
-    """The plane through the last weights that holds most of the way to them.
+    """The plane through the last weights that explains most of the trajectory's variance.
 
     Returns:
-        Two orthonormal directions, the snapshots' places [snapshots, 2] with the last at the origin, and the shares of
-        the variance that the directions explain.
+        Two orthonormal directions, the snapshots' coordinates [snapshots, 2] with the last at the origin, and the fractions
+        of the variance that the directions explain.
     """
     flat = torch.stack([torch.cat([weight.flatten() for weight in weights]) for weights in snapshots]).numpy()
-    way = flat - flat[-1]
-    found = PCA(2, svd_solver="full").fit(way)
+    differences = flat - flat[-1]
+    pca = PCA(2, svd_solver="full").fit(differences)
     shapes = [weight.shape for weight in snapshots[-1]]
     sizes = [shape.numel() for shape in shapes]
     directions = [
         [part.view(shape) for part, shape in zip(torch.from_numpy(component).split(sizes), shapes, strict=True)]
-        for component in found.components_
+        for component in pca.components_
     ]
-    places: Floats = (way @ found.components_.T).astype(np.float64)
-    return directions, places, found.explained_variance_ratio_.astype(np.float64)
+    coordinates: Floats = (differences @ pca.components_.T).astype(np.float64)
+    return directions, coordinates, pca.explained_variance_ratio_.astype(np.float64)
 
 
 def filter_normalised(weights: Sequence[Tensor], draws: torch.Generator) -> Direction:
@@ -185,7 +191,9 @@ def surface(
     """The mean loss at weights + x * first direction + y * second, for every x and y; leaves the weights as they were."""
     runner.model.eval()
     start = [weight.detach().clone() for weight in weights]
-    first, second = ([part.to(weight.device) for part, weight in zip(one, weights, strict=True)] for one in directions)
+    first, second = (
+        [part.to(weight.device) for part, weight in zip(direction, weights, strict=True)] for direction in directions
+    )
     try:
         for x in axes[0]:
             for y in axes[1]:
@@ -200,12 +208,12 @@ def surface(
 def mean_loss(runner: ModelRunner, examples: list[Example]) -> float:
     """The task's loss, mean over examples."""
     size = runner.config.eval_batch_size
-    parts: list[Any] = [examples[at : at + size] for at in range(0, len(examples), size)]
-    return sum(float(runner.loss(part)) for part in parts) / len(examples)
+    batches = (examples[start : start + size] for start in range(0, len(examples), size))
+    return sum(float(runner.loss(batch)) for batch in batches) / len(examples)
 
 
-def _axis(places: Floats, points: int) -> Floats:
+def _axis(coordinates: Floats, points: int) -> Floats:
     """From one end of the trajectory to the other, and a quarter of its length beyond."""
-    low, high = float(places.min()), float(places.max())
+    low, high = float(coordinates.min()), float(coordinates.max())
     margin = 0.25 * max(high - low, 1e-6)
     return np.linspace(low - margin, high + margin, points)

@@ -3,20 +3,20 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
-from hifi_cli.analysis.observers import Watcher, train
+from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.reports.table_spec import label_of
-from hifi_cli.runs.run import Prepared, Splits
+from hifi_cli.runs.trainer import Callback, LogLine, Trainer
 
 
 class Settings(ConfigModel):
@@ -33,39 +33,39 @@ class Settings(ConfigModel):
 
 
 @dataclass
-class _Course(Watcher):
-    """Measures one training run."""
+class TrajectoryRecorder(Callback):
+    """Records loss, distance from the pretrained weights and gradient norms of one training run.
+
+    Attributes:
+        pretrained: the backbone's weights before training.
+        every: steps between two records.
+        rows: the records.
+    """
 
     pretrained: dict[str, Tensor]
     every: int
     rows: list[Row] = field(default_factory=list)
-    _head: frozenset[str] = frozenset()
-    _ends: list[int] = field(default_factory=lambda: [0])
-    _norms: dict[str, float] = field(default_factory=dict)
-    _now: Row = field(default_factory=dict)
+    _gradient_norms: dict[str, float] = field(default_factory=dict)
+    _step: Row = field(default_factory=dict)
 
-    def begin(self, prepared: Prepared, splits: Splits) -> None:  # noqa: ARG002
-        self._head = frozenset(task_head_names(prepared.encoder))
-
-    def gradients(self, model: nn.Module, stage: int) -> None:  # noqa: ARG002
-        parameters = dict(model.named_parameters())
-        self._norms = {
-            "head_gradient": norm(one.grad for name, one in parameters.items() if name in self._head),
-            "backbone_gradient": norm(one.grad for name, one in parameters.items() if name not in self._head),
+    def on_backward_end(self, trainer: Trainer) -> None:
+        head = set(task_head_names(trainer.encoder))
+        parameters = dict(trainer.model.named_parameters())
+        self._gradient_norms = {
+            "head_gradient": norm(parameter.grad for name, parameter in parameters.items() if name in head),
+            "backbone_gradient": norm(parameter.grad for name, parameter in parameters.items() if name not in head),
         }
 
-    def weights(self, model: nn.Module, stage: int, step: int) -> None:
-        if stage == len(self._ends):
-            self._ends.append(step - 1)
-        distance = None
-        if step % self.every == 0 or step == 1 + self._ends[-1]:
-            distance = distance_from(self.pretrained, model)
-        place = {"stage": stage + 1, "step": step, "stage_step": step - self._ends[stage]}
-        self._now = {**place, "distance": distance, **self._norms}
+    def on_step_end(self, trainer: Trainer) -> None:
+        step, phase = trainer.progress.step, trainer.progress.phase
+        phase_step = step - (trainer.phase_ends[phase - 1] if phase else 0)
+        is_due = step % self.every == 0 or phase_step == 1
+        distance = distance_from(self.pretrained, trainer.model) if is_due else None
+        self._step = {"stage": phase + 1, "step": step, "stage_step": phase_step, "distance": distance, **self._gradient_norms}
 
-    def logged(self, line: dict[str, Any], again: bool) -> None:  # noqa: ARG002
-        if "loss" in line and self._now["distance"] is not None:
-            self.rows.append({**self._now, "loss": line["loss"]})
+    def on_log(self, line: LogLine) -> None:
+        if "loss" in line and self._step["distance"] is not None:
+            self.rows.append({**self._step, "loss": line["loss"]})
 
 
 def compute(asked: FigureRequest) -> Points:
@@ -81,15 +81,15 @@ def compute(asked: FigureRequest) -> Points:
                     extra = {"log_every": 1} | ({} if share is None else {"settings.share": share})
                     config = asked.config(task, method, seed, extra)
                     name = label_of("methods", method)
-                    place = {"task": task, "method": method, "label": name, "share": share or 0.0, "seed": seed}
-                    rows += [{**place, **row} for row in _course(config, asked).rows]
+                    labels = {"task": task, "method": method, "label": name, "share": share or 0.0, "seed": seed}
+                    rows += [{**labels, **row} for row in _record(config, asked)]
     seeds = len(asked.spec.seeds)
     return Points(rows, [f"{seeds} seed{'s' * (seeds > 1)}"])
 
 
 def norm(gradients: Iterable[Tensor | None]) -> float:
     """The Euclidean norm of several gradients together."""
-    return math.sqrt(sum(float(one.detach().double().pow(2).sum()) for one in gradients if one is not None))
+    return math.sqrt(sum(float(gradient.detach().double().pow(2).sum()) for gradient in gradients if gradient is not None))
 
 
 @torch.no_grad()
@@ -98,18 +98,18 @@ def distance_from(pretrained: dict[str, Tensor], model: nn.Module) -> float:
 
     Weights that a stage keeps under another name, inside modules of a method, do not count.
     """
-    here = dict(model.named_parameters())
-    squares = ((here[name] - value).double().pow(2).sum() for name, value in pretrained.items() if name in here)
-    return math.sqrt(sum(float(one) for one in squares))
+    weights = dict(model.named_parameters())
+    squares = ((weights[name] - value).double().pow(2).sum() for name, value in pretrained.items() if name in weights)
+    return math.sqrt(sum(float(square) for square in squares))
 
 
-def _course(config: RunConfig, asked: FigureRequest) -> _Course:
+def _record(config: RunConfig, asked: FigureRequest) -> list[Row]:
     encoder = Encoder(asked.resources.pretrained(config).model)
     head = set(task_head_names(encoder))
-    backbone = {name: value.detach() for name, value in encoder.model.named_parameters() if name not in head}
-    course = _Course(backbone, asked.settings.every)
-    train(config, asked.resources, course)
-    return course
+    pretrained = {name: value.detach() for name, value in encoder.model.named_parameters() if name not in head}
+    recorder = TrajectoryRecorder(pretrained, asked.settings.every)
+    train(config, asked.resources, recorder)
+    return recorder.rows
 
 
 def _shares(asked: FigureRequest, task: str, method: str) -> list[float | None]:

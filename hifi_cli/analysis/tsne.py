@@ -10,7 +10,7 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 from hifi_cli.analysis.base import FigureRequest, Points, Row
-from hifi_cli.analysis.observers import Watcher, train
+from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
@@ -86,7 +86,7 @@ def with_trained_head(config: RunConfig, resources: ResourceCache) -> ModelRunne
         phases = prepare(config, resources, chosen_heads(config, resources)).method.phases()
         steps = config.epochs * math.ceil(len(splits.train) / config.batch_size)
         stage1 = phase_ends(phases, steps)[-2]
-        trained = dict(train(config, resources, Watcher(), most_steps=stage1).encoder.model.named_parameters())
+        trained = dict(train(config, resources, max_steps=stage1).encoder.model.named_parameters())
         with torch.no_grad():
             for name in task_head_names(encoder):
                 encoder.model.get_parameter(name).copy_(trained[name])

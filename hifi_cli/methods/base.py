@@ -35,28 +35,28 @@ class Context:
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a run's steps, with an optimiser and a schedule of its own.
+    """A part of a run, with its own optimizer and learning rate schedule.
 
     Attributes:
         method: whose parameters train and whose hooks are called.
-        share: of the run's steps.
-        training: its learning rate and the like; None: the run's own.
-        begin: makes the model ready; not called for the first phase, which `prepare` made it ready for.
+        fraction: of the run's steps.
+        training: the learning rate and the like; None: those of the run.
+        prepare_model: prepares the model for this phase; not called for the first phase, which `Method.prepare` prepares.
     """
 
     method: "Method"
-    share: float = 1.0
+    fraction: float = 1.0
     training: TrainingConfig | None = None
-    begin: Callable[[Encoder], None] = lambda encoder: None  # noqa: ARG005
+    prepare_model: Callable[[Encoder], None] = lambda encoder: None  # noqa: ARG005
 
 
 class Method:
     """A fine-tuning method: one subclass per file in this folder.
 
-    The loop calls `prepare` once and goes through `phases`; each has an AdamW over `param_groups`. A step is, in this order:
-    `before_step`, forward and backward passes (with `extra_loss`), `after_backward`, clipping of each of `clip_groups`,
-    `before_optimizer_step`, the optimiser's and the schedule's step, `after_step`. `delta` and `load_delta` are inverse to
-    each other; `merge` turns the model back into plain Hugging Face modules.
+    A run calls `prepare` once; then the trainer goes through `phases`, each with an AdamW over `param_groups`. A step is, in
+    this order: `before_step`, forward and backward passes (with `extra_loss`), `after_backward`, clipping of each of
+    `clip_groups`, `before_optimizer_step`, the step of optimizer and lr_scheduler, `after_step`. `delta` and `load_delta` are
+    inverse to each other; `merge` turns the model back into plain Hugging Face modules.
     """
 
     class Settings(ConfigModel):
@@ -75,7 +75,7 @@ class Method:
         raise NotImplementedError
 
     def phases(self) -> list[Phase]:
-        """The run's stretches, in order; their shares sum to 1."""
+        """The run's phases, in order; their fractions sum to 1."""
         return [Phase(self)]
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
@@ -86,11 +86,11 @@ class Method:
         """
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """What the optimiser moves, by name."""
+        """What the optimizer moves, by name."""
         return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """The optimiser's groups; here: weight decay on matrices (and parts of matrices), none on biases and LayerNorms.
+        """The optimizer's groups; here: weight decay on matrices (and parts of matrices), none on biases and LayerNorms.
 
         Returns:
             AdamW's own keys (`params`, `weight_decay`, `lr`, ...; the run's value stands in for an absent one), and
@@ -119,10 +119,10 @@ class Method:
         """Called with the whole batch's gradient, before it is clipped."""
 
     def before_optimizer_step(self, model: nn.Module) -> None:
-        """Called with the clipped gradient, before the optimiser's step."""
+        """Called with the clipped gradient, before the optimizer's step."""
 
     def after_step(self, model: nn.Module) -> None:
-        """Called after the optimiser's step."""
+        """Called after the optimizer's step."""
 
     def release(self, encoder: Encoder) -> None:
         """Let everything train from here on, what the method added included (EH-FT's reserve)."""
@@ -141,7 +141,7 @@ class Method:
         fit_into(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """What a resumed phase needs of the method, beside the optimiser's own state."""
+        """What a resumed phase needs of the method, beside the optimizer's own state."""
         return self.delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
@@ -212,7 +212,7 @@ def finish(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
 def skip_to_last_phase(method: Method, encoder: Encoder, phase: int = 0) -> None:
     """Bring a model from the state of a phase, counted from 0, into that of the last: what trains then is the method's."""
     for following in method.phases()[phase + 1 :]:
-        following.begin(encoder)
+        following.prepare_model(encoder)
 
 
 def train_only(encoder: Encoder, names: Iterable[str]) -> None:

@@ -88,7 +88,7 @@ class DiffPruning(Method):
 
     def phases(self) -> list[Phase]:
         first = self.settings.first
-        return [Phase(self, first), Phase(self, 1 - first, begin=self._prune)]
+        return [Phase(self, first), Phase(self, 1 - first, prepare_model=self._prune)]
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
         if self._gated:

@@ -42,8 +42,10 @@ class TwoStage(Method):
 
     def phases(self) -> list[Phase]:
         share = self.settings.share
-        first = [replace(phase, share=phase.share * share, training=self.context.stage1) for phase in self.stage1.phases()]
-        return [*first, Phase(self, 1 - share, begin=self._begin_stage_2)]
+        first = [
+            replace(phase, fraction=phase.fraction * share, training=self.context.stage1) for phase in self.stage1.phases()
+        ]
+        return [*first, Phase(self, 1 - share, prepare_model=self._begin_stage_2)]
 
     @torch.no_grad()
     def _begin_stage_2(self, encoder: Encoder) -> None:

@@ -1,4 +1,4 @@
-"""What a resumed run needs to go on as if it had never stopped."""
+"""What a resumed run needs to continue as if it had never stopped."""
 
 import logging
 import random
@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hifi_cli.files import atomic_path
-from hifi_cli.methods.base import Method
 
 Delta = dict[str, Tensor]
-_MOST_SECONDS = 300.0  # of work that a kill in the middle of an epoch may cost
-_SHARE = 20  # a checkpoint is made when the time since the last is so many times what that one took
+_MAX_SECONDS = 300.0  # of work that a kill in the middle of an epoch may cost
+_MIN_RATIO = 20  # a checkpoint is saved when the time since the last one is this many times what saving it took
 
 logger = logging.getLogger("hifi")
 
@@ -27,120 +26,132 @@ class Progress:
 
     Attributes:
         epoch: finished epochs.
-        step: finished optimiser steps.
-        phase: the phase under way.
-        early_epochs: epochs that ended before the last phase: their models are not the method's.
-        chosen_by: the selection split's primary metric after each epoch.
-        reported: the reported split's primary metric after each epoch.
-        lines: lines of metrics.jsonl so far.
-        running: the sum of the losses since the last line.
-        since: their number.
-        parts: what a batch is computed in; 0: what the configuration says.
+        step: finished optimizer steps.
+        phase: number of the current phase, from 0.
+        epochs_before_last_phase: epochs that ended before the last phase: their models are not those of the method.
+        selection_scores: the primary metric on the selection split, after each epoch.
+        reported_scores: the primary metric on the reported split, after each epoch.
+        log_history: lines of metrics.jsonl so far.
+        loss_sum: sum of the losses since the last logged loss.
+        loss_count: their number.
+        gradient_accumulation_steps: micro-batches of a batch, as many as memory required.
         seconds: training time so far, over all resumptions.
     """
 
     epoch: int = 0
     step: int = 0
     phase: int = 0
-    early_epochs: int = 0
-    chosen_by: list[float] = field(default_factory=list)
-    reported: list[float] = field(default_factory=list)
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    epochs_before_last_phase: int = 0
+    selection_scores: list[float] = field(default_factory=list)
+    reported_scores: list[float] = field(default_factory=list)
+    log_history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
-    running: float = 0.0
-    since: int = 0
-    parts: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    gradient_accumulation_steps: int = 1
 
     def __post_init__(self) -> None:
-        self._counted = time.monotonic()
+        self._last_time = time.monotonic()
 
-    def count_step(self) -> None:
-        """A step was made."""
+    def end_step(self) -> None:
+        """Count an optimizer step."""
         self.step += 1
-        self.since += 1
-        self._count_time()
+        self.loss_count += 1
+        self._add_time()
 
-    def end_epoch(self, chosen_by: float, reported: float, *, early: bool) -> None:
-        """An epoch was trained and evaluated."""
+    def end_epoch(self) -> None:
+        """Count an epoch."""
         self.epoch += 1
-        self.early_epochs += early
-        self.chosen_by.append(chosen_by)
-        self.reported.append(reported)
-        self._count_time()
+        self._add_time()
 
-    def _count_time(self) -> None:
+    def add_scores(self, selection: float, reported: float, *, is_last_phase: bool) -> None:
+        """Add the scores of the epoch that ended."""
+        self.selection_scores.append(selection)
+        self.reported_scores.append(reported)
+        self.epochs_before_last_phase += not is_last_phase
+
+    def _add_time(self) -> None:
         now = time.monotonic()
-        self.seconds += now - self._counted
-        self._counted = now
+        self.seconds += now - self._last_time
+        self._last_time = now
 
     @property
     def best_epoch(self) -> int:
         """The first epoch of the last phase, counted from 1, with the highest score on the selection split."""
-        own = self.chosen_by[self.early_epochs :]
-        return 1 + self.early_epochs + own.index(max(own))
+        scores = self.selection_scores[self.epochs_before_last_phase :]
+        return 1 + self.epochs_before_last_phase + scores.index(max(scores))
 
 
 class Checkpoint:
-    """The file that keeps a run's state.
+    """The file that keeps the state of a run.
 
     Args:
-        belongs_to: what a state must have been made with to be taken up: configuration, data, heads and backbone.
+        run_id: digest of configuration, data, heads and backbone; the state of a run with another id is not used.
     """
 
-    def __init__(self, path: Path, belongs_to: str) -> None:
-        self.path, self.belongs_to = path, belongs_to
-        self._ended, self._took = time.monotonic(), 0.0
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.path, self.run_id = path, run_id
+        self._saved_at, self._saving_seconds = time.monotonic(), 0.0
 
     def is_due(self, *, epoch_ended: bool = False) -> bool:
-        """Whether it is time: after an epoch, and in a long one every few minutes, unless saving would take too much of it."""
-        since = time.monotonic() - self._ended
-        return since > _SHARE * self._took and (epoch_ended or since > _MOST_SECONDS)
+        """Whether to save now: after an epoch and every few minutes, unless saving takes too much of the time."""
+        elapsed = time.monotonic() - self._saved_at
+        return elapsed > _MIN_RATIO * self._saving_seconds and (epoch_ended or elapsed > _MAX_SECONDS)
 
-    def save(self, progress: Progress, kept: Delta, method: Method, model: nn.Module, adam: Any, schedule: Any) -> None:
-        """Store the state of a run, of its phase's method and of every source of randomness, atomically."""
-        began = time.monotonic()
+    def save(
+        self,
+        progress: Progress,
+        delta: Delta,
+        training_state: dict[str, Tensor],
+        optimizer: torch.optim.Optimizer,
+        lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+    ) -> None:
+        """Save the state of a run, of the method of its phase and of every source of randomness, atomically."""
+        start = time.monotonic()
         state = {
-            "belongs_to": self.belongs_to,
+            "run_id": self.run_id,
             "progress": asdict(progress),
-            "kept": kept,
-            "now": method.training_state(model),
-            "optimiser": adam.state_dict(),
-            "schedule": schedule.state_dict(),
-            "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            "python": random.getstate(),
+            "delta": delta,
+            "method": training_state,
+            "optimizer": optimizer.state_dict(),
+            "lr_scheduler": lr_scheduler.state_dict(),
+            "torch_rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "python_rng": random.getstate(),
         }
         with atomic_path(self.path) as temporary:
             torch.save(state, temporary)
-        self._ended = time.monotonic()
-        self._took = self._ended - began
+        self._saved_at = time.monotonic()
+        self._saving_seconds = self._saved_at - start
 
     def read(self) -> dict[str, Any] | None:
-        """The stored state; None, and a warning, where it is damaged or belongs to something else: the run starts afresh."""
+        """The saved state; None, with a warning, if it is damaged or belongs to another run: the run then starts anew."""
         if not self.path.is_file():
             return None
         try:
             with zipfile.ZipFile(self.path) as archive:  # torch itself does not compare the archive's checksums
-                broken = archive.testzip()
-            if broken:
-                raise zipfile.BadZipFile(f"bad checksum of {broken}")
-            found: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
-            fits = found["belongs_to"] == self.belongs_to
+                damaged_file = archive.testzip()
+            if damaged_file:
+                raise zipfile.BadZipFile(f"bad checksum of {damaged_file}")
+            state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
+            is_same_run = state["run_id"] == self.run_id
         except Exception as error:  # the readers raise half a dozen kinds for a damaged archive
-            first = str(error).strip().partition("\n")[0][:100]
-            logger.warning(f"the checkpoint {self.path} is damaged ({first}); the run starts afresh")
+            first_line = str(error).strip().partition("\n")[0][:100]
+            logger.warning(f"the checkpoint {self.path} is damaged ({first_line}); the run starts afresh")
             return None
-        if not fits:
+        if not is_same_run:
             logger.warning(f"the checkpoint {self.path} is of other data, heads or weights; the run starts afresh")
-        return found if fits else None
+        return state if is_same_run else None
 
 
-def restore(state: dict[str, Any], adam: Any, schedule: Any) -> None:
-    """Put optimiser, schedule and every source of randomness back."""
-    adam.load_state_dict(state["optimiser"])
-    schedule.load_state_dict(state["schedule"])
-    torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-    version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
+def restore(
+    state: dict[str, Any], optimizer: torch.optim.Optimizer, lr_scheduler: torch.optim.lr_scheduler.LRScheduler
+) -> None:
+    """Restore optimizer, schedule and every source of randomness."""
+    optimizer.load_state_dict(state["optimizer"])
+    lr_scheduler.load_state_dict(state["lr_scheduler"])
+    torch.set_rng_state(state["torch_rng"])
+    if state["cuda_rng"]:
+        torch.cuda.set_rng_state_all(state["cuda_rng"])
+    version, internal_state, gauss_next = state["python_rng"]
+    random.setstate((version, tuple(internal_state), gauss_next))

@@ -71,7 +71,7 @@ def _measure(config: RunConfig, delta: Path) -> dict[str, Any]:
     added_in_training = 0
     for number, phase in enumerate(method.phases()):
         if number:
-            phase.begin(encoder)
+            phase.prepare_model(encoder)
         phase.method.on_phase_start(encoder.model, _gradients(encoder.model))
         new = phase.method.trained(encoder.model).keys() - dict(plain.named_parameters()).keys()
         sizes = {name: value.numel() for name, value in phase.method.trained(encoder.model).items()}

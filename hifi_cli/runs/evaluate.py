@@ -113,7 +113,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
             raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
         splits = split_examples(config, resources)
         examples = splits.reported
-        logits = out_of_memory.predict(prepared.runner, examples)
+        logits = out_of_memory.predict_with_retries(prepared.runner, examples)
         predictions = metrics.predictions_of(prepared.task, examples, logits)
         rows = prediction_rows(prepared.task, examples, logits, predictions)
         stored = RunDirectory(path).read_predictions()
@@ -159,7 +159,7 @@ def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | No
         for split in there or ["test"]:
             rows = data.rows(split)
             examples = resources.examples(config, split, config.max_length)
-            logits = out_of_memory.predict(prepared.runner, examples)
+            logits = out_of_memory.predict_with_retries(prepared.runner, examples)
             predictions = metrics.predictions_of(task, examples, logits)
             lines = prediction_rows(task, examples, logits, predictions)
             written.append(RunDirectory(path).write_predictions(lines, split))

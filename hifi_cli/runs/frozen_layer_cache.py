@@ -21,8 +21,8 @@ def lowest_trained_layer(encoder: Encoder) -> int:
     return min((0 if layer is None else layer for layer in layers), default=encoder.num_layers)
 
 
-class FrozenStates:
-    """What the layers below the lowest trained one give for each training example.
+class FrozenLayerCache:
+    """The output of the layers below the lowest trained one, for each training example.
 
     Attributes:
         layer: the lowest trained layer, whose input is kept.
@@ -32,7 +32,7 @@ class FrozenStates:
         self.layer = layer
         self._encoder = encoder
         self._states: dict[int, list[Tensor]] = {}
-        self._known: Sequence[Example] = ()  # kept, so that no other example can get the number of one of them
+        self._examples: Sequence[Example] = ()  # kept alive, so that no other example can get the `id` of one of them
 
     @torch.no_grad()
     def compute(self, examples: Sequence[Example], pad: dict[str, int], batch_size: int, device: torch.device) -> None:
@@ -41,7 +41,7 @@ class FrozenStates:
         Raises:
             RunFailed: the states of all examples do not fit in memory.
         """
-        self._known = examples
+        self._examples = examples
         was_training = self._encoder.model.training
         self._encoder.model.eval()
         try:
@@ -60,11 +60,11 @@ class FrozenStates:
         flat = {name: values.view(-1, tokens).to(device) for name, values in lists.items()}
         states = iter(self._encoder.base(**flat).last_hidden_state)
         for example in examples:
-            self._states[id(example)] = [next(states)[: len(one["input_ids"])].clone() for one in example.sequences]
+            self._states[id(example)] = [next(states)[: len(sequence["input_ids"])].clone() for sequence in example.sequences]
 
     @contextmanager
-    def given(self, examples: Sequence[Example]) -> Iterator[None]:
+    def used_for(self, examples: Sequence[Example]) -> Iterator[None]:
         """Inside, a forward pass over these examples begins at the lowest trained layer."""
-        states = [one for example in examples for one in self._states[id(example)]]
+        states = [state for example in examples for state in self._states[id(example)]]
         with self._encoder.only_layers(self.layer, self._encoder.num_layers, pad_sequence(states, batch_first=True)):
             yield

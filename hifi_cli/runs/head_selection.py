@@ -211,10 +211,6 @@ def score_examples(
     return richness, correlation
 
 
-def _silent(_: dict[str, Any], __: bool) -> None:
-    """Warm steps are not logged."""
-
-
 def _batches(examples: list[Example], batch_size: int) -> Iterable[list[int]]:
     return evaluation_order([len(example) for example in examples], batch_size)
 
@@ -223,7 +219,7 @@ def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's batch size and learning rate."""
     from hifi_cli.methods.base import Context, implementation
     from hifi_cli.runs.model_runner import ModelRunner
-    from hifi_cli.runs.trainer import fit
+    from hifi_cli.runs.trainer import Trainer
 
     if distributed.state().num_processes > 1:  # the others wait for the scores' lock, and would not train along
         raise UsageError("scoring.warm_steps wants one process: run hifi score first, without torchrun")
@@ -233,7 +229,7 @@ def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
     method.prepare(encoder)
     runner = ModelRunner(encoder, resources.task(config.task), config, padding(pretrained.tokenizer))
     train = holdout.seen(resources.examples(config, "train", config.max_length), config, resources)
-    fit(runner, method, train, evaluate=lambda: (0.0, 0.0, {}), log=_silent, most_steps=config.scoring.warm_steps)
+    Trainer(runner, method, train, max_steps=config.scoring.warm_steps).train()
     return encoder
 
 

@@ -1,7 +1,4 @@
-"""Watching a run: its log lines go to metrics.jsonl, to the terminal and to trackers.
-
-Everything is made from the lines that the loop logs anyway; the loop itself waits for nothing and counts nothing.
-"""
+"""The log lines of a run: written to metrics.jsonl, shown on the terminal, sent to trackers."""
 
 import json
 import logging
@@ -10,7 +7,6 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
 
 from accelerate import PartialState
 
@@ -18,6 +14,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import provenance, trackers
 from hifi_cli.runs.progress_display import ProgressDisplay
+from hifi_cli.runs.trainer import Callback, LogLine
 
 logger = logging.getLogger("hifi")
 
@@ -26,47 +23,47 @@ class Throughput:
     """How fast a run goes.
 
     Attributes:
-        steps: optimiser steps of the whole run.
+        total_steps: optimizer steps of the whole run.
         tokens_per_step: tokens of the training split, without padding, over the steps of an epoch.
-        done: finished steps.
+        step: finished steps.
     """
 
-    def __init__(self, steps: int, tokens_per_step: float) -> None:
-        self.steps, self.tokens_per_step = steps, tokens_per_step
-        self.done = 0
-        self.resume(0)
+    def __init__(self, total_steps: int, tokens_per_step: float) -> None:
+        self.total_steps, self.tokens_per_step = total_steps, tokens_per_step
+        self.start(0)
 
-    def resume(self, done: int) -> None:
-        """Measure from here on: what was done before was done by another process."""
-        self.done = self._first = done
-        self._began = self._last = time.monotonic()
-        self._seconds, self._counted = 0.0, 0
+    def start(self, step: int) -> None:
+        """Start to measure after `step` finished steps, which count for nothing: another process may have made them."""
+        self.step = self._first_step = step
+        self._start_time = self._last_time = time.monotonic()
+        self._training_seconds, self._training_steps = 0.0, 0
 
-    def step(self, done: int) -> None:
-        """So many steps are finished."""
+    def add_training(self, step: int) -> None:
+        """The time since the last call was training; `step` steps are finished."""
         now = time.monotonic()
-        self._seconds += now - self._last
-        self._counted += done - self.done
-        self.done, self._last = done, now
+        self._training_seconds += now - self._last_time
+        self._training_steps += step - self.step
+        self.step, self._last_time = step, now
 
-    def evaluated(self, done: int) -> None:
-        """So many steps are finished and an evaluation has just ended: nobody knows how long it took, so nothing is counted."""
-        self.done, self._last = done, time.monotonic()
+    def add_evaluation(self, step: int) -> None:
+        """The time since the last call was training and an evaluation: it counts for `seconds_left` alone."""
+        self.step, self._last_time = step, time.monotonic()
 
     @property
     def tokens_per_second(self) -> float | None:
         """Training tokens, without padding and without the time of evaluations."""
-        return self._counted * self.tokens_per_step / self._seconds if self._counted and self._seconds else None
+        is_measured = self._training_steps and self._training_seconds
+        return self._training_steps * self.tokens_per_step / self._training_seconds if is_measured else None
 
     @property
     def seconds_left(self) -> float | None:
-        """As the run has gone so far, evaluations included."""
-        fresh = self.done - self._first
-        return (time.monotonic() - self._began) / fresh * (self.steps - self.done) if fresh else None
+        """At the mean speed so far, evaluations included."""
+        steps = self.step - self._first_step
+        return (time.monotonic() - self._start_time) / steps * (self.total_steps - self.step) if steps else None
 
 
-class MetricLogger:
-    """Takes a run's log lines, as the loop's `log`; on the main process only."""
+class MetricLogger(Callback):
+    """Takes the log lines of a run; on the main process only."""
 
     def __init__(
         self,
@@ -77,78 +74,89 @@ class MetricLogger:
         directory: RunDirectory,
         report_to: Sequence[str] = (),
     ) -> None:
-        """Begin a run's metrics.jsonl.
+        """Start an empty metrics.jsonl.
 
         Args:
-            run: the run in a word.
+            run: the run's name.
             primary: the metric that is shown.
             lengths: tokens of each training example.
             report_to: names of trackers.
         """
         self.run, self.config, self.primary, self.directory = run, config, primary, directory
         self.steps_per_epoch = math.ceil(len(lengths) / config.batch_size)
-        self.pace = Throughput(config.epochs * self.steps_per_epoch, sum(lengths) / self.steps_per_epoch)
-        self.shown: dict[str, Any] = {"epoch": 0}
+        self.throughput = Throughput(config.epochs * self.steps_per_epoch, sum(lengths) / self.steps_per_epoch)
+        self.latest: LogLine = {"epoch": 0}
         self.is_main = PartialState().is_main_process
         if self.is_main:
             directory.metrics.unlink(missing_ok=True)
-        is_wanted = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
-        self.view = ProgressDisplay(self._title, self._figures, self._share) if self.is_main and is_wanted else None
+        is_interactive = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
+        has_display = self.is_main and is_interactive
+        self.display = ProgressDisplay(self._title, self._status, self._fraction) if has_display else None
         self.trackers = trackers.start(report_to, run, config, directory) if self.is_main and report_to else []
 
     def __enter__(self) -> "MetricLogger":
-        if self.view:
-            self.view.start()
-        self.pace.resume(0)
+        if self.display:
+            self.display.start()
+        self.throughput.start(0)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.view:
-            self.view.stop()
+        if self.display:
+            self.display.stop()
         for tracker in self.trackers:
             tracker.finish()
 
-    def __call__(self, line: dict[str, Any], again: bool) -> None:
-        """Take a line.
+    def on_resume(self, log_history: list[LogLine]) -> None:
+        """Write the lines to the new metrics.jsonl; terminal and trackers got them before the run was stopped."""
+        for line in log_history:
+            self._write(line)
+            self.throughput.start(self._step_of(line))
 
-        Args:
-            again: it is from before a resumption: it belongs in the new metrics.jsonl, and was told already.
-        """
+    def on_log(self, line: LogLine) -> None:
+        """Write a line, show it and send it."""
+        if not self.is_main:
+            return
+        self._write(line)
+        step = self._step_of(line)
+        for tracker in self.trackers:
+            tracker.log({key: value for key, value in line.items() if key != "step"}, step=step)
+        if "epoch" in line:
+            self.throughput.add_evaluation(step)
+            epoch = f"epoch {line['epoch']} of {self.config.epochs}"
+            logger.info(f"{self.run}: {epoch}, {', '.join(self._status())}")
+        else:
+            self.throughput.add_training(step)
+            logger.debug(f"{self.run}: step {step}, loss {line['loss']:.4f}")
+
+    def _write(self, line: LogLine) -> None:
         if not self.is_main:
             return
         with self.directory.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        self.shown |= {"epoch": line["epoch"], "score": line[self.primary]} if "epoch" in line else {"loss": line["loss"]}
-        done = line["step"] if "step" in line else line["epoch"] * self.steps_per_epoch
-        if again:
-            self.pace.resume(done)
-            return
-        for tracker in self.trackers:
-            tracker.log({key: value for key, value in line.items() if key != "step"}, step=done)
-        if "epoch" in line:
-            self.pace.evaluated(done)
-            epoch = f"epoch {line['epoch']} of {self.config.epochs}"
-            logger.info(f"{self.run}: {epoch}, {', '.join(self._figures())}")
-        else:
-            self.pace.step(done)
-            logger.debug(f"{self.run}: step {done}, loss {line['loss']:.4f}")
+        self.latest |= {"epoch": line["epoch"], "score": line[self.primary]} if "epoch" in line else {"loss": line["loss"]}
 
-    def _share(self) -> float:
-        return self.pace.done / self.pace.steps
+    def _step_of(self, line: LogLine) -> int:
+        """Finished steps when the line was logged."""
+        step: int = line["step"] if "step" in line else line["epoch"] * self.steps_per_epoch
+        return step
+
+    def _fraction(self) -> float:
+        return self.throughput.step / self.throughput.total_steps
 
     def _title(self) -> str:
-        """The run, and the epoch under way."""
-        return f"{self.run}  epoch {min(self.shown['epoch'] + 1, self.config.epochs)} of {self.config.epochs}"
+        """The run and the current epoch."""
+        return f"{self.run}  epoch {min(self.latest['epoch'] + 1, self.config.epochs)} of {self.config.epochs}"
 
-    def _figures(self) -> list[str]:
+    def _status(self) -> list[str]:
         """Score, loss, speed, memory and time left, as far as they are known."""
-        shown, speed, left = self.shown, self.pace.tokens_per_second, self.pace.seconds_left
+        latest, speed, seconds_left = self.latest, self.throughput.tokens_per_second, self.throughput.seconds_left
+        is_running = self.throughput.step < self.throughput.total_steps
         return [
-            *([f"{self.primary} {100 * shown['score']:.2f}"] if "score" in shown else []),
-            *([f"loss {shown['loss']:.4f}"] if "loss" in shown else []),
+            *([f"{self.primary} {100 * latest['score']:.2f}"] if "score" in latest else []),
+            *([f"loss {latest['loss']:.4f}"] if "loss" in latest else []),
             *([f"{speed:,.0f} tokens/s"] if speed else []),
             f"{provenance.peak_memory() / 1e9:.1f} GB",
-            *([f"{clock(left)} left"] if left and self.pace.done < self.pace.steps else []),
+            *([f"{clock(seconds_left)} left"] if seconds_left and is_running else []),
         ]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.models.cpu_kernels import NOISE, wants_bf16
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs.frozen_layer_cache import FrozenStates, lowest_trained_layer
+from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.metrics import Values
@@ -27,8 +27,9 @@ class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
-        auto_batch: whether a batch that does not fit in memory is computed in more parts.
-        parts: what a batch is computed in; from `accumulation` on, more where memory asks for it.
+        auto_batch: whether a batch that does not fit in memory is computed in more micro-batches.
+        gradient_accumulation_steps: micro-batches of a batch: the configured number, or more if memory requires it.
+        model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several processes train it.
     """
 
     encoder: Encoder
@@ -41,15 +42,23 @@ class ModelRunner:
         own_head = self.config.task_head.kind == "mlp"  # it does not read the pooler below it
         unused = DistributedDataParallelKwargs(find_unused_parameters=own_head)
         self.accelerator = Accelerator(kwargs_handlers=[unused])
-        self.parts = self.config.gradient_accumulation_steps
+        self.gradient_accumulation_steps = self.config.gradient_accumulation_steps
         self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
-        self.frozen: FrozenStates | None = None
+        self.frozen_layers: FrozenLayerCache | None = None
         self.to_device()
 
     def to_device(self) -> None:
         """Move the model, with whatever was added to it, to where it runs."""
         self.model.to(self.accelerator.device)
+
+    def wrap(self) -> None:
+        """Wrap the model in DDP, if several processes train it."""
+        self.model = self.accelerator.prepare_model(self.encoder.model)
+
+    def unwrap(self) -> None:
+        """Undo `wrap` and `reuse_frozen`: what trains is about to change, and until then every process computes the same."""
+        self.model, self.frozen_layers = self.encoder.model, None
 
     def precision(self) -> AbstractContextManager[Any]:
         """Autocast to bf16 on a GPU, or nothing: on a processor the model's layers see to it themselves."""
@@ -59,24 +68,24 @@ class ModelRunner:
     def logits(self, examples: list[Example]) -> Tensor:
         """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
         batch = {name: values.to(self.accelerator.device) for name, values in collate(examples, self.pad).items()}
-        known = self.frozen.given(examples) if self.frozen and self.model.training else nullcontext()
-        with self.precision(), known:
+        cache = self.frozen_layers if self.encoder.model.training else None
+        with self.precision(), cache.used_for(examples) if cache else nullcontext():
             output = self.model(**batch)
-        span = self.task.kind == "span"
-        result: Tensor = torch.stack((output.start_logits, output.end_logits), 1) if span else output.logits
-        return result.float()
+        is_span = self.task.kind == "span"
+        logits: Tensor = torch.stack((output.start_logits, output.end_logits), 1) if is_span else output.logits
+        return logits.float()
 
     def reuse_frozen(self, examples: list[Example]) -> None:
-        """Compute the layers below the lowest trained one for these examples, which alone are trained on from now on.
+        """Compute the layers below the lowest trained one, for the only examples that are trained on from now on.
 
         Raises:
-            RunFailed: what they give does not fit in memory.
+            RunFailed: their outputs do not fit in memory.
         """
         layer = lowest_trained_layer(self.encoder)
-        self.frozen = FrozenStates(self.encoder, layer) if layer else None
-        if self.frozen:
+        self.frozen_layers = FrozenLayerCache(self.encoder, layer) if layer else None
+        if self.frozen_layers:
             with self.precision():
-                self.frozen.compute(examples, self.pad, self.eval_batch_size, self.accelerator.device)
+                self.frozen_layers.compute(examples, self.pad, self.eval_batch_size, self.accelerator.device)
 
     def loss(self, examples: list[Example]) -> Tensor:
         """The task's loss, summed over the examples."""
@@ -85,23 +94,24 @@ class ModelRunner:
     def accumulate_gradient(
         self, examples: list[Example], extra_loss: Callable[[nn.Module], Tensor | float] | None = None
     ) -> Tensor:
-        """The gradient of the mean loss over a batch, whatever it is cut into; returns that loss.
+        """Add the gradient of the mean loss over a batch, computed in micro-batches; returns that loss.
 
         Args:
-            extra_loss: a term of the parameters alone, added once.
+            extra_loss: a term that depends on the parameters alone, added once.
         """
         NOISE.reseed()
-        shared = self.model is not self.encoder.model  # wrapped by DDP; otherwise every process computes the whole
-        world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if shared else (1, 0)
-        mine = list(range(len(examples)))[rank::world]
-        parts = list(split_batch(mine or [0], self.parts))  # a process without a share takes part with a weight of 0
+        is_ddp = self.model is not self.encoder.model  # otherwise every process computes the whole batch
+        world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if is_ddp else (1, 0)
+        indices = list(range(len(examples)))[rank::world]
+        # a process without examples takes part with a weight of 0
+        micro_batches = list(split_batch(indices or [0], self.gradient_accumulation_steps))
         total = torch.zeros((), device=self.accelerator.device)
-        for number, part in enumerate(parts):
-            last = number == len(parts) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.model):
+        for number, micro_batch in enumerate(micro_batches):
+            is_last = number == len(micro_batches) - 1
+            with nullcontext() if is_last else self.accelerator.no_sync(self.model):
                 # DDP averages over processes; times `world` it is the mean over the whole batch.
-                loss = self.loss([examples[index] for index in part]) * (world * bool(mine) / len(examples))
-                if last and extra_loss:
+                loss = self.loss([examples[index] for index in micro_batch]) * (world * bool(indices) / len(examples))
+                if is_last and extra_loss:
                     loss = loss + extra_loss(self.encoder.model)
                 self.accelerator.backward(loss)
             total += loss.detach()
@@ -114,8 +124,8 @@ class ModelRunner:
         self.model.eval()
         logits = np.zeros(0)
         for batch in evaluation_order([len(example) for example in examples], self.eval_batch_size):
-            found = self.logits([examples[index] for index in batch]).cpu().numpy()
+            batch_logits = self.logits([examples[index] for index in batch]).cpu().numpy()
             if not logits.size:  # the longest come first, so nothing later is wider
-                logits = np.full((len(examples), *found.shape[1:]), -np.inf)
-            logits[batch, ..., : found.shape[-1]] = found
+                logits = np.full((len(examples), *batch_logits.shape[1:]), -np.inf)
+            logits[batch, ..., : batch_logits.shape[-1]] = batch_logits
         return logits

@@ -103,7 +103,7 @@ def measure(config: RunConfig, task: TaskSpec) -> Size:
     for number, phase in enumerate(method.phases()):
         try:
             if number:
-                phase.begin(encoder)
+                phase.prepare_model(encoder)
         except NotImplementedError:  # torch's word for what needs values: this stage trains what the one before finds
             trained.append(None)
             continue

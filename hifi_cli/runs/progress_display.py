@@ -1,25 +1,33 @@
-"""The live view of a run on a terminal: two lines that redraw themselves."""
+"""The live display of a run on a terminal: two lines that are redrawn."""
 
 from collections.abc import Callable
 from typing import Any
 
-_PER_SECOND = 2  # redraws: each costs about a millisecond
+_REDRAWS_PER_SECOND = 2  # each costs about a millisecond
 
 
 class ProgressDisplay:
-    """Name, bar and epoch in one line, the figures in the next; messages scroll above them."""
+    """Title and progress bar in the first line, status in the second; messages scroll above them.
 
-    def __init__(self, title: Callable[[], str], figures: Callable[[], list[str]], share: Callable[[], float]) -> None:
+    Args:
+        fraction: how much of the run is finished, from 0 to 1.
+    """
+
+    def __init__(self, title: Callable[[], str], status: Callable[[], list[str]], fraction: Callable[[], float]) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self.title, self.figures, self.share = title, figures, share
+        self.title, self.status, self.fraction = title, status, fraction
         console = Console(stderr=True)
-        shown = console.is_terminal and not console.is_dumb_terminal
+        is_terminal = console.is_terminal and not console.is_dumb_terminal
         self.live = Live(
-            console=console, get_renderable=self.draw, refresh_per_second=_PER_SECOND, transient=True, redirect_stdout=False
+            console=console,
+            get_renderable=self.draw,
+            refresh_per_second=_REDRAWS_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,
         )
-        self.start = self.live.start if shown else lambda: None
+        self.start = self.live.start if is_terminal else lambda: None
         self.stop = self.live.stop
 
     def draw(self) -> Any:
@@ -32,5 +40,5 @@ class ProgressDisplay:
         first = Table.grid(padding=(0, 1), expand=True)
         first.add_column(no_wrap=True)
         first.add_column(ratio=1, min_width=8)
-        first.add_row(Text(self.title(), overflow="ellipsis"), ProgressBar(total=1.0, completed=self.share()))
-        return Group(first, Text("  " + "  ".join(self.figures()), overflow="ellipsis", no_wrap=True, style="dim"))
+        first.add_row(Text(self.title(), overflow="ellipsis"), ProgressBar(total=1.0, completed=self.fraction()))
+        return Group(first, Text("  " + "  ".join(self.status()), overflow="ellipsis", no_wrap=True, style="dim"))

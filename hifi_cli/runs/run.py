@@ -25,7 +25,7 @@ from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.metric_logger import MetricLogger
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.trainer import Diverged, fit
+from hifi_cli.runs.trainer import Diverged, EpochScores, Trainer
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.metrics import Predictions, Values
@@ -202,9 +202,9 @@ def _train(
         methods.skip_to_last_phase(prepared.method, prepared.encoder, error.phase)
         results["params"] = count_parameters(prepared)
     else:
-        logits = out_of_memory.predict(prepared.runner, splits.reported)
+        logits = out_of_memory.predict_with_retries(prepared.runner, splits.reported)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
-        best, reported = progress.best_epoch, progress.reported
+        best, reported = progress.best_epoch, progress.reported_scores
         results |= {
             "scores": {"last": reported[-1], "best": reported[best - 1], "max": max(reported)},
             "epochs": {
@@ -225,7 +225,10 @@ def _train(
             directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
             results["delta_sha256"] = file_digest(directory.delta)
     results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
-    results["gradient_accumulation_steps"] = {"requested": config.gradient_accumulation_steps, "used": prepared.runner.parts}
+    results["gradient_accumulation_steps"] = {
+        "requested": config.gradient_accumulation_steps,
+        "used": prepared.runner.gradient_accumulation_steps,
+    }
     if distributed.is_main():
         stored.write(directory.path, results)
         directory.checkpoint.unlink(missing_ok=True)
@@ -243,25 +246,26 @@ def _fit(
     """
     runner, task, method, config = prepared.runner, prepared.task, prepared.method, prepared.runner.config
 
-    def evaluate() -> tuple[float, float, dict[str, Any]]:
+    def evaluate() -> EpochScores:
         reported = measure(prepared, splits.reported) | measure_extra_validation(prepared, splits)
         if splits.selection is splits.reported:
-            return reported[task.primary], reported[task.primary], reported
-        selection = measure(prepared, splits.selection)
-        return selection[task.primary], reported[task.primary], {**reported, "selection": selection[task.primary]}
+            return EpochScores(reported[task.primary], reported[task.primary], reported)
+        selection = measure(prepared, splits.selection)[task.primary]
+        return EpochScores(selection, reported[task.primary], {**reported, "selection": selection})
 
     lengths = [len(example) for example in splits.train]
     try:
-        with MetricLogger(name(config), config, task.primary, lengths, directory, report_to) as watch:
-            progress, kept = fit(
+        with MetricLogger(name(config), config, task.primary, lengths, directory, report_to) as metric_logger:
+            trainer = Trainer(
                 runner,
                 method,
                 splits.train,
                 evaluate=evaluate,
-                log=watch,
+                callbacks=[metric_logger],
                 calibration_batches=splits.calibration_batches,
                 checkpoint=checkpoint,
             )
+            trainer.train()
     except (KeyboardInterrupt, Terminated):
         if directory.checkpoint.is_file():
             logger.warning(f"{name(config)}: stopped; the same command goes on from its checkpoint")
@@ -273,16 +277,16 @@ def _fit(
         "heads": method.context.heads,
     }
     if distributed.is_main():
-        deltas.save(directory.delta, kept, metadata)
+        deltas.save(directory.delta, trainer.delta, metadata)
     params = count_parameters(prepared)
     with torch.no_grad():
-        method.load_delta(prepared.encoder.model, kept)
-    return progress, params
+        method.load_delta(prepared.encoder.model, trainer.delta)
+    return trainer.progress, params
 
 
 def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
     """Every metric of the model as it is."""
-    predictions = metrics.predictions_of(prepared.task, examples, out_of_memory.predict(prepared.runner, examples))
+    predictions = metrics.predictions_of(prepared.task, examples, out_of_memory.predict_with_retries(prepared.runner, examples))
     return metrics.compute(prepared.task, rows_of(examples), predictions)
 
 
@@ -297,7 +301,7 @@ def measure_extra_validation(prepared: Prepared, splits: Splits) -> dict[str, fl
 
 def extra_validation_scores(task: TaskSpec, name: str, progress: Progress) -> dict[str, float]:
     """The primary metric on a further validation split, at the epochs that `scores` has it on the reported one."""
-    by_epoch = [line[f"{task.primary}_{name}"] for line in progress.lines if "epoch" in line]
+    by_epoch = [line[f"{task.primary}_{name}"] for line in progress.log_history if "epoch" in line]
     return {"last": by_epoch[-1], "best": by_epoch[progress.best_epoch - 1], "max": max(by_epoch)}
 
 

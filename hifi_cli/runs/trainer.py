@@ -1,4 +1,4 @@
-"""The training loop: one straight page, the same for every method."""
+"""The trainer: one plain epoch and step loop, the same for every method."""
 
 import math
 import random
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hifi_cli.config.run_config import TrainingConfig
 from hifi_cli.errors import UsageError
@@ -16,11 +16,11 @@ from hifi_cli.methods.base import Method, Phase
 from hifi_cli.runs import out_of_memory
 from hifi_cli.runs.checkpoint import Checkpoint, Delta, Progress, restore
 from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.signal_handling import Stopping
+from hifi_cli.runs.signal_handling import GracefulShutdown
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.tokenization import Example
 
-Log = Callable[[dict[str, Any], bool], None]  # a line, and whether it is one from before a resumption told again
+LogLine = dict[str, Any]
 
 
 class Diverged(Exception):
@@ -35,19 +35,278 @@ class Diverged(Exception):
         self.phase = progress.phase
 
 
+@dataclass(frozen=True)
+class EpochScores:
+    """What an evaluation after an epoch gives.
+
+    Attributes:
+        selection: the primary metric on the selection split, by which the best epoch is selected.
+        reported: the primary metric on the reported split.
+        metrics: what is logged.
+    """
+
+    selection: float
+    reported: float
+    metrics: dict[str, Any]
+
+
+class Callback:
+    """Hooks that a trainer calls; each may stay as it is here."""
+
+    def on_resume(self, log_history: list[LogLine]) -> None:
+        """Called when a run resumes from a checkpoint, with the lines that it logged before."""
+
+    def on_train_begin(self, trainer: "Trainer") -> None:
+        """Called once, before the first step of this process."""
+
+    def on_backward_end(self, trainer: "Trainer") -> None:
+        """Called in every step with the gradient of the whole batch, before it is clipped."""
+
+    def on_step_end(self, trainer: "Trainer") -> None:
+        """Called after every optimizer step."""
+
+    def on_log(self, line: LogLine) -> None:
+        """Called with each line of the log, after `on_step_end`: a loss (`step`) or an evaluation (`epoch`)."""
+
+
+@dataclass(frozen=True)
+class PhaseState:
+    """The optimizer of a phase and what belongs to it.
+
+    Attributes:
+        training: the learning rate and the like of this phase.
+        clip_groups: parameters whose gradients are clipped by one norm.
+    """
+
+    method: Method
+    training: TrainingConfig
+    optimizer: torch.optim.Optimizer
+    lr_scheduler: torch.optim.lr_scheduler.LambdaLR
+    clip_groups: list[list[nn.Parameter]]
+
+    @classmethod
+    def create(cls, runner: ModelRunner, phase: Phase, steps: int) -> "PhaseState":
+        """A new AdamW over the parameters that the phase trains, and its learning rate schedule over `steps` steps."""
+        training, model = phase.training or runner.config, runner.encoder.model
+        optimizer = torch.optim.AdamW(
+            phase.method.param_groups(model, training.weight_decay),
+            lr=training.learning_rate,
+            betas=training.adam_betas,
+            eps=training.adam_epsilon,
+            fused=True,
+        )
+        schedules = {"run": learning_rate_factor(training, steps), "constant": lambda _: 1.0}
+        factors = [schedules[group.get("lr_schedule", "run")] for group in optimizer.param_groups]
+        lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
+        return cls(phase.method, training, optimizer, lr_scheduler, phase.method.clip_groups(model))
+
+
+class Trainer:
+    """Trains a prepared model through the phases of its method and evaluates it after each epoch.
+
+    Args:
+        evaluate: scores the model after each epoch; None: no evaluation, and no delta is kept.
+        calibration_batches: batches whose gradients a method may use when one of its phases starts.
+        checkpoint: where the state is saved, and resumed from if it is there.
+        max_steps: stop after this number of steps, before the evaluation.
+
+    Attributes:
+        progress: finished steps and epochs, scores and log lines.
+        delta: what training changed, at the epoch that is reported.
+        total_steps: optimizer steps of the whole run.
+        phase_ends: for each phase, the number of finished steps after which it ends.
+
+    Raises:
+        UsageError: there are fewer steps than phases.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        method: Method,
+        train_examples: list[Example],
+        *,
+        evaluate: Callable[[], EpochScores] | None = None,
+        callbacks: Sequence[Callback] = (),
+        calibration_batches: Sequence[list[Example]] = (),
+        checkpoint: Checkpoint | None = None,
+        max_steps: int | None = None,
+    ) -> None:
+        self.runner, self.method, self.train_examples = runner, method, train_examples
+        self.evaluate, self.callbacks, self.calibration_batches = evaluate, callbacks, calibration_batches
+        self.checkpoint, self.max_steps = checkpoint, max_steps
+        self.config, self.encoder, self.model = runner.config, runner.encoder, runner.encoder.model
+        self.steps_per_epoch = math.ceil(len(train_examples) / self.config.batch_size)
+        self.total_steps = self.config.epochs * self.steps_per_epoch
+        self.phases = method.phases()
+        self.phase_ends = phase_ends(self.phases, self.total_steps)
+        self.phase_state: PhaseState | None = None
+        self.progress = Progress()
+        self.delta: Delta = {}
+        self.loss_sum = torch.zeros((), device=runner.accelerator.device)
+
+    def train(self) -> None:
+        """Train to the end, from the checkpoint if there is one.
+
+        Raises:
+            Diverged: the loss is not finite.
+            RunFailed: a batch does not fit in memory.
+        """
+        seed_everything(self.config.seed)
+        if not self.resume():
+            self.setup_phase(0)
+        for callback in self.callbacks:
+            callback.on_train_begin(self)
+        with GracefulShutdown(self.runner.accelerator, self.save_checkpoint) as shutdown:
+            while self.progress.epoch < self.config.epochs:
+                self.model.train()
+                for batch in self.remaining_batches():
+                    if self.progress.step == self.phase_ends[self.progress.phase]:
+                        self.save_checkpoint()
+                        self.setup_phase(self.progress.phase + 1)
+                    with shutdown.deferred():
+                        self.train_step(batch)
+                        if self.progress.step % self.config.log_every == 0 or self.progress.step == self.total_steps:
+                            self.log_loss()
+                    if self.progress.step == self.max_steps:
+                        return
+                    if self.checkpoint and self.checkpoint.is_due():
+                        self.save_checkpoint()
+                refuse_divergence(self.loss_sum.item(), self.progress)
+                scores = self.evaluate() if self.evaluate else None
+                with shutdown.deferred():
+                    self.end_epoch(scores)
+                if self.checkpoint and self.checkpoint.is_due(epoch_ended=True) and self.progress.epoch < self.config.epochs:
+                    self.save_checkpoint()
+
+    def remaining_batches(self) -> list[list[Example]]:
+        """The batches of the current epoch that were not trained on yet."""
+        order = training_order(
+            [len(example) for example in self.train_examples],
+            self.config.batch_size,
+            strategy=self.config.train_sampling_strategy,
+            seed=self.config.seed,
+            epoch=self.progress.epoch,
+        )
+        finished = self.progress.step - self.progress.epoch * self.steps_per_epoch
+        return [[self.train_examples[index] for index in batch] for batch in order[finished:]]
+
+    def setup_phase(self, number: int) -> None:
+        """Start a phase: prepare the model, call the method's phase-start hook, create the optimizer."""
+        self.phase_state = None  # until the phase is set up, there is nothing to save
+        self.progress.phase = number
+        phase = self.phases[number]
+        self.runner.unwrap()
+        if number:  # the method prepared the model for the first phase
+            phase.prepare_model(self.encoder)
+        self.model.train()
+        phase.method.on_phase_start(self.model, calibration_gradients(self.runner, self.calibration_batches))
+        self.create_optimizer()
+
+    def create_optimizer(self) -> None:
+        """Create the optimizer and the learning rate schedule of the current phase."""
+        number = self.progress.phase
+        if self.config.reuse_frozen:
+            self.runner.reuse_frozen(self.train_examples)
+        first_step = self.phase_ends[number - 1] if number else 0
+        self.phase_state = PhaseState.create(self.runner, self.phases[number], self.phase_ends[number] - first_step)
+        self.runner.wrap()
+
+    def train_step(self, batch: list[Example]) -> None:
+        """One optimizer step on a batch."""
+        assert self.phase_state
+        state, method, model = self.phase_state, self.phase_state.method, self.model
+        method.before_step(model, self.progress.step)
+        loss = out_of_memory.accumulate_with_retries(self.runner, batch, method.extra_loss)
+        method.after_backward(model)
+        for callback in self.callbacks:
+            callback.on_backward_end(self)
+        if state.training.max_grad_norm:
+            for parameters in state.clip_groups:
+                self.runner.accelerator.clip_grad_norm_(parameters, state.training.max_grad_norm)
+        method.before_optimizer_step(model)
+        state.optimizer.step()
+        state.lr_scheduler.step()
+        state.optimizer.zero_grad(set_to_none=True)
+        method.after_step(model)
+        self.loss_sum += loss
+        self.progress.end_step()
+        for callback in self.callbacks:
+            callback.on_step_end(self)
+
+    def log_loss(self) -> None:
+        """Log the mean loss since the last time."""
+        assert self.phase_state
+        mean = self.loss_sum.item() / self.progress.loss_count
+        refuse_divergence(mean, self.progress)
+        self.log({"step": self.progress.step, "loss": mean, "learning_rate": self.phase_state.lr_scheduler.get_last_lr()[0]})
+        self.reset_loss()
+
+    def end_epoch(self, scores: EpochScores | None) -> None:
+        """Log the scores of an epoch, and keep the delta if this epoch is the one to report so far."""
+        is_last_phase = self.progress.phase == len(self.phases) - 1
+        self.progress.end_epoch()
+        if scores:
+            self.progress.add_scores(scores.selection, scores.reported, is_last_phase=is_last_phase)
+            self.log({"epoch": self.progress.epoch, **scores.metrics})
+            if is_last_phase and (self.config.report == "last" or self.progress.best_epoch == self.progress.epoch):
+                delta = self.method.delta(self.model)
+                self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
+        self.reset_loss()
+
+    def reset_loss(self) -> None:
+        """Start a new mean of the loss."""
+        self.loss_sum.zero_()
+        self.progress.loss_count = 0
+
+    def log(self, line: LogLine) -> None:
+        """Give a line to all callbacks."""
+        self.progress.log_history.append(line)
+        for callback in self.callbacks:
+            callback.on_log(line)
+
+    def save_checkpoint(self) -> None:
+        """Save the state, on the main process."""
+        if self.checkpoint and self.phase_state and self.runner.accelerator.is_main_process:
+            self.progress.loss_sum = self.loss_sum.item()
+            self.progress.gradient_accumulation_steps = self.runner.gradient_accumulation_steps
+            state = self.phase_state
+            training_state = state.method.training_state(self.model)
+            self.checkpoint.save(self.progress, self.delta, training_state, state.optimizer, state.lr_scheduler)
+
+    def resume(self) -> bool:
+        """Continue from the checkpoint; returns whether there is one."""
+        saved = self.checkpoint.read() if self.checkpoint else None
+        if saved is None:
+            return False
+        self.progress, self.delta = Progress(**saved["progress"]), saved["delta"]
+        self.loss_sum.fill_(self.progress.loss_sum)
+        self.runner.gradient_accumulation_steps = self.progress.gradient_accumulation_steps
+        for phase in self.phases[1 : self.progress.phase + 1]:
+            phase.prepare_model(self.encoder)
+        with torch.no_grad():
+            self.phases[self.progress.phase].method.load_training_state(self.model, saved["method"])
+        self.create_optimizer()
+        assert self.phase_state
+        restore(saved, self.phase_state.optimizer, self.phase_state.lr_scheduler)
+        for callback in self.callbacks:
+            callback.on_resume(self.progress.log_history)
+        return True
+
+
 def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int], float]:
-    """The schedule: linear warm-up over the share `warmup` of all steps, then linear decay or constant."""
-    warm = math.ceil(training.warmup * steps)
+    """The schedule: linear warm-up over the fraction `warmup` of all steps, then linear decay or a constant."""
+    warmup_steps = math.ceil(training.warmup * steps)
 
     def factor(step: int) -> float:
         if step < training.hold_steps:
             return training.hold_factor
-        if step < warm:
-            return step / warm
+        if step < warmup_steps:
+            return step / warmup_steps
         if training.schedule == "constant":
             return 1.0
-        left = max(0.0, (steps - step) / max(1, steps - warm))
-        return training.final_factor + (1 - training.final_factor) * left
+        remaining = max(0.0, (steps - step) / max(1, steps - warmup_steps))
+        return training.final_factor + (1 - training.final_factor) * remaining
 
     return factor
 
@@ -61,11 +320,11 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
     if steps < len(phases):
         raise UsageError(f"{steps} training steps cannot be shared by {len(phases)} stages; train for more epochs")
     ends: list[int] = []
-    share = 0.0
+    fraction = 0.0
     for number, phase in enumerate(phases):
-        share += phase.share
-        least, most = (ends[-1] if ends else 0) + 1, steps - (len(phases) - number - 1)
-        ends.append(min(max(round(share * steps), least), most))
+        fraction += phase.fraction
+        lowest, highest = (ends[-1] if ends else 0) + 1, steps - (len(phases) - number - 1)
+        ends.append(min(max(round(fraction * steps), lowest), highest))
     return ends
 
 
@@ -82,177 +341,7 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-@dataclass
-class Stretch:
-    """A phase under way, with an optimiser and a schedule of its own.
-
-    Attributes:
-        clip_groups: parameters whose gradients are clipped by one norm.
-    """
-
-    runner: ModelRunner
-    phase: Phase
-    training: TrainingConfig
-    adam: Any
-    schedule: Any
-    clip_groups: list[list[nn.Parameter]]
-
-    @classmethod
-    def start(cls, runner: ModelRunner, phase: Phase, steps: int) -> "Stretch":
-        """AdamW and its schedule, fresh, over what the phase's method trains."""
-        training, model = phase.training or runner.config, runner.encoder.model
-        adam = torch.optim.AdamW(
-            phase.method.param_groups(model, training.weight_decay),
-            lr=training.learning_rate,
-            betas=training.adam_betas,
-            eps=training.adam_epsilon,
-            fused=True,
-        )
-        factors = {"run": learning_rate_factor(training, steps), "constant": lambda _: 1.0}
-        each = [factors[group.get("lr_schedule", "run")] for group in adam.param_groups]
-        schedule = torch.optim.lr_scheduler.LambdaLR(adam, each)
-        runner.model, prepared = runner.accelerator.prepare(model, adam)
-        return cls(runner, phase, training, prepared, schedule, phase.method.clip_groups(model))
-
-    def step(self, batch: list[Example], number: int) -> Tensor:
-        """One optimiser step; returns the batch's loss."""
-        method, model = self.phase.method, self.runner.encoder.model
-        method.before_step(model, number)
-        loss = out_of_memory.accumulate(
-            self.runner, len(batch), lambda: self.runner.accumulate_gradient(batch, method.extra_loss)
-        )
-        method.after_backward(model)
-        if self.training.max_grad_norm:
-            for group in self.clip_groups:
-                self.runner.accelerator.clip_grad_norm_(group, self.training.max_grad_norm)
-        method.before_optimizer_step(model)
-        self.adam.step()
-        self.schedule.step()
-        self.adam.zero_grad(set_to_none=True)
-        method.after_step(model)
-        return loss
-
-
-def fit(
-    runner: ModelRunner,
-    method: Method,
-    train: list[Example],
-    *,
-    evaluate: Callable[[], tuple[float, float, dict[str, Any]]],
-    log: Log,
-    calibration_batches: Sequence[list[Example]] = (),
-    checkpoint: Checkpoint | None = None,
-    most_steps: int | None = None,
-) -> tuple[Progress, Delta]:
-    """Train a prepared model through the method's phases, evaluate after each epoch, keep the delta that is reported.
-
-    Args:
-        evaluate: gives the selection split's and the reported split's primary metric, and what to log.
-        surveyed: batches whose gradients a method may look at before it starts.
-        checkpoint: where the state is kept, and resumed from when it is there.
-        most_steps: stop after so many steps, without evaluation (warm steps before scoring).
-
-    Raises:
-        Diverged: the loss is not finite.
-        RunFailed: a batch does not fit in memory.
-        UsageError: there are too few steps for all phases.
-    """
-    config, accelerator, encoder = runner.config, runner.accelerator, runner.encoder
-    lengths = [len(example) for example in train]
-    steps_per_epoch = math.ceil(len(train) / config.batch_size)
-    steps = config.epochs * steps_per_epoch
-    phases = method.phases()
-    ends = phase_ends(phases, steps)
-    state = checkpoint.read() if checkpoint else None
-    progress = Progress(**state["progress"]) if state else Progress()
-    runner.parts = progress.parts or runner.parts
-    kept: Delta = state["kept"] if state else {}
-
-    def stretch(number: int) -> Stretch:
-        if config.reuse_frozen:
-            runner.reuse_frozen(train)
-        return Stretch.start(runner, phases[number], ends[number] - [0, *ends][number])
-
-    def on_phase_start(phase: Phase) -> None:
-        runner.model = encoder.model  # every process surveys the whole; DDP wraps the model when the phase starts
-        runner.frozen = None
-        encoder.model.train()
-        phase.method.on_phase_start(encoder.model, backpropagate(runner, calibration_batches))
-
-    def note(line: dict[str, Any]) -> None:
-        progress.lines.append(line)
-        log(line, False)
-
-    def save() -> None:
-        if checkpoint and current and accelerator.is_main_process:
-            progress.running, progress.parts = running.item(), runner.parts
-            now = current.phase.method
-            checkpoint.save(progress, kept, now, encoder.model, current.adam, current.schedule)
-
-    seed_everything(config.seed)
-    current: Stretch | None = None
-    if state:
-        for phase in phases[1 : progress.phase + 1]:
-            phase.begin(encoder)
-        with torch.no_grad():
-            phases[progress.phase].method.load_training_state(encoder.model, state["now"])
-        current = stretch(progress.phase)
-        restore(state, current.adam, current.schedule)
-    else:
-        on_phase_start(phases[0])
-        current = stretch(0)
-    for line in progress.lines:
-        log(line, True)
-
-    running = torch.tensor(progress.running, device=accelerator.device)
-    with Stopping(accelerator, save) as stopping:
-        while progress.epoch < config.epochs:
-            encoder.model.train()
-            order = training_order(
-                lengths,
-                config.batch_size,
-                strategy=config.train_sampling_strategy,
-                seed=config.seed,
-                epoch=progress.epoch,
-            )
-            for batch in order[progress.step - progress.epoch * steps_per_epoch :]:
-                if progress.step == ends[progress.phase]:
-                    save()
-                    current = None  # between two phases there is nothing to save
-                    progress.phase += 1
-                    phases[progress.phase].begin(encoder)
-                    on_phase_start(phases[progress.phase])
-                    current = stretch(progress.phase)
-                assert current
-                with stopping.held():
-                    running += current.step([train[index] for index in batch], progress.step)
-                    progress.count_step()
-                    if progress.step % config.log_every == 0 or progress.step == steps:
-                        mean = running.item() / progress.since
-                        refuse_divergence(mean, progress)
-                        rate = current.schedule.get_last_lr()[0]
-                        note({"step": progress.step, "loss": mean, "learning_rate": rate})
-                        running, progress.since = torch.zeros_like(running), 0
-                if progress.step == most_steps:
-                    return progress, current.phase.method.delta(encoder.model)
-                if checkpoint and checkpoint.is_due():
-                    save()
-            refuse_divergence(running.item(), progress)
-            chosen_by, reported, line = evaluate()
-            with stopping.held():
-                is_last_phase = progress.phase == len(phases) - 1
-                progress.end_epoch(chosen_by, reported, early=not is_last_phase)
-                note({"epoch": progress.epoch, **line})
-                if is_last_phase and (config.report == "last" or progress.best_epoch == progress.epoch):
-                    delta = method.delta(encoder.model)
-                    kept = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
-                running, progress.since = torch.zeros_like(running), 0
-            if checkpoint and checkpoint.is_due(epoch_ended=True) and progress.epoch < config.epochs:
-                save()
-    return progress, kept
-
-
-def backpropagate(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
+def calibration_gradients(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
     """Leave the gradient of one batch after the other in the parameters."""
     for batch in batches:
         runner.encoder.model.zero_grad()

@@ -14,13 +14,12 @@ import torch
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Phase
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import costs, head_selection, provenance
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared, prepare
-from hifi_cli.runs.trainer import Stretch, backpropagate
+from hifi_cli.runs.trainer import Trainer
 from hifi_cli.scoring.head_choice import choose_heads
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
@@ -80,8 +79,10 @@ def _memory_and_storage(config: RunConfig, resources: ResourceCache, delta: Path
     prepared.runner.predict(batch)
     provenance.reset_peak_memory()
     loaded = provenance.peak_memory()
-    for number, phase in enumerate(prepared.method.phases()):
-        _seconds(_start(prepared, phase, number, batch), batch)
+    trainer = _trainer(prepared, batch)
+    for number in range(len(trainer.phases)):
+        trainer.setup_phase(number)
+        _seconds(trainer, batch)
     peak = provenance.peak_memory()
     deltas.save(delta, prepared.method.delta(prepared.encoder.model), {})
     return peak - loaded, delta.stat().st_size
@@ -89,15 +90,16 @@ def _memory_and_storage(config: RunConfig, resources: ResourceCache, delta: Path
 
 def _steps(config: RunConfig, rival: RunConfig, resources: ResourceCache) -> tuple[float, float]:
     """The time of a step over that of the rival's, and in seconds."""
-    mine, its = _prepare(config, resources), _prepare(rival, resources)
-    batch = examples(BATCH, mine.encoder)
-    theirs = _start(its, its.method.phases()[0], 0, batch)
+    prepared = _prepare(config, resources)
+    batch = examples(BATCH, prepared.encoder)
+    trainer, rival_trainer = _trainer(prepared, batch), _trainer(_prepare(rival, resources), batch)
+    rival_trainer.setup_phase(0)
     ratio = seconds = 0.0
-    for number, phase in enumerate(mine.method.phases()):
-        ours = _start(mine, phase, number, batch)
-        times = [(_seconds(ours, batch), _seconds(theirs, batch)) for _ in range(ROUNDS + 1)][1:]  # the first warms up
-        ratio += phase.share * statistics.median(one / other for one, other in times)
-        seconds += phase.share * statistics.median(one for one, _ in times)
+    for number, phase in enumerate(trainer.phases):
+        trainer.setup_phase(number)
+        times = [(_seconds(trainer, batch), _seconds(rival_trainer, batch)) for _ in range(ROUNDS + 1)][1:]  # 1st: warm-up
+        ratio += phase.fraction * statistics.median(own / other for own, other in times)
+        seconds += phase.fraction * statistics.median(own for own, _ in times)
     return ratio, seconds
 
 
@@ -106,23 +108,21 @@ def _prepare(config: RunConfig, resources: ResourceCache) -> Prepared:
     return prepare(config, resources, costs.any_heads(config, encoder) if methods.needs_heads(config) else None)
 
 
-def _start(prepared: Prepared, phase: Phase, number: int, batch: list[Example]) -> Stretch:
-    if number:
-        phase.begin(prepared.encoder)
-    model = prepared.encoder.model.train()
-    phase.method.on_phase_start(model, backpropagate(prepared.runner, [batch]))
-    return Stretch.start(prepared.runner, phase, 1000)
+def _trainer(prepared: Prepared, batch: list[Example]) -> Trainer:
+    """A trainer whose schedule is long enough for all steps that are measured."""
+    prepared.runner.config = prepared.runner.config.model_copy(update={"epochs": 1000})
+    return Trainer(prepared.runner, prepared.method, batch, calibration_batches=[batch])
 
 
-def _seconds(stretch: Stretch, batch: list[Example]) -> float:
+def _seconds(trainer: Trainer, batch: list[Example]) -> float:
     """Seconds of a step."""
-    stretch.runner.encoder.model.train()
-    began = time.perf_counter()
-    for number in range(STEPS):
-        stretch.step(batch, number)
+    trainer.model.train()
+    start = time.perf_counter()
+    for _ in range(STEPS):
+        trainer.train_step(batch)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return (time.perf_counter() - began) / STEPS
+    return (time.perf_counter() - start) / STEPS
 
 
 def _scoring_seconds(config: RunConfig, resources: ResourceCache) -> float:

@@ -6,7 +6,7 @@ import ours
 from torch.profiler import ProfilerActivity, profile
 from work import BATCH_SIZE, Work
 
-from hifi_cli.runs.trainer import Stretch
+from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import training_order
 
 STEPS = 8
@@ -20,22 +20,21 @@ GROUPS = {
 def shares(work: Work, method: str, **keys: str) -> dict[str, float]:
     """Shares of a step's time; `other kernels` is softmax, GELU, norms, dropout, additions; `outside kernels` the rest."""
     prepared = ours.build(work, method, **keys)
-    if prepared.runner.config.reuse_frozen:
-        prepared.runner.reuse_frozen(work.examples)
-    stretch = Stretch.start(prepared.runner, prepared.method.phases()[0], 1000)
+    trainer = Trainer(prepared.runner, prepared.method, work.examples)
+    trainer.setup_phase(0)
     prepared.encoder.model.train()
     lengths = [len(example) for example in work.examples]
     order = training_order(lengths, BATCH_SIZE, strategy="random", seed=1, epoch=0)
     batches = [[work.examples[index] for index in batch] for batch in order[:STEPS]]
     for batch in batches:
-        stretch.step(batch, 1)
+        trainer.train_step(batch)
     began = time.perf_counter()
     for batch in batches:
-        stretch.step(batch, 1)
+        trainer.train_step(batch)
     whole = 1e6 * (time.perf_counter() - began)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         for batch in batches:
-            stretch.step(batch, 1)
+            trainer.train_step(batch)
     spent = dict.fromkeys([*GROUPS, "other kernels"], 0.0)
     for event in seen.key_averages():
         library, _, kernel = event.key.partition("::")
