@@ -16,8 +16,8 @@ from hifi_cli.analysis import (
     damping,
     figure_data,
     head_ranking,
+    instrumented_training,
     landscape,
-    observers,
     scoring_variants,
     singular_values,
     training,
@@ -206,7 +206,7 @@ def test_filter_normalisation_by_hand():
 
 def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, resources):
     config = make("full-ft")
-    prepared = observers.train(config, resources, observers.Watcher(), most_steps=2)
+    prepared = instrumented_training.train(config, resources, max_steps=2)
     runner, weights = prepared.runner, list(prepared.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]

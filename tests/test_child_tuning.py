@@ -9,7 +9,7 @@ from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import child_tuning_d
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.trainer import Stretch, backpropagate
+from hifi_cli.runs.trainer import Trainer, calibration_gradients
 from hifi_cli.tasks.batches import collate
 
 
@@ -46,7 +46,7 @@ def test_child_tuning_d_keeps_exactly_the_highest_fisher_information(make, resou
             gradient = model.get_parameter(name).grad.double().numpy()
             clipped = gradient * min(1.0, most / (np.sqrt((gradient**2).sum()) + 1e-6))
             fisher[name] = fisher[name] + clipped**2 / len(batches)
-    prepared.method.on_phase_start(model, backpropagate(prepared.runner, batches))
+    prepared.method.on_phase_start(model, calibration_gradients(prepared.runner, batches))
     masks = masks_of(prepared)
     values = np.sort(np.concatenate([value.ravel() for value in fisher.values()]))[::-1]
     count = sum(int(mask.sum()) for mask in masks.values())
@@ -62,14 +62,16 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
     prepared, config = prepare(make, resources, method, "settings.p=0.05", "learning_rate=0.01", *changed)
     batches = in_batches(config, resources)[:3]
     model, plain = prepared.encoder.model.train(), copy.deepcopy(prepared.encoder.model).train()
-    prepared.method.on_phase_start(model, backpropagate(prepared.runner, batches))
-    stretch = Stretch.start(prepared.runner, prepared.method.phases()[0], len(batches))
+    trainer = Trainer(
+        prepared.runner, prepared.method, [example for batch in batches for example in batch], calibration_batches=batches
+    )
+    trainer.setup_phase(0)
     parameters = dict(plain.named_parameters())
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     fixed = masks_of(prepared) if method == "child-tuning-d" else {}
     adam = torch.optim.AdamW(plain.parameters(), lr=0.01, eps=0.1, weight_decay=0)
     for step, batch in enumerate(batches):
-        stretch.step(batch, step)
+        trainer.train_step(batch)
         plain.zero_grad()
         loss_of(plain, batch).backward()
         norm = sum(float(parameter.grad.double().pow(2).sum()) for parameter in parameters.values()) ** 0.5

@@ -183,7 +183,7 @@ def test_only_plain_tensors_are_read(make, data, tmp_path, caplog):
         def __reduce__(self):
             return (Path(tmp_path / "harmed").touch, ())
 
-    torch.save({"belongs_to": Harm()}, directory.checkpoint, pickle_module=pickle)
+    torch.save({"run_id": Harm()}, directory.checkpoint, pickle_module=pickle)
     runs.run(config, ResourceCache(tmp_path / "results", data))
     assert not (tmp_path / "harmed").exists()
     assert "damaged" in caplog.text

@@ -13,19 +13,21 @@ from hifi_cli.methods import base
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, reload
-from hifi_cli.runs.trainer import Stretch
+from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import collate
 
 SHARED = ["dropout=0.0", "warmup=0", "settings.first=0.999"]
 
 
 def start(prepared, config, resources, steps):
-    """The search phase as the trainer starts it, and one batch for each of its steps."""
+    """A trainer in the search phase, which has `steps` steps, and one batch for each of them."""
     examples = runs.split_examples(config, resources).train
     size = config.batch_size
     batches = [[examples[(step * size + at) % len(examples)] for at in range(size)] for step in range(steps)]
-    prepared.encoder.model.train()
-    return Stretch.start(prepared.runner, prepared.method.phases()[0], steps), batches
+    prepared.runner.config = config.model_copy(update={"epochs": steps + 1})  # one batch an epoch, one step for phase 2
+    trainer = Trainer(prepared.runner, prepared.method, batches[0])
+    trainer.setup_phase(0)
+    return trainer, batches
 
 
 def clip_by_hand(parameters, most):
@@ -91,9 +93,9 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
     changed = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "weight_decay=0.1"]
     prepared, config = prepare(make, resources, "diff-pruning", *changed)
     plain = copy.deepcopy(resources.encoder(config)[0].model).train()
-    stretch, batches = start(prepared, config, resources, 8)
-    for step, batch in enumerate(batches):
-        stretch.step(batch, step)
+    trainer, batches = start(prepared, config, resources, 8)
+    for batch in batches:
+        trainer.train_step(batch)
     exempt = ["classifier.weight", "classifier.bias"]
     difference, gate, tensor_gate, heads = search_by_hand(plain, exempt, batches, config)
     ours = prepared.method._gated
@@ -114,20 +116,20 @@ def test_gates_close_under_the_penalty_whatever_the_other_gradients_are(make, re
     """Their gradient is far below AdamW's epsilon once it is clipped with the others', or their rate decays: none closes then."""
     strong = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "settings.penalty=3e-6", "batch_size=2"]
     prepared, config = prepare(make, resources, "diff-pruning", *strong)
-    stretch, batches = start(prepared, config, resources, 60)
-    for step, batch in enumerate(batches):
-        stretch.step(batch, step)
+    trainer, batches = start(prepared, config, resources, 60)
+    for batch in batches:
+        trainer.train_step(batch)
     gates = torch.cat([gated.gate.detach().flatten() for gated in prepared.method._gated.values()])
     assert float((3 * torch.sigmoid(gates) - 1.5 <= 0).float().mean()) > 0.01
 
 
 def test_the_rate_of_the_gates_has_no_schedule(make, resources):
     prepared, config = prepare(make, resources, "diff-pruning", *SHARED, "learning_rate=1e-3")
-    stretch, batches = start(prepared, config, resources, 4)
+    trainer, batches = start(prepared, config, resources, 4)
     rates = []
-    for step, batch in enumerate(batches):
-        rates.append(stretch.schedule.get_last_lr())
-        stretch.step(batch, step)
+    for batch in batches:
+        rates.append(trainer.phase_state.lr_scheduler.get_last_lr())
+        trainer.train_step(batch)
     for step, (exempt, differences, gates) in enumerate(rates):
         assert exempt == differences == pytest.approx(1e-3 * (1 - step / 4))
         assert gates == 0.1
@@ -184,7 +186,7 @@ def test_diff_pruning_keeps_the_largest_differences(make, resources):
             gated.difference.normal_()
     expected = {name: gated.weight(None).detach().clone() for name, gated in method._gated.items()}
     start = {name: gated.pretrained.clone() for name, gated in method._gated.items()}
-    method.phases()[1].begin(prepared.encoder)
+    method.phases()[1].prepare_model(prepared.encoder)
     sizes = np.concatenate([(expected[name] - start[name]).abs().numpy().ravel() for name in start])
     bound = np.sort(sizes)[::-1][round(0.1 * len(sizes)) - 1]
     for name, first in start.items():

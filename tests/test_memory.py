@@ -51,16 +51,16 @@ def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, t
 LIMITED = """
 import resource
 from hifi_cli.cli.app import main
-from hifi_cli.runs import loop
+from hifi_cli.runs import trainer
 
-start = loop.Stretch.start.__func__
+create = trainer.PhaseState.create.__func__
 
 def limit(cls, *rest):
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
-    return start(cls, *rest)
+    return create(cls, *rest)
 
-loop.Stretch.start = classmethod(limit)
+trainer.PhaseState.create = classmethod(limit)
 main()
 """
 

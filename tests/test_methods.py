@@ -215,7 +215,7 @@ def test_bert_large_counts_are_the_closed_formulas(method):
     built = base.build(config, Context(heads=heads, stage1=config.stage1))
     built.prepare(encoder)
     if config.stage1:
-        built.phases()[-1].begin(encoder)
+        built.phases()[-1].prepare_model(encoder)
     head = set(base.task_head_names(encoder))
     counted = sum(value.numel() for name, value in built.trained(encoder.model).items() if name not in head)
     expected = trained_count(method, BERT_LARGE)

@@ -1,4 +1,4 @@
-"""Watching a run: lines in a pipe, two live lines on a terminal, trackers where asked for, and nothing told twice."""
+"""The log of a run: lines in a pipe, two live lines on a terminal, trackers on request, and nothing logged twice."""
 
 import io
 import json
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import metric_logger as watching
+from hifi_cli.runs import metric_logger as metric_loggers
 from hifi_cli.runs import run as runs
 from hifi_cli.runs import trackers
 from hifi_cli.runs.metric_logger import MetricLogger, Throughput, clock
@@ -28,30 +28,30 @@ def now(monkeypatch):
     class Clock:
         time = 100.0
 
-    monkeypatch.setattr(watching.time, "monotonic", lambda: Clock.time)
+    monkeypatch.setattr(metric_loggers.time, "monotonic", lambda: Clock.time)
     return Clock
 
 
-def test_pace_counts_training_alone_and_what_this_process_did(now):
-    pace = Throughput(steps=40, tokens_per_step=50.0)
-    assert pace.tokens_per_second is None and pace.seconds_left is None
-    pace.resume(20)
+def test_throughput_counts_training_alone_and_what_this_process_did(now):
+    throughput = Throughput(total_steps=40, tokens_per_step=50.0)
+    assert throughput.tokens_per_second is None and throughput.seconds_left is None
+    throughput.start(20)
     now.time += 5
-    pace.step(30)
-    assert pace.tokens_per_second == 10 * 50 / 5 and pace.seconds_left == 5
+    throughput.add_training(30)
+    assert throughput.tokens_per_second == 10 * 50 / 5 and throughput.seconds_left == 5
     now.time += 100  # four more steps, and a long evaluation
-    pace.evaluated(34)
-    assert pace.tokens_per_second == 100  # not slower: evaluation is no training
+    throughput.add_evaluation(34)
+    assert throughput.tokens_per_second == 100  # not slower: evaluation is no training
     now.time += 1
-    pace.step(36)
-    assert pace.tokens_per_second == pytest.approx(12 * 50 / 6)
-    assert pace.seconds_left == pytest.approx(106 / 16 * 4)  # but what is left has evaluations in it
+    throughput.add_training(36)
+    assert throughput.tokens_per_second == pytest.approx(12 * 50 / 6)
+    assert throughput.seconds_left == pytest.approx(106 / 16 * 4)  # but what is left has evaluations in it
     assert (clock(59.6), clock(3725)) == ("1:00", "1:02:05")
 
 
 @pytest.fixture
-def watch(make, resources):
-    """A watch over 2 epochs of 3 steps."""
+def start_logger(make, resources):
+    """Makes the metric logger of a run of 2 epochs of 3 steps."""
     config = make("full-ft", "epochs=2", "batch_size=8")
     directory = RunDirectory.of(config, resources.results_dir)
     directory.path.mkdir(parents=True)
@@ -66,21 +66,21 @@ LINES = [
 ]
 
 
-def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(watch, now, caplog):
-    with watch() as one:
+def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger, now, caplog):
+    with start_logger() as metric_logger:
         for line in LINES:
             now.time += 2
-            one(line, False)
-    assert [json.loads(line) for line in one.directory.metrics.read_text().splitlines()] == LINES
-    told = [record.message for record in caplog.records if record.levelno == logging.INFO]
-    assert len(told) == 2
+            metric_logger.on_log(line)
+    assert [json.loads(line) for line in metric_logger.directory.metrics.read_text().splitlines()] == LINES
+    messages = [record.message for record in caplog.records if record.levelno == logging.INFO]
+    assert len(messages) == 2
     assert re.fullmatch(
-        r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, loss 0\.7500, 80 tokens/s, [\d.]+ GB, 0:04 left", told[0]
+        r"rte/full-ft/seed1: epoch 1 of 2, accuracy 50\.00, loss 0\.7500, 80 tokens/s, [\d.]+ GB, 0:04 left", messages[0]
     )
-    assert re.fullmatch(r"rte/full-ft/seed1: epoch 2 of 2, accuracy 75\.00, loss 0\.5000, 80 tokens/s, [\d.]+ GB", told[1])
+    assert re.fullmatch(r"rte/full-ft/seed1: epoch 2 of 2, accuracy 75\.00, loss 0\.5000, 80 tokens/s, [\d.]+ GB", messages[1])
 
 
-def test_what_a_resumption_tells_again_is_kept_and_not_told(watch, now, caplog, monkeypatch):
+def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(start_logger, now, caplog, monkeypatch):
     class Tracker:
         def __init__(self):
             self.logged = []
@@ -93,14 +93,13 @@ def test_what_a_resumption_tells_again_is_kept_and_not_told(watch, now, caplog, 
 
     tracker = Tracker()
     monkeypatch.setattr(trackers, "start", lambda *_: [tracker])
-    with watch("tensorboard") as one:
-        for line in LINES[:2]:
-            one(line, True)
+    with start_logger("tensorboard") as metric_logger:
+        metric_logger.on_resume(LINES[:2])
         now.time += 4
-        one(LINES[2], False)
-        assert one.pace.seconds_left == 2  # 2 steps in 4 s, those before the resumption not counted; 1 is left
-        one(LINES[3], False)
-    assert len(one.directory.metrics.read_text().splitlines()) == 4
+        metric_logger.on_log(LINES[2])
+        assert metric_logger.throughput.seconds_left == 2  # 2 steps in 4 s, those before the resumption not counted; 1 is left
+        metric_logger.on_log(LINES[3])
+    assert len(metric_logger.directory.metrics.read_text().splitlines()) == 4
     assert [record.message.split(",")[0] for record in caplog.records] == ["rte/full-ft/seed1: epoch 2 of 2"]
     assert tracker.logged == [
         (5, {"loss": 0.5, "learning_rate": 5e-5}), (6, {"epoch": 2, "accuracy": 0.75, "f1": 0.5}), "finished"
@@ -108,16 +107,16 @@ def test_what_a_resumption_tells_again_is_kept_and_not_told(watch, now, caplog, 
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
-def test_two_lines_on_a_terminal_however_wide(watch, monkeypatch, width):
+def test_two_lines_on_a_terminal_however_wide(start_logger, monkeypatch, width):
     from rich.console import Console
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm-256color")
-    with watch() as one:
+    with start_logger() as metric_logger:
         for line in LINES[:3]:
-            one(line, False)
+            metric_logger.on_log(line)
         page = Console(width=width, file=io.StringIO(), force_terminal=False)
-        page.print(one.view.draw())
+        page.print(metric_logger.display.draw())
     lines = page.file.getvalue().splitlines()
     assert len(lines) == 2 and max(map(len, lines)) <= width
     assert "rte/full-ft/seed1  epoch 2 of 2" in lines[0]
@@ -130,23 +129,23 @@ def test_two_lines_on_a_terminal_however_wide(watch, monkeypatch, width):
     assert "\x1b[2m" in said
 
 
-def test_no_live_view_where_it_is_not_wanted(watch, monkeypatch):
+def test_no_live_display_on_a_dumb_terminal_or_when_quiet(start_logger, monkeypatch):
     for term, level in [("dumb", logging.INFO), ("xterm", logging.ERROR)]:
         monkeypatch.setattr(sys, "stderr", Terminal())
         monkeypatch.setenv("TERM", term)
         logging.getLogger("hifi").setLevel(level)
-        with watch() as one:
-            one(LINES[1], False)
+        with start_logger() as metric_logger:
+            metric_logger.on_log(LINES[1])
         logging.getLogger("hifi").setLevel(logging.INFO)
         assert "\x1b" not in sys.stderr.getvalue()
 
 
-def test_no_color_is_obeyed(watch, monkeypatch):
+def test_no_color_is_obeyed(start_logger, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
-    with watch() as one:
-        one(LINES[1], False)
+    with start_logger() as metric_logger:
+        metric_logger.on_log(LINES[1])
     assert "epoch 2 of 2" in sys.stderr.getvalue()
     assert not re.search(r"\x1b\[(3|9)\d", sys.stderr.getvalue())  # no colour; dimness and cursor moves are none
 

@@ -66,7 +66,7 @@ def test_without_dropout_nothing_else_changes(make, resources, monkeypatch, meth
     assert reused == pytest.approx(plain, rel=1e-3)
     runner = engines[0].runner
     assert (
-        (runner.frozen.layer if runner.frozen else 0)
+        (runner.frozen_layers.layer if runner.frozen_layers else 0)
         == METHODS[method]
         == frozen_layer_cache.lowest_trained_layer(runner.encoder)
     )
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_one_clear_error(make, resources, monkeypatch):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(frozen_layer_cache.FrozenStates, "_keep", full)
+    monkeypatch.setattr(frozen_layer_cache.FrozenLayerCache, "_keep", full)
     with pytest.raises(RunFailed, match="set reuse_frozen=false"):
         runs.run(make("top-k", "reuse_frozen=true"), resources)
 

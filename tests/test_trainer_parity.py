@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.trainer import fit
+from hifi_cli.runs import trainer
 from hifi_cli.tasks.batches import training_order
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
@@ -61,7 +61,7 @@ def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encode
     tokenizer = resources.pretrained(config).tokenizer
 
     train_with_trainer(model, examples, config, tokenizer, tmp_path)
-    fit(prepared.runner, prepared.method, examples, evaluate=lambda: (0.0, 0.0, {}), log=lambda *_: None)
+    trainer.Trainer(prepared.runner, prepared.method, examples).train()
 
     trained = prepared.encoder.model.state_dict()
     for name, value in model.state_dict().items():
@@ -91,7 +91,7 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
     before = {name: value.clone() for name, value in start.items()}
 
     train_with_trainer(peft, examples, config, resources.pretrained(config).tokenizer, tmp_path)
-    fit(prepared.runner, prepared.method, examples, evaluate=lambda: (0.0, 0.0, {}), log=lambda *_: None)
+    trainer.Trainer(prepared.runner, prepared.method, examples).train()
 
     trained = prepared.method.delta(prepared.encoder.model)
     for name, parameter in peft.named_parameters():

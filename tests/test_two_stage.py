@@ -15,18 +15,19 @@ from hifi_cli.runs import trainer
 def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, resources, method, monkeypatch):
     config = make(method, "settings.share=0.5", "stage1.learning_rate=0.01")
     pretrained = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
-    starts = []
-    start = trainer.Stretch.start.__func__
+    phases = []
+    create = trainer.PhaseState.create.__func__
 
-    def watched(cls, runner, phase, steps):
-        made = start(cls, runner, phase, steps)
-        state = {name: value.clone() for name, value in runner.encoder.model.state_dict().items()}
-        starts.append((steps, state, dict(made.adam.state), made.training.learning_rate, phase.method))
-        return made
+    def recording(cls, runner, phase, steps):
+        phase_state = create(cls, runner, phase, steps)
+        weights = {name: value.clone() for name, value in runner.encoder.model.state_dict().items()}
+        moments = dict(phase_state.optimizer.state)
+        phases.append((steps, weights, moments, phase_state.training.learning_rate, phase.method))
+        return phase_state
 
-    monkeypatch.setattr(trainer.Stretch, "start", classmethod(watched))
+    monkeypatch.setattr(trainer.PhaseState, "create", classmethod(recording))
     runs.run(config, resources)
-    (first_steps, *_, first_rate, first), (second_steps, state, moments, second_rate, second) = starts
+    (first_steps, *_, first_rate, first), (second_steps, state, moments, second_rate, second) = phases
     head = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
     assert state.keys() == pretrained.keys()
     assert all(torch.equal(state[name], value) for name, value in pretrained.items() if name not in head)
@@ -45,7 +46,7 @@ def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypa
     with torch.no_grad():
         for _, parameter in prepared.encoder.task_head_parameters():
             parameter.add_(1)
-    prepared.method.phases()[-1].begin(prepared.encoder)
+    prepared.method.phases()[-1].prepare_model(prepared.encoder)
     state = prepared.encoder.model.state_dict()
     assert torch.equal(state["classifier.bias"], missing_keys["classifier.bias"])
     assert torch.equal(state["classifier.weight"], missing_keys["classifier.weight"] + 1)
@@ -76,7 +77,7 @@ def test_reserve_keeps_what_stage_1_trained(make, resources, method, part):
     with torch.no_grad():
         for name in names:
             model.get_parameter(name).fill_(7.0)
-    prepared.method.phases()[-1].begin(prepared.encoder)
+    prepared.method.phases()[-1].prepare_model(prepared.encoder)
     assert all((model.get_parameter(name) == 7.0).all() for name in names)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
