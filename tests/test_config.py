@@ -1,12 +1,16 @@
 """Layers, their order, and what a wrong key, name or value says."""
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
-from hifi_cli.config.sources import parse_override, resolve
+from hifi_cli.config.sources import parse_override, resolve, resolve_with_sources
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name
 
@@ -42,7 +46,7 @@ def test_hash_tells_settings_apart_and_setting_hash_forgets_the_seed():
         ({"backbone": "minilmm"}, "did you mean 'minilm'?"),
         ({"overrides": ["learning_rat=1"]}, "unknown key 'learning_rat'; did you mean 'learning_rate'?"),
         ({"overrides": ["heads.damp=1"]}, "unknown key 'heads.damp'; did you mean 'heads.damping'?"),
-        ({"overrides": ["epochs"]}, "key=value is wanted"),
+        ({"overrides": ["epochs"]}, "key=value is expected"),
         ({"overrides": ["epochs=many"]}, "'epochs=many': epochs: "),
         ({"overrides": ["heads.damping=1.5"]}, "'heads.damping=1.5': heads.damping: "),
         ({"overrides": ["seed=3"]}, "--seed"),
@@ -166,3 +170,116 @@ def test_no_name_leaves_its_folder(name):
 
 def test_an_override_reaches_into_a_section():
     assert parse_override("scoring.xi=0.8").values == {"scoring": {"xi": 0.8}}
+
+
+def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tmp_path):
+    # In the order in which they are applied, each source sets its own key and those of all later ones, to its own number.
+    keys = {
+        "stride": "protocol basis",
+        "log_every": "protocol own",
+        "eval_batch_size": "backbone encoder",
+        "max_length": "task job",
+        "hold_steps": "method parent",
+        "epochs": "method parent (task job)",
+        "batch_size": "method child",
+        "gradient_accumulation_steps": "method child (task job)",
+        "task_head.width": "protocol basis (all methods)",
+        "scoring.samples": "protocol own (backbone encoder)",
+        "scoring.max_length": "protocol own (task job)",
+        "scoring.warm_steps": "protocol own (method parent)",
+        "heads.k": "protocol own (method child)",
+        "settings.a": "protocol basis (case 2)",
+        "settings.b": f"-c {tmp_path / 'more.yaml'}",
+        "limit": "command line",
+    }
+    numbers = {key: number for number, key in enumerate(keys, start=101)}
+
+    def keys_from(first):
+        nested = {}
+        for key in [key for key in keys if numbers[key] >= numbers[first]]:
+            section, _, name = key.rpartition(".")
+            (nested.setdefault(section, {}) if section else nested)[name] = numbers[first]
+        return nested
+
+    def write(name, content):
+        (tmp_path / name).write_text(yaml.safe_dump(content))
+        return str(tmp_path / name)
+
+    basis = {
+        "description": "x",
+        "config": keys_from("stride"),
+        "methods": {"*": keys_from("task_head.width")},
+        "cases": [
+            {"tasks": ["rte"], "config": keys_from("stride")},
+            {"methods": ["parent"], "config": keys_from("settings.a")},
+        ],
+    }
+    own = {
+        "description": "x",
+        "base": write("basis.yaml", basis),
+        "config": keys_from("log_every"),
+        "backbones": {"encoder": keys_from("scoring.samples"), "other": keys_from("stride")},
+        "tasks": {"job": keys_from("scoring.max_length")},
+        "methods": {"parent": keys_from("scoring.warm_steps"), "child": keys_from("heads.k")},
+    }
+    method = {"description": "x", "label": "x", "source": "x", "implementation": "x"}
+    parent = {**method, "config": keys_from("hold_steps"), "tasks": {"job": keys_from("epochs"), "rte": keys_from("stride")}}
+    child = {"config": keys_from("batch_size"), "tasks": {"job": keys_from("gradient_accumulation_steps")}}
+    resolved = resolve_with_sources(
+        protocol=write("own.yaml", own),
+        backbone=write("encoder.yaml", {"hub": "a/b", "config": keys_from("eval_batch_size")}),
+        task=write("job.yaml", {"config": keys_from("max_length")}),
+        method=write("child.yaml", {**method, **child, "base": write("parent.yaml", parent)}),
+        seed=7,
+        files=[Path(write("more.yaml", keys_from("settings.b")))],
+        overrides=[f"limit={numbers['limit']}"],
+    )
+    values = resolved.config.model_dump()
+    for key, source in keys.items():
+        section, _, name = key.rpartition(".")
+        assert (values[section] if section else values)[name] == numbers[key], key
+        assert resolved.sources[key] == source
+    others = {key: source for key, source in resolved.sources.items() if key not in keys}
+    set_by_name = {
+        **dict.fromkeys(["task", "method", "protocol", "seed"], "command line"),
+        **dict.fromkeys(["backbone.name", "backbone.hub"], "backbone encoder"),
+    }
+    assert others == {**dict.fromkeys(others, "default"), **set_by_name}
+
+
+def test_a_first_stage_names_the_sources_of_its_own_method():
+    changes = {"method": "eh-ft-bitfit", "protocol": "ehft-released", "backbone": "roberta-large"}
+    sources = resolve_with_sources(task="rte", **changes, overrides=["stage1.weight_decay=0"]).sources
+    expected = {
+        "learning_rate": "protocol ehft (all methods)",
+        "settings.carry": "protocol ehft-released (method eh-ft-bitfit)",
+        "stage1.method": "method eh-ft-bitfit",
+        "stage1.warmup": "protocol ehft",
+        "stage1.weight_decay": "command line",
+        "stage1.settings.biases": "protocol ehft-released (method bitfit)",
+        "stage1.schedule": "default",
+    }
+    assert {key: sources[key] for key in expected} == expected
+    heads = resolve_with_sources(task="rte", **{**changes, "method": "eh-ft"}, overrides=["stage1.method=hifi-midtop"]).sources
+    assert heads["heads.strategy"] == "method hifi-midtop"
+    replaced = resolve_with_sources(task="rte", **changes, overrides=["stage1=null"])
+    assert replaced.config.stage1 is None and replaced.sources["stage1"] == "command line"
+
+
+def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
+    words = ("--task", "rte", "--method", "hifi-layerwise", "--backbone", "bert-large", "--dry-run")
+    (tmp_path / "more.yaml").write_text("warmup: 0.2\n")
+    answer = hifi("train", *words, "--limit", "9", "-c", "more.yaml", "variant='a: b # c'")
+    lines = dict(line.split("  # ") for line in answer.out.splitlines() if "  # " in line)
+    sources = {text.strip(): source for text, source in lines.items()}
+    assert sources["learning_rate: 0.0002"] == "method hifi-layerwise (task rte)"
+    assert sources["warmup: 0.2"] == "-c more.yaml"
+    assert sources["limit: 9"] == sources["task: rte"] == "command line"
+    assert sources["eval_batch_size: 64"] == sources["protocol: hifi"] == sources["seed: 1"] == "default"
+    content = yaml.safe_load(answer.out)
+    assert (content["variant"], content["scoring"]["xi"], content["adam_betas"]) == ("a: b # c", 0.9, [0.9, 0.999])
+    assert len({line.index("  # ") for line in answer.out.splitlines() if "  # " in line}) == 1
+    for command in ("select", "score"):
+        demo = hifi(command, "--protocol", "demo", "--dry-run").out
+        assert re.search(r"^task: demo-\w+ +# protocol demo$", demo, re.MULTILINE)
+        assert re.search(r"^  k: 2 +# protocol demo \(all methods\)$", demo, re.MULTILINE)

@@ -14,7 +14,7 @@ def evaluate(
     method: options.Method = None,
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
-    seeds: options.Seeds = "1",
+    seeds: options.Seeds = options.DEFAULT_SEEDS,
     shots: options.Shots = None,
     split: Annotated[
         Literal["validation", "test"], typer.Option(help="Reproduce the reported scores, or predict the test split.")
@@ -39,10 +39,10 @@ def evaluate(
     if run_dir:
         paths = [run_dir]
     else:
-        configs = options.configurations(
+        resolved = options.resolve_runs(
             task=task, method=method, backbone=backbone, protocol=protocol, seeds=seeds, extra={"shots": shots}
         )
-        paths = [RunDirectory.of(config, results_dir).path for config in configs]
+        paths = [RunDirectory.of(run.config, results_dir).path for run in resolved]
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
     if split == "validation":
         if submission:

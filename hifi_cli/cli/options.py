@@ -13,9 +13,10 @@ from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 
 if TYPE_CHECKING:  # pydantic is not needed to print a help text
-    from hifi_cli.config.run_config import RunConfig
+    from hifi_cli.config.sources import ResolvedConfig
 
 DEFAULT_PROTOCOL = "hifi"
+DEFAULT_SEEDS = "1"
 HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
 
 
@@ -151,18 +152,18 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def configurations(
+def resolve_runs(
     *,
     task: str | None,
     method: str | None,
     backbone: str | None,
     protocol: str,
-    seeds: str = "1",
+    seeds: str = DEFAULT_SEEDS,
     files: list[Path] | None = None,
     overrides: list[str] | None = None,
     extra: dict[str, Any] | None = None,
-) -> "list[RunConfig]":
-    """The configuration of every cell, all validated before any is used.
+) -> "list[ResolvedConfig]":
+    """The configuration of every combination of task, method and seed, with its sources. All are validated before any is used.
 
     Args:
         extra: keys that options of the command stand for; they come last, None means not given.
@@ -172,7 +173,7 @@ def configurations(
     """
     from hifi_cli.config.protocols import protocol_spec
     from hifi_cli.config.run_config import refuse_too_many
-    from hifi_cli.config.sources import resolve
+    from hifi_cli.config.sources import DEFAULT, resolve_with_sources
 
     rules = protocol_spec(protocol)
     tasks = _wanted(task or rules.task, "--task")
@@ -183,8 +184,8 @@ def configurations(
     given = [f"{key}={value}" for key, value in (extra or {}).items() if value is not None]
     numbers = parse_seeds(seeds)
     refuse_too_many(len(tasks) * len(methods) * len(numbers))
-    return [
-        resolve(
+    runs = [
+        resolve_with_sources(
             task=one_task,
             method=one_method,
             backbone=encoder,
@@ -197,6 +198,13 @@ def configurations(
         for one_method in methods
         for seed in numbers
     ]
+    named = {"task": task, "method": method, "backbone": backbone}
+    chosen = {key: f"protocol {protocol}" for key, name in named.items() if not name}
+    chosen |= {"protocol": DEFAULT} if protocol == DEFAULT_PROTOCOL else {}
+    chosen |= {"seed": DEFAULT} if seeds == DEFAULT_SEEDS else {}
+    for run in runs:
+        run.sources.update(chosen)
+    return runs
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -30,7 +30,7 @@ def score(
     debug: options.Debug = False,
 ) -> None:
     """Score every attention head: information richness by SVD, correlation by covariance (HiFi, eq. 1-7)."""
-    from hifi_cli.cli.show import print_config, print_scores
+    from hifi_cli.cli.show import print_configs, print_scores
     from hifi_cli.errors import UsageError
 
     extra = {
@@ -43,7 +43,7 @@ def score(
     if run is not None and (out is None or task or warm_steps):
         raise UsageError("--run wants --out FILE, and neither --task nor --warm-steps")
     if run is None:
-        configs = options.configurations(
+        resolved = options.resolve_runs(
             task=task,
             method=options.HEAD_METHOD,
             backbone=backbone,
@@ -53,7 +53,7 @@ def score(
             extra=extra,
         )
         if dry_run:
-            return print_config(configs)
+            return print_configs(resolved)
     from hifi_cli.runs import evaluate, head_selection
     from hifi_cli.runs.resources import ResourceCache
 
@@ -64,7 +64,7 @@ def score(
         print_scores(found)
         options.logger.info(f"scores of {run}: {path}")
         return
-    for config in configs:
+    for config in (run.config for run in resolved):
         found, path = head_selection.scores(config, resources, force=force, out=out)
         print_scores(found)
         options.logger.info(f"scores: {path}")

@@ -30,7 +30,7 @@ def select(
     debug: options.Debug = False,
 ) -> None:
     """Choose heads by their scores (HiFi, eq. 8-10), scoring them first where that was not done yet."""
-    from hifi_cli.cli.show import print_config, print_heads
+    from hifi_cli.cli.show import print_configs, print_heads
 
     extra = {
         "heads.rank": rank,
@@ -40,7 +40,7 @@ def select(
         "heads.epsilon": epsilon,
         "heads.seed": seed,
     }
-    configs = options.configurations(
+    resolved = options.resolve_runs(
         task=_task_of(scores) if scores else task,
         method=options.HEAD_METHOD,
         backbone=backbone,
@@ -50,12 +50,12 @@ def select(
         extra=extra,
     )
     if dry_run:
-        return print_config(configs)
+        return print_configs(resolved)
     from hifi_cli.runs import head_selection
     from hifi_cli.runs.resources import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir)
-    for config in configs:
+    for config in (run.config for run in resolved):
         if scores:
             how = config.heads.selection_arguments(config.seed)
             chosen, path = head_selection.choose(head_selection.read_scores(scores), how, results_dir, out=out)

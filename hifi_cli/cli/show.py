@@ -1,6 +1,7 @@
 """What commands print to stdout."""
 
 import gc
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,23 +9,44 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hifi_cli.config.run_config import RunConfig
-
 if TYPE_CHECKING:
+    from hifi_cli.config.sources import ResolvedConfig
     from hifi_cli.runs.evaluate import Evaluation
     from hifi_cli.runs.plan import Size
 
-
-def print_config(configs: list[RunConfig]) -> None:
-    """The resolved configurations as YAML documents."""
-    for config in configs:
-        print(f"---\n{yaml.safe_dump(config.model_dump(mode='json'), sort_keys=False)}", end="", flush=True)
+_SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 
 
-def print_plans(configs: list[RunConfig], results_dir: Path, data_dir: Path | None) -> None:
-    """The resolved configurations, each with what its run would be, in comments: the whole stays YAML."""
-    for config in configs:
-        print_config([config])
+def print_configs(runs: "list[ResolvedConfig]") -> None:
+    """The resolved configurations as YAML documents, with the source of each value in a comment."""
+    for run in runs:
+        lines = list(_yaml_lines(run.config.model_dump(mode="json"), run.sources))
+        width = max(len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN)
+        print("---", *(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n", flush=True)
+
+
+def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The lines of a YAML mapping, each with the source of its value; the first line of a section has none."""
+    indent = "  " * prefix.count(".")
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{_yaml(key)}:", ""
+            yield from _yaml_lines(value, sources, f"{prefix}{key}.")
+        else:
+            yield f"{indent}{_yaml(key)}: {_yaml(value)}", sources[f"{prefix}{key}"]
+
+
+def _yaml(value: Any) -> str:
+    """A value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip()
+    return json.dumps(value) if "\n" in text.removesuffix("\n...") else text.removesuffix("\n...")
+
+
+def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path | None) -> None:
+    """The resolved configurations, each followed by comments with its directory, steps, size, memory and what is missing."""
+    for run in runs:
+        print_configs([run])
+        config = run.config
         with _no_garbage_collection():
             from hifi_cli.runs.plan import plan
 

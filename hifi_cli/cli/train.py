@@ -14,7 +14,7 @@ def train(
     method: options.Method = None,
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
-    seeds: options.Seeds = "1",
+    seeds: options.Seeds = options.DEFAULT_SEEDS,
     heads: Annotated[Path | None, typer.Option(help="Tune the heads in this file instead of choosing.")] = None,
     shots: options.Shots = None,
     limit: Annotated[int | None, typer.Option(help="Use only so many examples of each split.")] = None,
@@ -33,7 +33,7 @@ def train(
     """Train and evaluate; finished runs are skipped. Heads are scored and chosen when the method needs them."""
     from hifi_cli.cli.show import print_plans
 
-    configs = options.configurations(
+    resolved = options.resolve_runs(
         task=task,
         method=method,
         backbone=backbone,
@@ -44,7 +44,8 @@ def train(
         extra={"shots": shots, "limit": limit},
     )
     if dry_run:
-        return print_plans(configs, results_dir, data_dir)
+        return print_plans(resolved, results_dir, data_dir)
+    configs = [run.config for run in resolved]
     from hifi_cli.runs import head_selection, trackers
     from hifi_cli.runs import run as runs
     from hifi_cli.runs.resources import ResourceCache

@@ -82,6 +82,24 @@ def key_names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from key_names(inner, f"{prefix}{name}.")
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted key; an empty section is a value of its own."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        is_section = isinstance(value, Mapping) and value
+        flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
+    return flat
+
+
+def nest(key: str, value: Any) -> dict[str, Any]:
+    """`a.b` and a value as a mapping in a mapping."""
+    content: Any = value
+    for part in reversed(key.split(".")):
+        content = {part: content}
+    nested: dict[str, Any] = content
+    return nested
+
+
 def load_with_bases(kind: str, name: str, model: type[Based]) -> dict[Path, Based]:
     """The validated YAML of a method or protocol and those it is based on, by file; the deepest base comes first.
 

@@ -1,27 +1,64 @@
-"""The layers that make a run's configuration: protocol, backbone, task, method, files and overrides, later ones winning."""
+"""The sources of a run's configuration and their merge: protocol, backbone, task, method, files, command line."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import check_keys, describe_error, load_with_bases, parse
+from hifi_cli.config.base import check_keys, describe_error, flatten, load_with_bases, nest, parse
 from hifi_cli.config.methods import MethodSpec
-from hifi_cli.config.protocols import CaseSpec, protocol_chain
+from hifi_cli.config.protocols import CaseSpec, ProtocolSpec, protocol_chain
 from hifi_cli.config.run_config import BackboneConfig, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 
+COMMAND_LINE = "command line"
+DEFAULT = "default"
+Value = TypeVar("Value")
 
-class ConfigSource(BaseModel):
-    """Some configuration keys and where they were written."""
 
+@dataclass(frozen=True)
+class ConfigSource:
+    """Some configuration keys and where they are set.
+
+    Attributes:
+        name: short, for `--dry-run`: `protocol laptop`, `method lora (task rte)`, `command line`.
+        origin: for error messages: the file or the argument.
+        values: nested as in YAML.
+    """
+
+    name: str
     origin: str
     values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ResolvedConfig:
+    """A run's configuration, and the source of each of its keys.
+
+    Attributes:
+        sources: name of the source by dotted key, for every value of `config.model_dump()`, in that order.
+    """
+
+    config: RunConfig
+    sources: dict[str, str]
+
+
+class RunArguments(TypedDict):
+    """What the command line says of a run: names, seed, `-c` files and `key=value` overrides."""
+
+    task: str
+    method: str
+    backbone: str
+    protocol: str
+    seed: NotRequired[int]
+    files: NotRequired[Sequence[Path]]
+    overrides: NotRequired[Sequence[str]]
 
 
 def backbone_config(name: str) -> BackboneConfig:
@@ -40,7 +77,12 @@ def backbone_config(name: str) -> BackboneConfig:
     raise UsageError(f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)")
 
 
-def resolve(
+def resolve(**arguments: Unpack[RunArguments]) -> RunConfig:
+    """The validated configuration of a run; see `resolve_with_sources`."""
+    return resolve_with_sources(**arguments).config
+
+
+def resolve_with_sources(
     *,
     task: str,
     method: str,
@@ -49,97 +91,112 @@ def resolve(
     seed: int = 1,
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
-) -> RunConfig:
-    """Merge the layers, later ones winning, into one validated configuration.
+) -> ResolvedConfig:
+    """Merge all sources into one validated configuration.
 
-    Built-in defaults < protocol < backbone < task < method, its block for the task (Table 5) < the protocol's blocks for
-    all methods, the backbone, the task and the method, and its cases < `files` < `overrides` (`key=value`). What a method
-    or protocol is based on comes before it.
+    Defaults < protocol < backbone < task < method, its block for the task (table 5) < the protocol's blocks for all methods,
+    the backbone, the task and the method, and its cases < `files` < `overrides` (`key=value`). The base of a method or
+    protocol comes before it. A two-stage method takes the keys of its first stage, and the selection of attention heads, from
+    the method that it names for that stage.
 
     Raises:
-        UsageError: an unknown name or key, or a value that does not fit; the origin and the nearest name are told.
-        MissingError: a named file is not there.
+        UsageError: an unknown name or key, or a wrong value; the message names the source and the nearest name.
+        MissingError: a named file does not exist.
     """
-    protocol_file, method_file = registry.find("protocols", protocol), registry.find("methods", method)
-    protocols, methods = protocol_chain(protocol), load_with_bases("methods", method, MethodSpec)
     encoder = backbone_config(backbone)
     task_file = registry.find("tasks", task)
-    names_of_methods = [file.stem for file in methods]
-    layers = [
-        *(ConfigSource(origin=str(file), values=rules.config) for file, rules in protocols.items()),
-        *_config_of_backbone(backbone),
-        ConfigSource(origin=str(task_file), values=registry.read_yaml(task_file).get("config", {})),
-        *(
-            ConfigSource(origin=f"{file}{where}", values=values)
-            for file, recipe in methods.items()
-            for where, values in (("", recipe.config), (f" (tasks: {task_file.stem})", recipe.tasks.get(task_file.stem, {})))
-        ),
-        *(
-            ConfigSource(origin=f"{file} ({block}: {name})", values=getattr(rules, block).get(name, {}))
-            for block, name in (
-                ("methods", "*"),
-                ("backbones", encoder.name),
-                ("tasks", task_file.stem),
-                *(("methods", name) for name in names_of_methods),
-            )
-            for file, rules in protocols.items()
-        ),
-        *(
-            ConfigSource(origin=f"{file} (case {number})", values=case.config)
-            for file, rules in protocols.items()
-            for number, case in enumerate(rules.cases, start=1)
-            if _is_of(case, task_file.stem, names_of_methods, encoder.name)
-        ),
-        *(ConfigSource(origin=str(file), values=registry.read_yaml(file)) for file in files),
-        *(parse_override(text) for text in overrides),
-    ]
-    names: dict[str, Any] = {
+    named: dict[str, Any] = {
         "task": task_file.stem,
-        "method": method_file.stem,
+        "method": registry.find("methods", method).stem,
         "backbone": encoder.model_dump(),
-        "protocol": protocol_file.stem,
+        "protocol": registry.find("protocols", protocol).stem,
         "seed": seed,
     }
-    merged: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for layer in layers:
-        for key in names:
-            if key in layer.values:
-                raise UsageError(f"{layer.origin}: '{key}' is set on the command line (--{key}), not here")
-        check_keys(RunConfig, layer.values, layer.origin)
-        _merge(merged, layer.values, layer.origin, origins)
-    if merged.get("stage1"):
-        alone = _stage1(merged["stage1"], task=task, backbone=backbone, protocol=protocol)
-        inherited = alone.model_dump(include=set(TrainingConfig.model_fields))
-        _merge(inherited, merged["stage1"], "", {})
-        merged["stage1"] = inherited
-        merged["heads"] = alone.heads.model_dump() | merged.get("heads", {})
+    values: dict[str, Any] = {}
+    set_by: dict[str, ConfigSource] = {}
+    for source in _sources(task_file, method, backbone, encoder.name, protocol, files, overrides):
+        for key in named:
+            if key in source.values:
+                raise UsageError(f"{source.origin}: '{key}' is set on the command line (--{key}), not here")
+        check_keys(RunConfig, source.values, source.origin)
+        _merge(values, source.values, source, set_by)
+    names = {key: source.name for key, source in set_by.items()}
+    if values.get("stage1"):
+        stage1 = _resolve_stage1(values["stage1"], task=task, backbone=backbone, protocol=protocol)
+        values["stage1"] = _merge(stage1.config.model_dump(include=set(TrainingConfig.model_fields)), values["stage1"])
+        values["heads"] = stage1.config.heads.model_dump() | values.get("heads", {})
+        names = {key if key.startswith("heads.") else f"stage1.{key}": name for key, name in stage1.sources.items()} | names
     try:
-        return RunConfig.model_validate({**merged, **names})
+        config = RunConfig.model_validate({**values, **named})
     except ValidationError as error:
-        first = error.errors()[0]
-        origin = next((origins[key] for key in _prefixes(first["loc"]) if key in origins), "command line")
-        raise UsageError(f"{origin}: {describe_error(error, RunConfig)}") from None
+        wrong_key = ".".join(map(str, error.errors()[0]["loc"]))
+        wrong = _nearest_parent(wrong_key, set_by)
+        raise UsageError(f"{wrong.origin if wrong else COMMAND_LINE}: {describe_error(error, RunConfig)}") from None
+    names |= dict.fromkeys(named, COMMAND_LINE) | _sources_of_backbone(backbone, encoder)
+    keys = flatten(config.model_dump())
+    return ResolvedConfig(config, {key: _nearest_parent(key, names) or DEFAULT for key in keys})
 
 
-def _is_of(case: CaseSpec, task: str, methods: list[str], backbone: str) -> bool:
-    """Whether a case of a protocol is one of this task, this method (or one that it is based on) and this backbone."""
+def _sources(
+    task_file: Path,
+    method: str,
+    backbone: str,
+    backbone_name: str,
+    protocol: str,
+    files: Sequence[Path],
+    overrides: Sequence[str],
+) -> list[ConfigSource]:
+    """All sources but the defaults, in the order in which they are applied."""
+    protocols, methods = protocol_chain(protocol), load_with_bases("methods", method, MethodSpec)
+    task, method_names = task_file.stem, [file.stem for file in methods]
+    sources = [ConfigSource(f"protocol {file.stem}", str(file), spec.config) for file, spec in protocols.items()]
+    if file := _backbone_yaml(backbone):
+        sources.append(ConfigSource(f"backbone {file.stem}", str(file), registry.read_yaml(file).get("config", {})))
+    sources.append(ConfigSource(f"task {task}", str(task_file), registry.read_yaml(task_file).get("config", {})))
+    for file, spec in methods.items():
+        sources.append(ConfigSource(f"method {file.stem}", str(file), spec.config))
+        sources.append(ConfigSource(f"method {file.stem} (task {task})", f"{file} (tasks: {task})", spec.tasks.get(task, {})))
+    sources += _blocks_of_protocols(protocols, task, method_names, backbone_name)
+    sources += [ConfigSource(f"-c {file}", str(file), registry.read_yaml(file)) for file in files]
+    return sources + [parse_override(text) for text in overrides]
+
+
+def _blocks_of_protocols(
+    protocols: Mapping[Path, ProtocolSpec], task: str, methods: list[str], backbone: str
+) -> list[ConfigSource]:
+    """The protocols' keys for all methods, the backbone, the task, the method, and for combinations of these."""
+    blocks = [("methods", "*"), ("backbones", backbone), ("tasks", task), *(("methods", method) for method in methods)]
+    sources = []
+    for block, name in blocks:
+        which = "all methods" if name == "*" else f"{block.removesuffix('s')} {name}"
+        for file, spec in protocols.items():
+            values = getattr(spec, block).get(name, {})
+            sources.append(ConfigSource(f"protocol {file.stem} ({which})", f"{file} ({block}: {name})", values))
+    for file, spec in protocols.items():
+        for number, case in enumerate(spec.cases, start=1):
+            if _applies(case, task, methods, backbone):
+                sources.append(ConfigSource(f"protocol {file.stem} (case {number})", f"{file} (case {number})", case.config))
+    return sources
+
+
+def _applies(case: CaseSpec, task: str, methods: list[str], backbone: str) -> bool:
+    """Whether a protocol's case is for this task, for this method or one of its bases, and for this backbone."""
     pairs = ((case.tasks, [task]), (case.methods, methods), (case.backbones, [backbone]))
-    return all(not named or set(named) & set(own) for named, own in pairs)
+    return all(not listed or set(listed) & set(names) for listed, names in pairs)
 
 
-def _stage1(given: Any, *, task: str, backbone: str, protocol: str) -> RunConfig:
-    """The configuration that the method of stage 1 has alone.
+def _resolve_stage1(stage1: Any, *, task: str, backbone: str, protocol: str) -> ResolvedConfig:
+    """The configuration that the method of stage 1 has as a run of its own.
 
     Raises:
         UsageError: no method is named, or it has two stages itself.
     """
-    if not isinstance(given, Mapping) or not isinstance(given.get("method"), str):
+    if not isinstance(stage1, Mapping) or not isinstance(stage1.get("method"), str):
         raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
-    first = resolve(task=task, method=given["method"], backbone=backbone, protocol=protocol)
-    if first.stage1:
-        raise UsageError(f"stage1.method: '{first.method}' has two stages itself")
-    return first
+    resolved = resolve_with_sources(task=task, method=stage1["method"], backbone=backbone, protocol=protocol)
+    if resolved.config.stage1:
+        raise UsageError(f"stage1.method: '{resolved.config.method}' has two stages itself")
+    return resolved
 
 
 def override_value(value: Any) -> str:
@@ -148,41 +205,55 @@ def override_value(value: Any) -> str:
 
 
 def parse_override(text: str) -> ConfigSource:
-    """A layer from one `key=value` argument; `heads.k=5` reaches into a section, the value is YAML.
+    """The source that one `key=value` argument is; `heads.k=5` sets a key of a section, and the value is YAML.
 
     Raises:
         UsageError: no `=`, or the value is not YAML.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"'{text}': key=value is wanted, for example learning_rate=1e-4")
+        raise UsageError(f"'{text}': key=value is expected, for example learning_rate=1e-4")
     try:
         content: Any = yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"'{text}': the value is not valid YAML") from None
-    for part in reversed(key.strip().split(".")):
-        content = {part: content}
-    return ConfigSource(origin=f"'{text}'", values=content)
+    return ConfigSource(COMMAND_LINE, f"'{text}'", nest(key.strip(), content))
 
 
-def _config_of_backbone(name: str) -> list[ConfigSource]:
-    if name not in registry.names("backbones") and not registry.is_file(name):
-        return []
-    path = registry.find("backbones", name)
-    return [ConfigSource(origin=str(path), values=registry.read_yaml(path).get("config", {}))]
+def _backbone_yaml(name: str) -> Path | None:
+    """The backbone's YAML; a local directory and a hub id have none."""
+    is_yaml = name in registry.names("backbones") or registry.is_file(name)
+    return registry.find("backbones", name) if is_yaml else None
 
 
-def _merge(target: dict[str, Any], values: Mapping[str, Any], origin: str, origins: dict[str, str], at: str = "") -> None:
+def _sources_of_backbone(name: str, backbone: BackboneConfig) -> dict[str, str]:
+    source = f"backbone {backbone.name}" if _backbone_yaml(name) else COMMAND_LINE
+    return {f"backbone.{key}": source if key in backbone.model_fields_set else DEFAULT for key in BackboneConfig.model_fields}
+
+
+def _merge(
+    target: dict[str, Any],
+    values: Mapping[str, Any],
+    source: ConfigSource | None = None,
+    set_by: dict[str, ConfigSource] | None = None,
+    prefix: str = "",
+) -> dict[str, Any]:
+    """Put `values` over those of `target`, section by section, and note in `set_by` which source set each dotted key."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            into = target.setdefault(key, {})
-            if isinstance(into, dict):
-                _merge(into, value, origin, origins, f"{at}{key}.")
-                continue
+            section = target[key] if isinstance(target.get(key), dict) else {}
+            target[key] = _merge(section, value, source, set_by, f"{prefix}{key}.")
+            continue
         target[key] = value
-        origins[f"{at}{key}"] = origin
+        if source and set_by is not None:
+            for replaced in [name for name in set_by if name.startswith(f"{prefix}{key}.")]:
+                del set_by[replaced]
+            set_by[f"{prefix}{key}"] = source
+    return target
 
 
-def _prefixes(location: tuple[int | str, ...]) -> list[str]:
-    parts = [str(part) for part in location]
-    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+def _nearest_parent(key: str, mapping: Mapping[str, Value]) -> Value | None:
+    """The entry of the dotted key `a.b.c`, else of `a.b`, else of `a`."""
+    while key not in mapping and "." in key:
+        key = key.rpartition(".")[0]
+    return mapping.get(key)

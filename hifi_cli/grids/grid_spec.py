@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, Seed, check_keys, parse
+from hifi_cli.config.base import ConfigModel, Seed, check_keys, flatten, nest, parse
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
@@ -80,7 +80,7 @@ def load(name: str) -> GridSpec:
     per_method = list(spec.methods.values()) if isinstance(spec.methods, dict) else []
     for values in (spec.vary, *per_method):
         for key, choices in values.items():
-            check_keys(RunConfig, nested(key, {}), origin)
+            check_keys(RunConfig, nest(key, {}), origin)
             if not choices:
                 raise UsageError(f"{origin}: '{key}' varies over no value")
     check_keys(RunConfig, spec.config, origin)
@@ -125,7 +125,7 @@ def fill(spec: GridSpec, name: str) -> Grid:
         tasks=tasks,
         methods={method: {**spec.vary, **own} for method, own in vary.items()},
         seeds=spec.seeds or (table.seeds if isinstance(table, ScoresSpec) else []) or [1],
-        config=[f"{key}={override_value(value)}" for key, value in _flat(spec.config).items()],
+        config=[f"{key}={override_value(value)}" for key, value in flatten(spec.config).items()],
     )
 
 
@@ -135,18 +135,3 @@ def _of_figure(spec: GridSpec, figure: str, name: str) -> Grid:
     found = figures.load(figure, protocol=spec.protocol, backbone=spec.backbone, tasks=spec.tasks, seeds=spec.seeds)
     methods: dict[str, Values] = {method: {} for method in found.methods}
     return Grid(name, found, found.protocol, found.backbone, found.tasks, methods, found.seeds, [])
-
-
-def nested(key: str, value: Any) -> dict[str, Any]:
-    """`a.b` and a value as a mapping in a mapping; what stands below `settings` is the method's own."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    found: dict[str, Any] = value
-    return found
-
-
-def _flat(values: dict[str, Any], at: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{at}{key}.") if isinstance(value, dict) else {f"{at}{key}": value}
-    return flat
