@@ -24,7 +24,7 @@ LEVELS = [
     {"records"},
     {"config"},
     {"scoring", "files", "hub"},
-    {"errors"},
+    {"errors", "version"},
 ]
 WITHOUT_TORCH = ["config", "records", "grids", "reports"]
 
@@ -56,7 +56,7 @@ def module_of(name):
 
 
 IMPORTS = {
-    name: {module for imported in imported_names(tree) if (module := module_of(imported))} - {name, "hifi_cli"}
+    name: {module for imported in imported_names(tree) if (module := module_of(imported))} - {name}
     for name, tree in TREES.items()
 }
 

@@ -7,7 +7,6 @@ from types import FrameType
 
 import typer
 
-from hifi_cli import __version__
 from hifi_cli.cli import (
     compare,
     cp,
@@ -25,6 +24,7 @@ from hifi_cli.cli import (
     train,
 )
 from hifi_cli.errors import HifiError, RunFailed, Terminated
+from hifi_cli.version import __version__
 
 app = typer.Typer(
     name="hifi",

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hifi_cli import __version__
+from hifi_cli.version import __version__
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scipy", "scikit-learn", "safetensors")
 

@@ -25,7 +25,7 @@ from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.metric_logger import MetricLogger
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.trainer import Diverged, EpochScores, Trainer
+from hifi_cli.runs.trainer import Diverged, Trainer, ValidationScores
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.metrics import Predictions, Values
@@ -246,12 +246,12 @@ def _fit(
     """
     runner, task, method, config = prepared.runner, prepared.task, prepared.method, prepared.runner.config
 
-    def evaluate() -> EpochScores:
+    def evaluate() -> ValidationScores:
         reported = measure(prepared, splits.reported) | measure_extra_validation(prepared, splits)
         if splits.selection is splits.reported:
-            return EpochScores(reported[task.primary], reported[task.primary], reported)
+            return ValidationScores(reported[task.primary], reported[task.primary], reported)
         selection = measure(prepared, splits.selection)[task.primary]
-        return EpochScores(selection, reported[task.primary], {**reported, "selection": selection})
+        return ValidationScores(selection, reported[task.primary], {**reported, "selection": selection})
 
     lengths = [len(example) for example in splits.train]
     try:

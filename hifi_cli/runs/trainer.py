@@ -36,7 +36,7 @@ class Diverged(Exception):
 
 
 @dataclass(frozen=True)
-class EpochScores:
+class ValidationScores:
     """What an evaluation after an epoch gives.
 
     Attributes:
@@ -126,7 +126,7 @@ class Trainer:
         method: Method,
         train_examples: list[Example],
         *,
-        evaluate: Callable[[], EpochScores] | None = None,
+        evaluate: Callable[[], ValidationScores] | None = None,
         callbacks: Sequence[Callback] = (),
         calibration_batches: Sequence[list[Example]] = (),
         checkpoint: Checkpoint | None = None,
@@ -242,7 +242,7 @@ class Trainer:
         self.log({"step": self.progress.step, "loss": mean, "learning_rate": self.phase_state.lr_scheduler.get_last_lr()[0]})
         self.reset_loss()
 
-    def end_epoch(self, scores: EpochScores | None) -> None:
+    def end_epoch(self, scores: ValidationScores | None) -> None:
         """Log the scores of an epoch, and keep the delta if this epoch is the one to report so far."""
         is_last_phase = self.progress.phase == len(self.phases) - 1
         self.progress.end_epoch()

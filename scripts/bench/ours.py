@@ -9,7 +9,7 @@ from work import Work
 from hifi_cli.methods.base import Heads, needs_heads
 from hifi_cli.runs import costs
 from hifi_cli.runs.run import Prepared, prepare
-from hifi_cli.runs.trainer import EpochScores, Trainer
+from hifi_cli.runs.trainer import Trainer, ValidationScores
 
 
 def build(work: Work, method: str, **keys: Any) -> Prepared:
@@ -25,10 +25,10 @@ def epochs(work: Work, method: str, *, count: int = 1, **keys: Any) -> list[floa
     prepared = build(work, method, epochs=count, **keys)
     ends = [time.perf_counter()]
 
-    def evaluate() -> EpochScores:
+    def evaluate() -> ValidationScores:
         prepared.runner.predict(work.validation)
         ends.append(time.perf_counter())
-        return EpochScores(0.0, 0.0, {})
+        return ValidationScores(0.0, 0.0, {})
 
     ends[0] = time.perf_counter()
     Trainer(prepared.runner, prepared.method, work.examples, evaluate=evaluate).train()
