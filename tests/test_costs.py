@@ -76,4 +76,4 @@ def test_table_4_counts_the_data_at_hand(hifi, data):
     table = json.loads(answer.out)
     text = json.dumps(table)
     assert '"48"' in text and "2,490" in text
-    assert "not the official count, 2,490" in text
+    assert "the official release has 2,490 rows" in text

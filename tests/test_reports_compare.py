@@ -26,9 +26,10 @@ def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["cells"]["p"]["mean"] == 0.0625
     assert rows[0]["cells"]["Mean"]["mean"] == pytest.approx(20.2)
-    assert "nothing may be concluded about which is better" in notes[0]
+    assert "no conclusion about which is better" in notes[0]
     assert (
-        "5 pairs cannot reach p < 0.05 in this test (smallest possible: 0.0625), at least 6 that differ are needed" in notes[0]
+        "with 5 pairs this test cannot reach p < 0.05 (smallest possible p: 0.0625); at least 6 pairs that differ are required"
+        in notes[0]
     )
 
 
@@ -40,10 +41,10 @@ def test_enough_pairs_allow_one_and_name_its_limits(hifi):
     start = (
         r"Full-FT and BitFit on CoLA, RTE \(2 tasks, 5 seeds\): BitFit is better on these tasks by 1\.\d\d points on average"
     )
-    assert re.match(start, notes[0]) and "nothing is said about other encoders or settings" in notes[0]
+    assert re.match(start, notes[0]) and "this says nothing about other encoders or settings" in notes[0]
     assert "all of them are about these tasks and new seeds" in notes[1]
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "--tasks", "rte", "--format", "json"))
-    assert next(iter(rows[0]["cells"])) == "RTE" and "nothing may be concluded" in notes[0]
+    assert next(iter(rows[0]["cells"])) == "RTE" and "no conclusion about" in notes[0]
 
 
 def test_a_difference_that_is_not_shown_is_not_equality(hifi):
@@ -51,7 +52,7 @@ def test_a_difference_that_is_not_shown_is_not_equality(hifi):
         write_run("results", "full-ft", "rte", seed, 0.6)
         write_run("results", "bitfit", "rte", seed, 0.6 + 0.01 * (-1) ** seed * seed)
     _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert "a difference is not shown" in notes[0] and "by this test" in notes[0] and "nor is that they are equal" in notes[0]
+    assert "this test shows no difference" in notes[0] and "which does not mean that they are equal" in notes[0]
 
 
 def test_pairs_without_a_difference_do_not_count(hifi):
@@ -60,7 +61,7 @@ def test_pairs_without_a_difference_do_not_count(hifi):
         write_run("results", "bitfit", "rte", seed, 0.5 + gap)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["cells"]["Pairs"]["mean"] == 6 and rows[0]["cells"]["p"]["mean"] == 0.125
-    assert "6 pairs, of which 4 differ, cannot reach p < 0.05 in this test (smallest possible: 0.125)" in notes[0]
+    assert "with 6 pairs, of which 4 differ, this test cannot reach p < 0.05 (smallest possible p: 0.125)" in notes[0]
 
 
 def test_several_methods_are_corrected_for(hifi):
@@ -69,8 +70,8 @@ def test_several_methods_are_corrected_for(hifi):
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "hifi-layerwise", "--format", "json"))
     assert [row["cells"]["p"]["mean"] for row in rows] == [0.03125, 0.03125]
     assert [row["cells"]["p (Holm)"]["mean"] for row in rows] == [0.0625, 0.0625]
-    assert all("nothing may be concluded" in note and "at least 7" in note for note in notes[:2])
-    assert all("smallest possible: 0.0625 after Holm's correction" in note for note in notes[:2])
+    assert all("no conclusion about" in note and "at least 7" in note for note in notes[:2])
+    assert all("smallest possible p: 0.0625 after Holm's correction" in note for note in notes[:2])
 
 
 def test_the_smallest_possible_p_is_never_above_the_printed_one(hifi):
@@ -80,7 +81,7 @@ def test_the_smallest_possible_p_is_never_above_the_printed_one(hifi):
     # Holm: the smaller p (2 of 2^11) counts twice, the larger one (2 of 2^5) once
     assert [row["cells"]["p (Holm)"]["mean"] for row in rows] == [2 * 2 / 2**11, 0.0625]
     assert "BitFit is better" in notes[0] and "p = 0.00195 after Holm's correction" in notes[0]
-    assert "smallest possible: 0.0625 after Holm's correction), at least 6 that differ" in notes[1]
+    assert "smallest possible p: 0.0625 after Holm's correction); at least 6 pairs that differ" in notes[1]
 
 
 def test_equal_differences_have_no_spread_and_say_so(hifi):
@@ -88,7 +89,7 @@ def test_equal_differences_have_no_spread_and_say_so(hifi):
         write_run("results", "full-ft", "rte", seed, 0.5)
         write_run("results", "bitfit", "rte", seed, 0.625)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["p"]["mean"] == 2 / 2**8 and rows[0]["cells"]["95 % interval"]["text"] == "no width"
+    assert rows[0]["cells"]["p"]["mean"] == 2 / 2**8 and rows[0]["cells"]["95 % interval"]["text"] == "zero width"
     assert "BitFit is better on this task by 12.50 points on average (all differences within a task are equal" in notes[0]
 
 
@@ -101,7 +102,7 @@ def test_the_mean_is_over_tasks_as_in_the_table(hifi):
     cells = rows[0]["cells"]
     assert cells["Mean"]["mean"] == pytest.approx((2.0 - 3.0) / 2)  # pooled over 12 pairs it would be +1.17
     assert cells["SD over tasks"]["mean"] == pytest.approx(5.0 / 2**0.5)
-    assert "the tasks' own differences lie between -3.00 (CoLA) and +2.00 (RTE)" in notes[0]
+    assert "the mean difference per task is between -3.00 (CoLA) and +2.00 (RTE)" in notes[0]
     assert "no difference is shown for other tasks" in notes[0]
     averages = {row["name"]: row["cells"]["Avg."]["mean"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
     assert averages["bitfit"] - averages["full-ft"] == pytest.approx(cells["Mean"]["mean"])
@@ -114,8 +115,8 @@ def test_only_partners_are_paired(hifi):
     write_run("results", "bitfit", "cola", 1, 1.0)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["cells"]["Pairs"]["mean"] == 3 and 1.0 < rows[0]["cells"]["Mean"]["mean"] < 1.5
-    assert "RTE: 2 runs without a partner of the same seed left out" in notes
-    assert "CoLA: 1 run without a partner of the same seed left out" in notes
+    assert "RTE: 2 runs left out: the other method has no run with the same seed" in notes
+    assert "CoLA: 1 run left out: the other method has no run with the same seed" in notes
 
 
 def test_methods_that_collapse_unlike_get_a_verdict_for_both_countings(hifi):
@@ -127,7 +128,7 @@ def test_methods_that_collapse_unlike_get_a_verdict_for_both_countings(hifi):
         assert rows[0]["cells"]["Collapsed"]["text"] == "1 / 0" and rows[0]["cells"]["Pairs"]["mean"] == pairs
         assert rows[0]["cells"]["Mean"]["mean"] == pytest.approx(mean, abs=0.5)
         counted, left_out = notes[0].split("Without them (7 pairs on 1 task): ")
-        assert "1 of BitFit's and 0 of Full-FT's 8 runs collapsed. With them: a difference is not shown" in counted
+        assert "1 of BitFit's and 0 of Full-FT's 8 runs collapsed. With them: this test shows no difference" in counted
         assert "BitFit is better on this task" in left_out
 
 
@@ -146,7 +147,7 @@ def test_a_method_whose_every_run_collapsed_is_still_compared(hifi):
     grid("bitfit", "full-ft", seeds=range(1, 8), gap=-0.3, collapsed=True)
     _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert "With them: Full-FT is better on this task" in notes[0]
-    assert "Without them (0 pairs on 0 tasks): nothing may be concluded" in notes[0]
+    assert "Without them (0 pairs on 0 tasks): no conclusion about" in notes[0]
     answer = hifi("compare", "bitfit", "full-ft", "--exclude", "collapsed")
     assert (
         answer.code == 3 and "share no task and seed with a usable run: BitFit on RTE: 7 collapsed runs left out" in answer.err
@@ -158,7 +159,10 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
     for seed in (8, 9):
         write_run("results", "bitfit", "rte", seed, 0.0, status="diverged", scores=None, metrics=None, collapsed=True)
     _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert "no verdict: BitFit is ahead by" in notes[0] and "2 of its 9 runs diverged against 0 of 7 of Full-FT" in notes[0]
+    assert (
+        "no conclusion: BitFit is ahead by" in notes[0]
+        and "2 of its 9 runs diverged, compared with 0 of 7 of Full-FT" in notes[0]
+    )
     grid("bitfit", "full-ft", seeds=range(1, 8), gap=-0.1)
     _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert "Full-FT is better on this task" in notes[0]
@@ -178,7 +182,7 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
 def test_runs_under_other_conditions_are_refused_by_name(changes, differing, hifi):
     grid("bitfit", "full-ft", tasks=("rte", "cola"))
     grid("bitfit", "full-ft", tasks=("rte",), **changes)
-    told = f"RTE: left out, BitFit and Full-FT differ in {differing}; --include unequal compares them"
+    told = f"RTE: left out: BitFit and Full-FT differ in {differing}; --include unequal compares them"
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["cells"]["Pairs"]["mean"] == 5 and told in notes
     answer = hifi("compare", "bitfit", "full-ft", "--tasks", "rte")

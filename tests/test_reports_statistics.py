@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hifi_cli.reports.statistics import LEVEL, evidence, holm, pairs_needed, sign_flip_p, smallest_p
+from hifi_cli.reports.statistics import LEVEL, holm, paired_statistics, pairs_needed, sign_flip_p, smallest_p
 
 
 def brute_force_p(differences):
@@ -35,14 +35,14 @@ RNG = np.random.default_rng(5)
     ],
 )
 def test_p_is_that_of_all_sign_patterns(differences):
-    found = evidence(differences)
+    found = paired_statistics(differences)
     assert found.p == pytest.approx(brute_force_p(differences))
     assert found.p >= smallest_p(found.differing) - 1e-12
-    assert evidence([[-value for value in task] for task in differences]).p == found.p
+    assert paired_statistics([[-value for value in task] for task in differences]).p == found.p
 
 
 def test_ties_and_zeros_among_fourteen_pairs_stay_exact():
-    found = evidence([[1.0] * 7 + [-1.0] + [0.0] * 6])
+    found = paired_statistics([[1.0] * 7 + [-1.0] + [0.0] * 6])
     assert found.p == 18 / 256  # 7 or more of 8 signs alike: 2 * (8 + 1) of 2^8; a normal approximation says 0.034
     assert (found.pairs, found.differing) == (14, 8)
 
@@ -62,29 +62,29 @@ def test_a_coarser_grid_never_gives_a_smaller_p():
     assert sign_flip_p(values) == pytest.approx(exact)
 
 
-def test_no_difference_at_all_gives_no_evidence():
-    found = evidence([[0.0, 0.0, 0.0]])
+def test_no_difference_at_all_shows_nothing():
+    found = paired_statistics([[0.0, 0.0, 0.0]])
     assert (found.p, found.interval, found.differing) == (1.0, (0.0, 0.0), 0)
     assert not found.excludes_zero
-    assert (evidence([]).pairs, evidence([]).p, evidence([]).interval) == (0, 1.0, None)
+    assert (paired_statistics([]).pairs, paired_statistics([]).p, paired_statistics([]).interval) == (0, 1.0, None)
 
 
 def test_five_seeds_cannot_reach_five_percent():
     assert smallest_p(5) == 0.0625
-    assert evidence([[5.0, 6.0, 7.0, 8.0, 9.0]]).p == 0.0625
+    assert paired_statistics([[5.0, 6.0, 7.0, 8.0, 9.0]]).p == 0.0625
 
 
 def test_the_mean_is_over_tasks_however_many_seeds_each_has():
-    found = evidence([[1.0, 3.0], [10.0] * 8])
+    found = paired_statistics([[1.0, 3.0], [10.0] * 8])
     assert found.mean == 6.0
     assert found.spread == pytest.approx(np.std([2.0, 10.0], ddof=1))
-    assert evidence([[1.0, 3.0]]).spread is None
+    assert paired_statistics([[1.0, 3.0]]).spread is None
 
 
 def test_the_interval_of_one_task_is_students():
     # Student's sleep data as paired differences (R's t.test: 0.7001142 to 2.4598858, mean 1.58)
     sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
-    found = evidence([sleep])
+    found = paired_statistics([sleep])
     assert found.mean == pytest.approx(1.58)
     assert found.interval == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
 
@@ -93,20 +93,20 @@ def test_the_interval_of_two_tasks_is_welchs():
     first, second = [4.0, 6.0, 5.0, 9.0], [1.0, 2.0, 1.5]
     # by hand: variances of the means 14/3/4 = 1.166667 and 0.25/3 = 0.083333, degrees of freedom 1.25^2 / 0.457176 = 3.41772
     half = stats.t.ppf(0.975, 1.25**2 / ((14 / 12) ** 2 / 3 + (1 / 12) ** 2 / 2)) * 1.25**0.5 / 2
-    assert evidence([first, second]).interval == pytest.approx((3.75 - half, 3.75 + half))
+    assert paired_statistics([first, second]).interval == pytest.approx((3.75 - half, 3.75 + half))
 
 
 def test_equal_differences_give_an_interval_without_width_and_single_pairs_give_none():
-    found = evidence([[100 * (0.625 - 0.5)] * 8])
+    found = paired_statistics([[100 * (0.625 - 0.5)] * 8])
     assert found.interval == (12.5, 12.5) and found.excludes_zero and found.p == 2 / 256
-    assert evidence([[1.0, 1.0], [2.0, 2.0, 2.0]]).interval == (1.5, 1.5)
-    assert evidence([[1.0, 2.0], [3.0]]).interval is None
+    assert paired_statistics([[1.0, 1.0], [2.0, 2.0, 2.0]]).interval == (1.5, 1.5)
+    assert paired_statistics([[1.0, 2.0], [3.0]]).interval is None
 
 
 @pytest.mark.parametrize("pairs", [3, 5, 9])
 def test_the_interval_covers_the_mean_as_often_as_it_says(pairs):
     draws = np.random.default_rng(pairs).normal(1.0, 2.0, (1500, pairs))
-    hits = [low < 1.0 < high for low, high in (evidence([row], resolution=16).interval for row in draws)]
+    hits = [low < 1.0 < high for low, high in (paired_statistics([row], resolution=16).interval for row in draws)]
     assert 0.935 <= np.mean(hits) <= 0.965  # 0.95 and three standard errors; a bootstrap's (BCa) was 0.73, 0.82 and 0.90
 
 
@@ -115,7 +115,7 @@ def test_the_interval_covers_the_mean_over_tasks_of_unlike_spread(tasks, seeds):
     rng = np.random.default_rng(tasks)
     effects, spreads = np.linspace(-3, 5, tasks), np.resize([0.3, 1.0, 3.0], tasks)
     draws = effects[:, None] + spreads[:, None] * rng.normal(size=(1000, tasks, seeds))
-    hits = [low < 1.0 < high for low, high in (evidence(draw, resolution=16).interval for draw in draws)]
+    hits = [low < 1.0 < high for low, high in (paired_statistics(draw, resolution=16).interval for draw in draws)]
     assert 0.93 <= np.mean(hits) <= 0.975
 
 
@@ -134,14 +134,16 @@ def test_a_false_difference_is_claimed_in_one_case_of_twenty_at_most(name, sprea
     rng = np.random.default_rng(11)
     scale = np.ones(9) if spread == "alike" else np.resize([0.2, 1.0, 3.0], 9)
     draws = EFFECTS[name][:, None] + scale[:, None] * rng.normal(size=(300, 9, 4))
-    intervals = [evidence(draw, resolution=16).excludes_zero for draw in draws]
-    claimed = [excludes_zero and evidence(draw).p < LEVEL for excludes_zero, draw in zip(intervals, draws, strict=True)]
+    intervals = [paired_statistics(draw, resolution=16).excludes_zero for draw in draws]
+    claimed = [
+        excludes_zero and paired_statistics(draw).p < LEVEL for excludes_zero, draw in zip(intervals, draws, strict=True)
+    ]
     assert np.mean(claimed) <= 0.06  # 0.05 and what 300 draws may add
 
 
 def test_seeds_of_one_task_do_not_outvote_another_task():
     rng = np.random.default_rng(13)  # +2 on a task with 12 seeds, -2 on one with 3: no difference on average over the two
-    found = [evidence([2 + rng.normal(size=12), -2 + rng.normal(size=3)]) for _ in range(100)]
+    found = [paired_statistics([2 + rng.normal(size=12), -2 + rng.normal(size=3)]) for _ in range(100)]
     assert np.mean([one.p < LEVEL and one.excludes_zero for one in found]) <= 0.06
 
 
@@ -149,18 +151,18 @@ def test_the_interval_for_other_tasks_counts_tasks_not_runs():
     """Tasks drawn at random with a mean effect of zero: these nine may well differ on average, tasks in general do not."""
     rng = np.random.default_rng(14)
     draws = rng.normal(0, 0.8, (600, 9, 1)) + rng.normal(size=(600, 9, 4))
-    found = [evidence(draw, resolution=16) for draw in draws]
+    found = [paired_statistics(draw, resolution=16) for draw in draws]
     misses = [low > 0 or high < 0 for low, high in (one.over_tasks for one in found)]
     assert 0.03 <= np.mean(misses) <= 0.07
     means = draws[0].mean(axis=1)
     wanted = stats.ttest_1samp(means, 0).confidence_interval()
     assert found[0].over_tasks == pytest.approx((wanted.low, wanted.high))
-    assert evidence([[1.0, 2.0, 3.0]]).over_tasks is None
+    assert paired_statistics([[1.0, 2.0, 3.0]]).over_tasks is None
 
 
 def test_a_true_difference_is_found():
     rng = np.random.default_rng(12)
-    found = [evidence(1.0 + rng.normal(size=(9, 4)), resolution=2048) for _ in range(50)]
+    found = [paired_statistics(1.0 + rng.normal(size=(9, 4)), resolution=2048) for _ in range(50)]
     assert np.mean([one.p < LEVEL and one.excludes_zero for one in found]) > 0.95
 
 

@@ -1,4 +1,4 @@
-"""The layouts of what methods cost: their results (HiFi, table 1) and their training; from measurements, not from opinions."""
+"""Tables of measured costs: of a method's result (HiFi, table 1), and of its training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,31 +7,31 @@ from hifi_cli.reports.table import Heading, Line, Table, TableCell
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import TableSpec, label_of
 
-FULL_FT = "full-ft"  # what training stands beside
+FULL_FT = "full-ft"  # the reference for the costs of training
 
 _RESULT = ("Extra param. (training)", "Extra param. (result)", "Structure (result)", "Latency", "Stored")
 _TRAINING = ("Time per step", "Extra memory", "Stored", "Scoring + selection")
 
 
 def of_results(spec: TableSpec, request: TableRequest) -> Table:
-    """What a method adds, changes, delays and stores (HiFi, table 1)."""
+    """Build the table of what a method adds, changes, delays and stores (HiFi, table 1)."""
     notes = [
-        "training: trained numbers that are no part of the plain model; result: the exported model beside the plain one",
-        "latency: a forward pass of the exported model over one of the plain model, taking turns on this machine",
-        "stored: the delta file, task head included, and its share of the plain model's bytes",
+        "training: trained parameters that are not in the plain model; result: the exported model compared to the plain model",
+        "latency: time of a forward pass of the exported model divided by the plain model's, measured in turns on this machine",
+        "stored: size of the delta file, task head included, also in percent of the plain model",
     ]
     return _table(spec, request, _RESULT, _result, notes)
 
 
 def of_training(spec: TableSpec, request: TableRequest) -> Table:
-    """What training costs beside Full-FT (EH-FT, section 4.3), and scoring beside a run (HiFi, A.6)."""
+    """Build the table of costs of training relative to Full-FT (EH-FT, 4.3), and of scoring relative to a run (HiFi, A.6)."""
     notes = [
-        "time, memory and bytes beside Full-FT's; a two-stage method's stages by their shares of the steps",
-        "extra memory: at the peak of training, beyond the loaded model",
-        "scoring + selection: share of a whole run on as many rows as MRPC has to train on",
+        "time, memory and stored bytes are relative to Full-FT; the stages of a two-stage method are weighted by their steps",
+        "extra memory: at the peak of training, without the loaded model",
+        "scoring + selection: time in percent of a complete run on as many training rows as MRPC has",
     ]
     full = request.measured.get(FULL_FT, {})
-    return _table(spec, request, _TRAINING, lambda found: _training(found, full), notes)
+    return _table(spec, request, _TRAINING, lambda cost: _training(cost, full), notes)
 
 
 def _table(
@@ -44,30 +44,30 @@ def _table(
     lines = []
     for row in spec.rows:
         if row.method:
-            found = request.measured.get(row.method)
-            cells = tuple(TableCell(text=text) for text in texts(found)) if found else tuple(TableCell() for _ in headings)
+            cost = request.measured.get(row.method)
+            cells = tuple(TableCell(text=text) for text in texts(cost)) if cost else tuple(TableCell() for _ in headings)
             lines.append(Line(row.label or label_of("methods", row.method), cells, method=row.method))
     title = f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})"
     return Table(title=title, headings=[Heading(name) for name in headings], lines=lines, notes=notes)
 
 
-def _result(found: dict[str, Any]) -> tuple[str, ...]:
-    modules = found["modules_added"]
+def _result(cost: dict[str, Any]) -> tuple[str, ...]:
+    modules = cost["modules_added"]
     return (
-        _count(found["added_in_training"], found["total"]),
-        _count(found["added_in_result"], found["total"]),
-        f"{modules} more module{'s' * (modules > 1)}" if modules else "as before",
-        f"x {found['latency']:.2f}",
-        f"{found['stored_bytes'] / 1e6:.2f} MB ({100 * found['stored_bytes'] / found['plain_bytes']:.3g} %)",
+        _count(cost["added_in_training"], cost["total"]),
+        _count(cost["added_in_result"], cost["total"]),
+        f"{modules} more module{'s' * (modules > 1)}" if modules else "unchanged",
+        f"x {cost['latency']:.2f}",
+        f"{cost['stored_bytes'] / 1e6:.2f} MB ({100 * cost['stored_bytes'] / cost['plain_bytes']:.3g} %)",
     )
 
 
-def _training(found: dict[str, Any], full: dict[str, Any]) -> tuple[str, ...]:
+def _training(cost: dict[str, Any], full: dict[str, Any]) -> tuple[str, ...]:
     return (
-        f"x {found['step']:.2f} ({1000 * found['step_s']:.0f} ms)",
-        f"x {found['memory'] / full['memory']:.2f} ({found['memory'] / 1e6:.0f} MB)",
-        f"x {found['stored_bytes'] / full['stored_bytes']:.3g} ({found['stored_bytes'] / 1e6:.2f} MB)",
-        f"{100 * found['scoring']:.2g} % ({found['scoring_s']:.1f} s)" if found["scoring"] else "none",
+        f"x {cost['step']:.2f} ({1000 * cost['step_s']:.0f} ms)",
+        f"x {cost['memory'] / full['memory']:.2f} ({cost['memory'] / 1e6:.0f} MB)",
+        f"x {cost['stored_bytes'] / full['stored_bytes']:.3g} ({cost['stored_bytes'] / 1e6:.2f} MB)",
+        f"{100 * cost['scoring']:.2g} % ({cost['scoring_s']:.1f} s)" if cost["scoring"] else "none",
     )
 
 

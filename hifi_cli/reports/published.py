@@ -65,11 +65,11 @@ class PublishedTable(ConfigModel):
         return self
 
     def mean(self, row: str, column: str) -> Number:
-        """A printed number; None where the table has no such cell."""
+        """Return a printed number; None where the table has no such cell."""
         return self._entry(self.rows[row].means, column) if row in self.rows else None
 
     def deviation(self, row: str, column: str) -> Number:
-        """A printed standard deviation; None where the table has none."""
+        """Return a printed standard deviation; None where the table has none."""
         return self._entry(self.rows[row].deviations, column) if row in self.rows else None
 
     def _entry(self, entries: list[Number], column: str) -> Number:
@@ -88,14 +88,14 @@ class PublishedFile(ConfigModel):
 
 
 @dataclass(frozen=True)
-class Audit:
-    """What a row's own cells say about its printed average.
+class AverageCheck:
+    """Whether a printed average follows from its own cells.
 
     Attributes:
-        verdict: `follows` (the cells' mean rounds to it), `rounding` (less than one unit of the last place away, as the
-            cells' own rounding can explain), `mismatch` (it is a unit or more away), `unchecked` (a cell is illegible).
+        verdict: `follows` (the cells' mean rounds to it), `rounding` (less than one unit of the last digit away, which the
+            cells' own rounding can explain), `mismatch` (a unit or more away), `unchecked` (a cell is illegible).
         recomputed: the cells' mean; None when unchecked.
-        suspects: columns whose cell is another row's too, with that row and the value that the printed average would need.
+        suspects: columns whose cell equals another row's, with that row and the value that the printed average would require.
     """
 
     verdict: Verdict
@@ -104,11 +104,11 @@ class Audit:
 
 
 @cache
-def table(reference: str) -> tuple[str, PublishedTable]:
-    """The paper's name and the table that `file/table` stands for.
+def load(reference: str) -> tuple[str, PublishedTable]:
+    """Load the table that `file/table` names; return the paper's name too.
 
     Raises:
-        UsageError: there is no such file or table, or it does not hold together.
+        UsageError: there is no such file or table, or it is inconsistent.
     """
     name, _, key = reference.partition("/")
     path = registry.find("published", name)
@@ -118,61 +118,63 @@ def table(reference: str) -> tuple[str, PublishedTable]:
     return content.paper, content.tables[key]
 
 
-def audit(found: PublishedTable, name: str) -> Audit:
-    """Recompute a row's average, the plain mean of its columns, in decimal arithmetic as printed."""
-    row = found.rows[name]
+def check_average(published: PublishedTable, name: str) -> AverageCheck:
+    """Recompute a row's average, the plain mean of its columns, in decimal arithmetic, from the printed cells."""
+    row = published.rows[name]
     if row.average is None or not row.means:
-        return Audit("unchecked")
-    cells = [_decimal(value, found.decimals) for value in row.means if isinstance(value, float)]
+        return AverageCheck("unchecked")
+    cells = [_decimal(value, published.decimals) for value in row.means if isinstance(value, float)]
     if len(cells) < len(row.means):
-        return Audit("unchecked")
-    unit = Decimal(1).scaleb(-found.decimals)
-    printed, recomputed = _decimal(row.average, found.decimals), sum(cells, Decimal(0)) / len(cells)
+        return AverageCheck("unchecked")
+    unit = Decimal(1).scaleb(-published.decimals)
+    printed, recomputed = _decimal(row.average, published.decimals), sum(cells, Decimal(0)) / len(cells)
     if recomputed.quantize(unit, ROUND_HALF_UP) == printed:
-        return Audit("follows", recomputed)
+        return AverageCheck("follows", recomputed)
     if abs(recomputed - printed) < unit:
-        return Audit("rounding", recomputed)
-    by_far = abs(recomputed - printed) > 2 * unit  # one wrong digit leaves a trace of this size
-    return Audit("mismatch", recomputed, _suspects(found, name, (printed - recomputed) * len(cells)) if by_far else None)
+        return AverageCheck("rounding", recomputed)
+    is_far = abs(recomputed - printed) > 2 * unit  # one wrong digit makes a difference of this size
+    suspects = _suspects(published, name, (printed - recomputed) * len(cells)) if is_far else None
+    return AverageCheck("mismatch", recomputed, suspects)
 
 
-def average_note(found: PublishedTable, name: str) -> str | None:
-    """A footnote on a printed average; None where it follows from its cells."""
-    row, checked = found.rows[name], audit(found, name)
-    if row.average is None or checked.verdict == "follows":
+def average_note(published: PublishedTable, name: str) -> str | None:
+    """Return a footnote on a printed average; None where it follows from its cells."""
+    row, check = published.rows[name], check_average(published, name)
+    if row.average is None or check.verdict == "follows":
         return None
-    if checked.recomputed is None:
+    if check.recomputed is None:
         illegible = sum(value == "illegible" for value in row.means)
-        return f"average not checked: {illegible} of {len(row.means)} cells are illegible in our copy"
-    printed, own = f"{row.average:.{found.decimals}f}", f"{checked.recomputed:.{found.decimals + 1}f}"
-    if checked.verdict == "rounding":
-        return f"printed {printed}, its cells average {own}: their rounding can explain it"
-    return f"printed {printed} does not follow from its {len(row.means)} cells, which average {own}"
+        return f"average not checked: {illegible} of {len(row.means)} cells are illegible in our copy of the paper"
+    printed, mean = f"{row.average:.{published.decimals}f}", f"{check.recomputed:.{published.decimals + 1}f}"
+    if check.verdict == "rounding":
+        return f"printed {printed}; the mean of its cells is {mean}, which their rounding can explain"
+    return f"printed {printed}, but the mean of its {len(row.means)} cells is {mean}"
 
 
-def cell_notes(found: PublishedTable, name: str, column: str) -> tuple[str, ...]:
-    """The footnotes on a printed cell: our remark, and that it may have been copied from another row."""
-    row = found.rows[name]
+def cell_notes(published: PublishedTable, name: str, column: str) -> tuple[str, ...]:
+    """Return the footnotes on a printed cell: our remark, and whether it may be a copy of another row's."""
+    row = published.rows[name]
     notes = [row.cell_notes[column]] if column in row.cell_notes else []
-    if "illegible" in (found.mean(name, column), found.deviation(name, column)):
-        which = "cell" if found.mean(name, column) == "illegible" else "standard deviation"
-        notes.append(f"{which} illegible in our copy")
-    suspects = audit(found, name).suspects or {}
+    if "illegible" in (published.mean(name, column), published.deviation(name, column)):
+        part = "cell" if published.mean(name, column) == "illegible" else "standard deviation"
+        notes.append(f"{part} illegible in our copy of the paper")
+    suspects = check_average(published, name).suspects or {}
     if column in suspects:
-        other, needed = suspects[column]
-        notes.append(f"equal to {other}'s, perhaps copied: the printed average would need {needed:.{found.decimals}f} here")
+        other, required = suspects[column]
+        value = f"{required:.{published.decimals}f}"
+        notes.append(f"equal to the cell of {other}, perhaps a copy: the printed average requires {value} here")
     return tuple(notes)
 
 
-def _suspects(found: PublishedTable, name: str, lacking: Decimal) -> dict[str, tuple[str, Decimal]]:
-    """Cells that equal another row's in the same column, in a row whose average asks for another value there."""
+def _suspects(published: PublishedTable, name: str, missing: Decimal) -> dict[str, tuple[str, Decimal]]:
+    """Return the cells that equal another row's in the same column, in a row whose average requires another value."""
     suspects = {}
-    for column in found.columns:
-        value = found.mean(name, column)
-        twin = next((other for other in found.rows if other != name and found.mean(other, column) == value), None)
-        needed = _decimal(value, found.decimals) + lacking if isinstance(value, float) else Decimal(-1)
-        if twin and 0 <= needed <= 100:
-            suspects[column] = (twin, needed)
+    for column in published.columns:
+        value = published.mean(name, column)
+        twin = next((other for other in published.rows if other != name and published.mean(other, column) == value), None)
+        required = _decimal(value, published.decimals) + missing if isinstance(value, float) else Decimal(-1)
+        if twin and 0 <= required <= 100:
+            suspects[column] = (twin, required)
     return suspects
 
 

@@ -1,4 +1,4 @@
-"""The layout of HiFi's table 4: how many rows the data at hand have, beside the official release and the paper."""
+"""The table of row counts (HiFi, table 4): the local data next to the official release and the paper."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ SPLITS = ("train", "validation", "test")
 
 
 def build(spec: TableSpec, request: TableRequest) -> Table:
-    """Print the rows of each split that were counted, and with `published` those that the paper prints."""
-    reference = published.table(spec.published) if spec.published and request.published else None
+    """Build the table of counted rows per split, with the paper's counts where `published` is set."""
+    reference = published.load(spec.published) if spec.published and request.published else None
     lines = []
     for split in SPLITS:
         lines.append(Line(split, tuple(_cell(request.measured, column, split) for column in spec.columns), method=split))
@@ -28,18 +28,18 @@ def build(spec: TableSpec, request: TableRequest) -> Table:
 
 
 def _cell(measured: dict[str, Any], column: ColumnSpec, split: str) -> TableCell:
-    """A split's rows; a column may be about a further split of its task where there is one (MNLI: mismatched)."""
+    """Return a split's row count; a column may name another split of its task (MNLI: mismatched)."""
     splits = measured.get(column.task, {})
-    found = splits.get(f"{split}_{column.split}" if column.split else split) or splits.get(split)
-    if not found or found["rows"] is None:
+    count = splits.get(f"{split}_{column.split}" if column.split else split) or splits.get(split)
+    if not count or count["rows"] is None:
         return TableCell()
-    official = found["official"]
-    notes = (f"not the official count, {official:,}",) if official and official != found["rows"] else ()
-    return TableCell(text=f"{found['rows']:,}", notes=notes)
+    official = count["official"]
+    notes = (f"the official release has {official:,} rows",) if official and official != count["rows"] else ()
+    return TableCell(text=f"{count['rows']:,}", notes=notes)
 
 
-def _published_line(columns: list[ColumnSpec], split: str, found: PublishedTable) -> Line:
-    row = found.rows[split]
-    printed = dict(zip(found.columns, row.means, strict=True))
+def _published_line(columns: list[ColumnSpec], split: str, paper_table: PublishedTable) -> Line:
+    row = paper_table.rows[split]
+    printed = dict(zip(paper_table.columns, row.means, strict=True))
     cells = tuple(TableCell(text=f"{int(printed[column.published_name] or 0):,}") for column in columns)
     return Line("published", cells, "published", split, notes=(row.note,) if row.note else ())

@@ -1,4 +1,4 @@
-"""The runs of two methods with the same task and seed, where a comparison of both makes sense."""
+"""Pairs of runs of two methods with the same task and seed, where they can be compared."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from hifi_cli.reports.table_spec import label_of
 
 
 @dataclass
-class Pairs:
-    """Two methods' runs with the same task and seed.
+class PairedRuns:
+    """The runs of two methods with the same task and seed.
 
     Attributes:
-        runs: of each task, by seed.
-        differences: of the same runs, first minus second in points.
-        notes: what was left out.
+        runs: by task and seed.
+        differences: first minus second in points, by task and seed.
+        notes: what was left out, and why.
     """
 
     first: str
@@ -28,7 +28,7 @@ class Pairs:
 
     @property
     def collapsed(self) -> tuple[int, int]:
-        """Runs of the first and of the second method that collapsed."""
+        """Number of collapsed runs of the first and of the second method."""
         both = [pair for seeds in self.runs.values() for pair in seeds.values()]
         return sum("collapsed" in run.marks for run, _ in both), sum("collapsed" in run.marks for _, run in both)
 
@@ -46,40 +46,40 @@ class Pairs:
 def setting_of(
     records: Sequence[RunRecord], methods: Sequence[str], protocol: str | None, backbone: str | None, shots: str | None
 ) -> list[RunRecord]:
-    """The runs of the methods under one protocol, backbone and number of shots.
+    """Return the runs of the methods under one protocol, backbone and number of shots.
 
     Raises:
         MissingError: a method has no finished run.
-        UsageError: there are several to choose from; each method's are named.
+        UsageError: there are runs of several; the message names them.
     """
-    given = {"protocol": protocol, "backbone": backbone, "shots": shots}
+    options = {"protocol": protocol, "backbone": backbone, "shots": shots}
     records = [record for record in records if record.content["method"] in methods]
-    records = [record for record in records if all(value in (None, _setting(record, key)) for key, value in given.items())]
+    records = [record for record in records if all(value in (None, _setting(record, key)) for key, value in options.items())]
     for method in methods:
         if not any(record.content["method"] == method for record in records):
-            chosen = "".join(f" --{key} {value}" for key, value in given.items() if value)
-            raise MissingError(f"no finished run of {method}{chosen} there; make one with hifi train --method {method}")
-    for key in given:
+            chosen = "".join(f" --{key} {value}" for key, value in options.items() if value)
+            raise MissingError(f"no finished run of {method}{chosen}; make one with hifi train --method {method}")
+    for key in options:
         if len({_setting(record, key) for record in records}) > 1:
-            listed = []
+            names = []
             for method in methods:
-                own = {_setting(record, key) for record in records if record.content["method"] == method}
-                listed.append(f"{method}: {', '.join(sorted(own))}")
+                values = {_setting(record, key) for record in records if record.content["method"] == method}
+                names.append(f"{method}: {', '.join(sorted(values))}")
             kind = "numbers of shots" if key == "shots" else f"{key}s"
-            raise UsageError(f"there are runs of several {kind}: choose one with --{key} ({'; '.join(listed)})")
+            raise UsageError(f"there are runs of several {kind}: choose one with --{key} ({'; '.join(names)})")
     return records
 
 
 def paired(
     records: Sequence[RunRecord], first: str, second: str, *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
-) -> Pairs:
-    """Pair two methods' runs by task and seed, where they may stand in one mean and agree in what a comparison needs.
+) -> PairedRuns:
+    """Pair two methods' runs by task and seed, where they agree in everything that a comparison requires.
 
     Args:
         tasks: only these; empty: all that either was run on.
         counted: marks whose runs are counted.
     """
-    pairs = Pairs(first, second)
+    pairs = PairedRuns(first, second)
     records = [record for record in records if not tasks or record.content["task"] in tasks]
     for task in sorted({record.content["task"] for record in records if record.content["method"] in (first, second)}):
         sides = []
@@ -93,7 +93,7 @@ def paired(
 
 
 def _pair(
-    pairs: Pairs,
+    pairs: PairedRuns,
     task: str,
     first: dict[int, RunRecord],
     second: dict[int, RunRecord],
@@ -106,19 +106,19 @@ def _pair(
         What was left out.
     """
     notes = []
-    if alone := len(first.keys() ^ second.keys()):
-        notes.append(f"{counted_noun(alone, 'run')} without a partner of the same seed left out")
+    if unpaired := len(first.keys() ^ second.keys()):
+        notes.append(f"{counted_noun(unpaired, 'run')} left out: the other method has no run with the same seed")
     runs = {seed: (first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
     differing = next(filter(None, (disagreement(*pair, score) for pair in runs.values())), None)
     if differing:
         difference = f"{' and '.join(pairs.labels)} differ in {differing}"
         if "unequal" not in counted:
-            return [*notes, f"left out, {difference}; --include unequal compares them"]
+            return [*notes, f"left out: {difference}; --include unequal compares them"]
         notes.append(f"compared although {difference}")
     differences = {seed: _difference(*pair, score) for seed, pair in runs.items()}
     known = {seed: value for seed, value in differences.items() if value is not None}
-    if lost := len(runs) - len(known):
-        notes.append(f"{counted_noun(lost, 'pair')} without a common metric left out")
+    if incomplete := len(runs) - len(known):
+        notes.append(f"{counted_noun(incomplete, 'pair')} left out: no common metric")
     if known:
         pairs.differences[task] = known
         pairs.runs[task] = {seed: runs[seed] for seed in known}
@@ -126,7 +126,7 @@ def _pair(
 
 
 def counted_noun(count: int, noun: str) -> str:
-    """`1 pair`, `2 pairs`."""
+    """Return a count with its noun: `1 pair`, `2 pairs`."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
@@ -135,7 +135,7 @@ def _setting(record: RunRecord, key: str) -> str:
 
 
 def _difference(first: RunRecord, second: RunRecord, score: str | None) -> float | None:
-    """In points, of the first run's primary metric; None where the second did not keep that."""
+    """Return the difference in points of the first run's primary metric; None where the second run did not keep it."""
     metric = first.content["primary_metric"]
     values = first.score(score, metric), second.score(score, metric)
     return None if values[0] is None or values[1] is None else 100 * (values[0] - values[1])

@@ -63,10 +63,10 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     headings = [Heading(label, spec.decimals, "high") for label in [*labels, *(["Avg."] if averaged else [])]]
     headings += [Heading(label, None) for label, _ in SHARES]
     notes = [] if spec.shots else _runs_of_other_shots(records, shots)
-    reference = published.table(spec.published) if request.published and spec.published else None
+    reference = published.load(spec.published) if request.published and spec.published else None
     if reference:
         split = next((one.content.get("split") for one in mine), None)
-        notes = [*published_rows.remarks(*reference, backbone=spec.backbone, split=split), *notes]
+        notes = [*published_rows.reading_notes(*reference, backbone=spec.backbone, split=split), *notes]
     elif request.published:
         notes.append("published: this table has no paper's numbers")
     lines: list[Line] = []

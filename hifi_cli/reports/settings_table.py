@@ -1,6 +1,6 @@
-"""Tables of settings: batch size and learning rate of each method on each task, as the configuration resolves them.
+"""The table of settings (HiFi, table 5): batch size and learning rate of each method on each task.
 
-The layout of HiFi's table 5. The paper's own settings stand beside ours wherever the two differ, or all with `--published`.
+The paper's own settings are shown where they differ from ours, or everywhere with `--published`.
 """
 
 from hifi_cli.config import registry
@@ -11,14 +11,14 @@ from hifi_cli.reports.table import Heading, Line, Table, TableCell
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, label_of
 
-UNEQUAL = "not the paper's"
+UNEQUAL = "differs from the paper"
 
 
 def build(spec: TableSpec, request: TableRequest) -> Table:
-    """Resolve the configuration of every cell; needs no run and no data."""
+    """Build the table from the resolved configuration of every cell; needs no run and no data."""
     rows = spec.rows or [RowSpec(method=name) for name in registry.names("methods")]
     columns = spec.columns or [ColumnSpec(task=name) for name in registry.names("tasks")]
-    reference = published.table(spec.published) if spec.published else None
+    reference = published.load(spec.published) if spec.published else None
     lines: list[Line] = []
     for row in rows:
         paper = _published_line(row, columns, reference[1]) if reference else None
@@ -53,11 +53,11 @@ def _settings(spec: TableSpec, method: str, task: str) -> str | None:
     return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
 
-def _published_line(row: RowSpec, columns: list[ColumnSpec], found: PublishedTable) -> Line | None:
+def _published_line(row: RowSpec, columns: list[ColumnSpec], paper_table: PublishedTable) -> Line | None:
     name = row.published_name
-    if name is None or name not in found.rows:
+    if name is None or name not in paper_table.rows:
         return None
-    texts = dict(zip(found.columns, found.rows[name].texts, strict=True))
+    texts = dict(zip(paper_table.columns, paper_table.rows[name].texts, strict=True))
     cells = tuple(TableCell(text=texts.get(column.published_name)) for column in columns)
     return Line(row.label or name, cells, "published", row.method)
 

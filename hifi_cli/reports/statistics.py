@@ -1,8 +1,8 @@
-"""What paired differences allow to conclude about the mean over tasks: interval, exact test, correction for comparisons.
+"""Statistics of paired differences: interval of the mean over tasks, exact test, correction for several comparisons.
 
-The first claim is about these tasks and new seeds: tasks are fixed, each with a mean difference of its own, and the seeds
-within a task are the sample. Differences of several tasks are therefore never pooled as if they were repetitions of one
-another. A claim about other tasks like these needs the spread over tasks, however many seeds there are.
+Interval and test are about these tasks and new seeds: the tasks are fixed, each with its own mean difference, and the seeds
+within a task are the sample. Differences of several tasks are therefore never pooled as if they were repetitions of the same
+measurement. A claim about other tasks needs the spread over tasks, however many seeds there are.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """The paired differences of two methods.
+class PairedStatistics:
+    """Statistics of the paired differences of two methods.
 
     Attributes:
-        pairs: how many.
+        pairs: number of pairs.
         differing: pairs whose difference is not zero.
         mean: over tasks, of each task's mean difference over seeds; 0 without a pair.
         spread: standard deviation of the tasks' mean differences; None for one task.
         interval: 95 % t-interval of the mean; None where a task has a single pair, which shows no spread over seeds. Its
             ends are equal where the differences do not vary within any task.
-        over_tasks: the same for tasks that are a sample of tasks: the t-interval of the tasks' means; None for one task.
+        over_tasks: 95 % t-interval of the tasks' means, for tasks that are a random sample; None for one task.
         p: of the sign-flip test, two-sided; 1 where every difference is zero.
     """
 
@@ -41,12 +41,12 @@ class Evidence:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of zero; None counts as no objection."""
+        """Whether the interval does not contain zero; true where there is no interval."""
         return self.interval is None or self.interval[0] * self.interval[1] > 0
 
 
-def evidence(differences: Sequence[Sequence[float]], *, resolution: int = 1 << 17) -> Evidence:
-    """Summarise the paired differences of several tasks.
+def paired_statistics(differences: Sequence[Sequence[float]], *, resolution: int = 1 << 17) -> PairedStatistics:
+    """Compute the statistics of the paired differences of several tasks.
 
     Args:
         differences: of each task, one per seed.
@@ -54,22 +54,22 @@ def evidence(differences: Sequence[Sequence[float]], *, resolution: int = 1 << 1
     """
     tasks = [np.asarray(values, dtype=np.float64).round(9) for values in differences if len(values)]
     if not tasks:
-        return Evidence(pairs=0, differing=0, mean=0.0, spread=None, interval=None, over_tasks=None, p=1.0)
+        return PairedStatistics(pairs=0, differing=0, mean=0.0, spread=None, interval=None, over_tasks=None, p=1.0)
     means = np.array([values.mean() for values in tasks])
-    shares = np.concatenate([values / (len(tasks) * len(values)) for values in tasks])  # their sum is the mean
-    return Evidence(
-        pairs=len(shares),
-        differing=int(np.count_nonzero(shares)),
+    terms = np.concatenate([values / (len(tasks) * len(values)) for values in tasks])  # their sum is the mean
+    return PairedStatistics(
+        pairs=len(terms),
+        differing=int(np.count_nonzero(terms)),
         mean=float(means.mean()),
         spread=float(means.std(ddof=1)) if len(tasks) > 1 else None,
         interval=_interval(tasks),
         over_tasks=_interval([means]),
-        p=sign_flip_p(shares, resolution=resolution),
+        p=sign_flip_p(terms, resolution=resolution),
     )
 
 
-def sign_flip_p(shares: Sequence[float] | Floats, *, resolution: int = 1 << 17) -> float:
-    """Two-sided p of the sum of `shares` among the sums with every pattern of signs, each as likely as any other.
+def sign_flip_p(terms: Sequence[float] | Floats, *, resolution: int = 1 << 17) -> float:
+    """Return the two-sided p of the sum of `terms` among the sums with every pattern of signs, all equally likely.
 
     Exact where the differences are symmetric about zero on every task. Where tasks differ but cancel out, the patterns
     spread wider than the mean does, and p is too large rather than too small. A zero changes no sum and so does not change p.
@@ -77,7 +77,7 @@ def sign_flip_p(shares: Sequence[float] | Floats, *, resolution: int = 1 << 17) 
     The 2^n patterns are counted by dynamic programming over whole numbers of `1 / resolution` of the sum of magnitudes.
     Sums that rounding could make equal count as equal, so that p is never too small.
     """
-    values = np.asarray(shares, dtype=np.float64)
+    values = np.asarray(terms, dtype=np.float64)
     magnitude = np.abs(values).sum()
     if magnitude == 0:
         return 1.0
@@ -94,21 +94,21 @@ def sign_flip_p(shares: Sequence[float] | Floats, *, resolution: int = 1 << 17) 
 
 
 def smallest_p(differing: int) -> float:
-    """The smallest two-sided p of the sign-flip test: all signs equal, 2 of 2^n patterns. Five pairs give 0.0625."""
+    """Return the smallest two-sided p of the sign-flip test: all signs equal, 2 of 2^n patterns. Five pairs give 0.0625."""
     return min(1.0, 2.0 ** (1 - differing))
 
 
 def pairs_needed(others: Sequence[float] = (), level: float = LEVEL) -> int:
-    """The fewest differing pairs whose smallest p is below `level` after Holm's correction.
+    """Return the smallest number of differing pairs whose smallest p is below `level` after Holm's correction.
 
     Args:
-        others: the p of the other comparisons, as they are.
+        others: uncorrected p of the other comparisons.
     """
     return next(pairs for pairs in range(1, 100) if holm([smallest_p(pairs), *others])[0] < level)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's step-down correction, in the order given; scipy has Benjamini's only."""
+    """Correct p values by Holm's step-down method, in the order given; scipy has only Benjamini's."""
     corrected = [1.0] * len(ps)
     largest = 0.0
     for rank, index in enumerate(sorted(range(len(ps)), key=lambda index: ps[index])):
@@ -118,15 +118,15 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def _interval(tasks: Sequence[Floats]) -> tuple[float, float] | None:
-    """The t-interval of the mean over tasks, with Welch and Satterthwaite's degrees of freedom; one task: Student's."""
+    """Return the t-interval of the mean over tasks, with Welch and Satterthwaite's degrees of freedom (one task: Student's)."""
     if min(map(len, tasks)) < 2:
         return None
     mean = float(np.mean([values.mean() for values in tasks]))
-    freedom = np.array([len(values) - 1 for values in tasks])
+    task_degrees = np.array([len(values) - 1 for values in tasks])
     variances = np.array([values.var(ddof=1) / len(values) for values in tasks])  # of each task's mean
-    variances[variances < 1e-15] = 0.0  # what rounding leaves of equal differences
+    variances[variances < 1e-15] = 0.0  # rounding errors of equal differences
     if not variances.any():
         return mean, mean
-    degrees = variances.sum() ** 2 / (variances**2 / freedom).sum()
+    degrees = variances.sum() ** 2 / (variances**2 / task_degrees).sum()
     half = float(special.stdtrit(degrees, 1 - LEVEL / 2) * np.sqrt(variances.sum()) / len(tasks))
     return mean - half, mean + half
