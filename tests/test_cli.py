@@ -252,7 +252,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
 
 def test_regression_trains(hifi, encoders, data):
     answer = hifi("train", "--task", "stsb", "--method", "full-ft", "--backbone", encoders["roberta"], "--data-dir", data,
-                  "epochs=30", "batch_size=8", "learning_rate=3e-3")  # fmt: skip
+                  "epochs=10", "batch_size=8", "learning_rate=5e-3", "warmup=0")  # fmt: skip
     assert answer.code == 0, answer.err
     results = json.loads(Path("results/runs/hifi/tiny-roberta/stsb/full-ft/seed1/results.json").read_text())
     assert results["scores"]["best"] > 0.5

@@ -3,6 +3,7 @@
 import json
 import shlex
 from concurrent.futures import Future
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -24,6 +25,11 @@ from hifi_cli.reports.table_spec import ScoresSpec
 TABLES = [name for name in registry.names("tables") if isinstance(table_types.load(name), ScoresSpec)]
 
 
+@cache
+def cells_of_grid(name):
+    return tuple(cells(name=name))
+
+
 def cells(*words, name="demo", **changes):
     return cells_of.cells(grid_spec.fill(grid_spec.narrowed(grid_spec.load(name), changes), name), words)
 
@@ -31,11 +37,13 @@ def cells(*words, name="demo", **changes):
 @pytest.mark.parametrize("name", TABLES)
 def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
     table = table_types.load(name)
-    found = {(cell.method, cell.task, cell.seed, cell.config.protocol, cell.config.backbone.name) for cell in cells(name=name)}
+    found = {
+        (cell.method, cell.task, cell.seed, cell.config.protocol, cell.config.backbone.name) for cell in cells_of_grid(name)
+    }
     methods = [method for row in table.rows for method in (row.best_of or [row.method]) if method]
     tasks = {column.task for column in table.columns}
     assert found == {(m, t, s, table.protocol, table.backbone) for m, t, s in product(methods, tasks, table.seeds)}
-    assert not any(cell.config.variant for cell in cells(name=name))  # they are the runs that the table reads
+    assert not any(cell.config.variant for cell in cells_of_grid(name))  # they are the runs that the table reads
 
 
 def test_a_process_that_closes_counts_as_done_only(tmp_path):
@@ -50,7 +58,7 @@ def test_a_process_that_closes_counts_as_done_only(tmp_path):
 
 @pytest.mark.parametrize("name", registry.names("grids"))
 def test_every_shipped_grid_resolves(name):
-    found = cells(name=name)
+    found = cells_of_grid(name)
     assert found or name == "hifi-5"  # a table of settings: no run
     assert len({cell.config.run_path for cell in found}) == len(found)
     assert len({cell.config.hash for cell in found}) == len(found)

@@ -59,7 +59,7 @@ def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch
     assert not (tmp_path / "imported").exists()
 
 
-def test_a_grid_from_begin_to_end(encoders, data, tmp_path):
+def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi):
     """With a cell that fails (top-k wants three layers, there are two), a second call, and damage in between."""
     name = write_grid_file(tmp_path, encoders, methods=["top-k", "bitfit"], tasks=["rte"])
     command = ["grid", name, "--data-dir", data, "--jobs", "2", *QUICK]
@@ -76,7 +76,7 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path):
     code, said = run_hifi(*command, "--methods", "bitfit", cwd=tmp_path)
     assert code == 0, said
     assert {path: fingerprint(path) for path in run_paths(tmp_path)} == before
-    listed = run_hifi("ls", "runs", "--status", "failed,done", cwd=tmp_path)[1]
+    listed = hifi("ls", "runs", "--status", "failed,done").out
     done, failed = (line.split() for line in listed.splitlines())
     assert (done[0], failed[0]) == ("done", "failed")
     assert float(done[1]) > 0 and re.fullmatch(r"0:\d\d:\d\d", done[2])  # its score and its time

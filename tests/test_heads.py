@@ -97,9 +97,21 @@ def test_one_logit_is_binary_cross_entropy(make, resources):
     torch.testing.assert_close(losses.loss(prepared.task, two, examples), by_hand)
 
 
-@pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit", "lora"])
-@pytest.mark.parametrize("head", [["task_head.kind=pooler"], [*MLP, "task_head.one_logit=true", "task_head.init_std=0.05"]])
-@pytest.mark.parametrize("task", ["rte", "wic", "copa"])
+POOLER, ONE_LOGIT = ["task_head.kind=pooler"], [*MLP, "task_head.one_logit=true", "task_head.init_std=0.05"]
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "method"),
+    [
+        ("rte", POOLER, "full-ft"),
+        ("rte", ONE_LOGIT, "eh-ft-bitfit"),
+        ("wic", POOLER, "lora"),
+        ("wic", ONE_LOGIT, "full-ft"),
+        ("copa", POOLER, "eh-ft-bitfit"),
+        ("copa", ONE_LOGIT, "lora"),
+    ],
+    ids=["rte-pooler", "rte-mlp", "wic-pooler", "wic-mlp", "copa-pooler", "copa-mlp"],
+)
 def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path, method, head, task):
     resources = ResourceCache(tmp_path / "results", data if task == "rte" else superglue)
     rate = {"lora": 0.02, "full-ft": 0.004, "eh-ft-bitfit": 0.004}[method]

@@ -8,9 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 from finished_runs import assert_resuming_changes_nothing
-from parameter_formulas import Shape, stored_count, trained_count
+from parameter_formulas import FORMULAS, Shape, stored_count, trained_count
+from prepared_models import logits_of
 from tiny_inputs import FAMILIES, HEADS, HIDDEN, INNER, LAYERS
+from transformers import AutoModelForSequenceClassification
 
+from hifi_cli import open_model
 from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.sources import resolve
@@ -21,12 +24,13 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, reload
+from hifi_cli.tasks.batches import collate
 
 METHODS = registry.names("methods")
 SPECS = {method: method_spec(method) for method in METHODS}
 # A variation of another method's settings runs the same code.
 VARIATIONS = {name for name, spec in SPECS.items() if spec.base and SPECS[spec.base].implementation == spec.implementation}
-# What resuming and learning depend on: one method of each implementation, and those that keep another state.
+# One method of each implementation learns; it is resumed, and so are those that keep another state between their phases.
 ONE_OF_EACH = {SPECS[name].implementation: name for name in METHODS if name not in VARIATIONS}
 OTHER_STATES = ["eh-ft-bitfit", "eh-ft-hifi", "eh-ft-lora-reserve", "eh-ft-prefix-reserve", "prefix-tuning-mlp"]
 every_implementation = pytest.mark.parametrize("method", sorted({*ONE_OF_EACH.values(), *OTHER_STATES}))
@@ -60,8 +64,8 @@ def directory_of(config, resources):
 
 
 @every_method_and_family
-def test_a_finished_run(make, resources, method, family):
-    """What trained and how much of it, what stayed frozen with weight decay on, the stored delta, and the reloaded model."""
+def test_a_finished_run(make, resources, hifi, tmp_path, method, family):
+    """What trained and how much of it, what stayed frozen with weight decay on, the delta, the exported and the reloaded model."""
     config = make(method, "weight_decay=0.5", "learning_rate=0.01", family=family)
     plain = resources.encoder(config)[0]
     before = {name: value.clone() for name, value in plain.model.state_dict().items()}
@@ -78,6 +82,8 @@ def test_a_finished_run(make, resources, method, family):
     check_frozen(method, prepared, changed, results["params"])
     if (heads := runs.chosen_heads(config, resources)) and SPECS[method].implementation == "hifi":
         check_heads(prepared.encoder, changed, heads)
+    if method in FORMULAS:
+        check_export(method, directory, config, resources, hifi, tmp_path / "exported")
     evaluation = evaluate(directory.path, resources)
     assert evaluation.largest_difference == 0
     assert evaluation.scores == evaluation.stored and not evaluation.differing
@@ -133,6 +139,27 @@ def check_heads(encoder, changed, heads):
                 assert bool(changed[key][rows.start : rows.stop].any()) == (head in heads[layer])
 
 
+ADDING = {"adapter", "compacter", "prefix-tuning", "prefix-tuning-mlp", "eh-ft-prefix-reserve"}
+
+
+def check_export(method, directory, config, resources, hifi, to):
+    """The exported model has the run's logits; a method that adds modules leaves as a delta only."""
+    export = ("export", directory.path, "--to", to, "--data-dir", resources.data_dir)
+    if method in ADDING:
+        refused = hifi(*export)
+        assert refused.code == 2 and "--format delta" in refused.err and not to.exists()
+        assert hifi(*export, "--format", "delta").code == 0
+        with pytest.raises((OSError, ValueError)):
+            AutoModelForSequenceClassification.from_pretrained(to)
+        model, _ = open_model(to)
+    else:
+        assert hifi(*export).code == 0
+        model = AutoModelForSequenceClassification.from_pretrained(to)
+    batch = collate(runs.split_examples(config, resources).reported[:6], {"input_ids": 0, "token_type_ids": 0})
+    stored = torch.tensor([row["logits"] for row in directory.read_predictions()[:6]])
+    torch.testing.assert_close(logits_of(model, batch), stored, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("method", "rate"),
     [("diff-pruning", "learning_rate"), ("eh-ft-bitfit", "stage1.learning_rate"), ("child-tuning-d", "learning_rate")],
@@ -166,19 +193,19 @@ def test_resuming_equals_not_having_stopped(make, resources, method, tmp_path, d
     assert_resuming_changes_nothing(config, resources, type(resources)(tmp_path / "cut", data), monkeypatch)
 
 
-LEARNING = {  # what a random encoder of two layers needs to learn the tiny task
+LEARNING = {  # what a random encoder of two layers needs to learn the tiny task; the others learn in ten epochs
     "bitfit": ["learning_rate=0.01", "epochs=50"],
-    "linear-probing": ["learning_rate=0.01", "epochs=50"],
+    "linear-probing": ["learning_rate=0.02", "epochs=25"],
     "prefix-tuning": ["learning_rate=0.03", "epochs=50"],
-    "prefix-tuning-mlp": ["learning_rate=0.01", "epochs=60", "settings.mlp=32"],
-    "adapter": ["learning_rate=0.01"],
-    "compacter": ["learning_rate=0.015"],
+    "adapter": ["learning_rate=0.01", "epochs=15"],
+    "compacter": ["learning_rate=0.015", "epochs=25"],
+    "lora": ["learning_rate=0.01", "epochs=14"],
 }
 
 
-@every_implementation
+@pytest.mark.parametrize("method", sorted(ONE_OF_EACH.values()))
 def test_loss_falls(make, resources, method):
-    quick = ["epochs=25", "learning_rate=0.003", "log_every=1", "warmup=0", "dropout=0.0"]
+    quick = ["epochs=10", "learning_rate=0.005", "log_every=1", "warmup=0", "dropout=0.0"]
     config = make(method, *quick, *LEARNING.get(method, []))
     results = runs.run(config, resources)
     lines = directory_of(config, resources).metrics.read_text().splitlines()
