@@ -18,7 +18,7 @@ from hifi_cli.files import file_digest, with_checksum, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import head_selection, out_of_memory
+from hifi_cli.runs import head_selection
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared, measure_extra_validation, prediction_rows, prepare, split_examples
 from hifi_cli.tasks import metrics, submission
@@ -113,7 +113,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
             raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
         splits = split_examples(config, resources)
         examples = splits.reported
-        logits = out_of_memory.predict_with_retries(prepared.runner, examples)
+        logits = prepared.runner.predict(examples)
         predictions = metrics.predictions_of(prepared.task, examples, logits)
         rows = prediction_rows(prepared.task, examples, logits, predictions)
         stored = RunDirectory(path).read_predictions()
@@ -159,7 +159,7 @@ def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | No
         for split in there or ["test"]:
             rows = data.rows(split)
             examples = resources.examples(config, split, config.max_length)
-            logits = out_of_memory.predict_with_retries(prepared.runner, examples)
+            logits = prepared.runner.predict(examples)
             predictions = metrics.predictions_of(task, examples, logits)
             lines = prediction_rows(task, examples, logits, predictions)
             written.append(RunDirectory(path).write_predictions(lines, split))

@@ -1,4 +1,4 @@
-"""A model on its device: what one training step and one prediction compute."""
+"""A model on its device: the gradient of a training batch, and predictions; both retried when memory is full."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import RunFailed
 from hifi_cli.models.cpu_kernels import NOISE, wants_bf16
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
@@ -27,7 +29,7 @@ class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
-        auto_batch: whether a batch that does not fit in memory is computed in more micro-batches.
+        auto_batch: whether a batch that does not fit in memory is computed in smaller parts.
         gradient_accumulation_steps: micro-batches of a batch: the configured number, or more if memory requires it.
         model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several processes train it.
     """
@@ -94,11 +96,34 @@ class ModelRunner:
     def accumulate_gradient(
         self, examples: list[Example], extra_loss: Callable[[nn.Module], Tensor | float] | None = None
     ) -> Tensor:
-        """Add the gradient of the mean loss over a batch, computed in micro-batches; returns that loss.
+        """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
+
+        With `auto_batch` there are twice as many micro-batches for as long as they do not fit in memory: the batch stays the
+        same, and the random numbers are those of the first attempt.
 
         Args:
             extra_loss: a term that depends on the parameters alone, added once.
+
+        Raises:
+            RunFailed: it does not fit, even in the smallest micro-batches allowed.
         """
+        while True:
+            cpu_rng, cuda_rng = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+            try:
+                return self._accumulate_gradient(examples, extra_loss)
+            except Exception as error:
+                if not _is_out_of_memory(error):
+                    raise
+            if not self.auto_batch or self.gradient_accumulation_steps >= len(examples):
+                raise self._out_of_memory(f"a batch of {len(examples)} in {self.gradient_accumulation_steps} parts")
+            self.gradient_accumulation_steps *= 2
+            self.encoder.model.zero_grad(set_to_none=True)
+            clear_device_cache(garbage_collection=True)
+            torch.set_rng_state(cpu_rng)
+            if cuda_rng:
+                torch.cuda.set_rng_state_all(cuda_rng)
+
+    def _accumulate_gradient(self, examples: list[Example], extra_loss: Callable[[nn.Module], Tensor | float] | None) -> Tensor:
         NOISE.reseed()
         is_ddp = self.model is not self.encoder.model  # otherwise every process computes the whole batch
         world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if is_ddp else (1, 0)
@@ -118,9 +143,27 @@ class ModelRunner:
         reduced: Tensor = self.accelerator.reduce(total, "mean") if world > 1 else total
         return reduced
 
-    @torch.inference_mode()
     def predict(self, examples: list[Example]) -> Values:
-        """Logits of all examples in their own order, as `logits` gives them; -inf beyond a batch's tokens; dropout off."""
+        """Logits of all examples in their own order, as `logits` gives them; -inf beyond a batch's tokens; dropout off.
+
+        With `auto_batch` the batches are half as large for as long as they do not fit in memory.
+
+        Raises:
+            RunFailed: they do not fit.
+        """
+        while True:
+            try:
+                return self._predict(examples)
+            except Exception as error:
+                if not _is_out_of_memory(error):
+                    raise
+            if not self.auto_batch or self.eval_batch_size == 1:
+                raise self._out_of_memory(f"an evaluation batch of {self.eval_batch_size}")
+            self.eval_batch_size //= 2
+            clear_device_cache(garbage_collection=True)
+
+    @torch.inference_mode()
+    def _predict(self, examples: list[Example]) -> Values:
         self.model.eval()
         logits = np.zeros(0)
         for batch in evaluation_order([len(example) for example in examples], self.eval_batch_size):
@@ -129,3 +172,12 @@ class ModelRunner:
                 logits = np.full((len(examples), *batch_logits.shape[1:]), -np.inf)
             logits[batch, ..., : batch_logits.shape[-1]] = batch_logits
         return logits
+
+    def _out_of_memory(self, subject: str) -> RunFailed:
+        fix = "take a smaller max_length or backbone" if self.auto_batch else "--auto-batch computes it in smaller parts"
+        return RunFailed(f"{subject} does not fit in memory; {fix}")
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    is_known = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or should_reduce_batch_size(error)
+    return is_known or "could not create a primitive" in str(error)  # oneDNN's words when it gets no memory

@@ -20,7 +20,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records import run_files as stored
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import distributed, head_selection, holdout, out_of_memory, provenance
+from hifi_cli.runs import distributed, head_selection, holdout, provenance
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.metric_logger import MetricLogger
 from hifi_cli.runs.model_runner import ModelRunner
@@ -202,7 +202,7 @@ def _train(
         methods.skip_to_last_phase(prepared.method, prepared.encoder, error.phase)
         results["params"] = count_parameters(prepared)
     else:
-        logits = out_of_memory.predict_with_retries(prepared.runner, splits.reported)
+        logits = prepared.runner.predict(splits.reported)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
         best, reported = progress.best_epoch, progress.reported_scores
         results |= {
@@ -286,7 +286,7 @@ def _fit(
 
 def measure(prepared: Prepared, examples: list[Example]) -> dict[str, float]:
     """Every metric of the model as it is."""
-    predictions = metrics.predictions_of(prepared.task, examples, out_of_memory.predict_with_retries(prepared.runner, examples))
+    predictions = metrics.predictions_of(prepared.task, examples, prepared.runner.predict(examples))
     return metrics.compute(prepared.task, rows_of(examples), predictions)
 
 

@@ -13,7 +13,6 @@ from torch import nn
 from hifi_cli.config.run_config import TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, Phase
-from hifi_cli.runs import out_of_memory
 from hifi_cli.runs.checkpoint import Checkpoint, Delta, Progress, restore
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.signal_handling import GracefulShutdown
@@ -217,7 +216,7 @@ class Trainer:
         assert self.phase_state
         state, method, model = self.phase_state, self.phase_state.method, self.model
         method.before_step(model, self.progress.step)
-        loss = out_of_memory.accumulate_with_retries(self.runner, batch, method.extra_loss)
+        loss = self.runner.accumulate_gradient(batch, method.extra_loss)
         method.after_backward(model)
         for callback in self.callbacks:
             callback.on_backward_end(self)
