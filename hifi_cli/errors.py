@@ -1,14 +1,14 @@
-"""The errors a user can meet: one line that says what is wrong and how to mend it, and an exit code each."""
+"""The errors a user can meet: one line that says what is wrong and how to fix it; each has an exit code."""
 
 
 class HifiError(Exception):
-    """A problem the user can mend; its text is the whole message, one line."""
+    """A problem that the user can fix. Its text is the whole message, in one line."""
 
     exit_code = 1
 
 
 class RunFailed(HifiError):
-    """A run started and did not come to a usable end."""
+    """A run started and failed."""
 
     exit_code = 1
 
@@ -20,11 +20,11 @@ class UsageError(HifiError):
 
 
 class SchemaError(UsageError):
-    """A stored file whose layout this version does not know; it must not be replaced as a damaged one may be."""
+    """A stored file of a schema that this version does not know. It is not damaged, so it must not be replaced."""
 
 
 class MissingError(HifiError):
-    """Something the command needs is not there: data, weights, scores, a run."""
+    """Something that the command requires is missing: data, weights, scores, a run."""
 
     exit_code = 3
 
@@ -36,6 +36,6 @@ class ConflictError(HifiError):
 
 
 class Terminated(BaseException):
-    """SIGTERM came, as schedulers send it before they take a machine back; like KeyboardInterrupt no error to catch."""
+    """SIGTERM was received; schedulers send it before they end a job. Like KeyboardInterrupt, it is not an Exception."""
 
     exit_code = 143

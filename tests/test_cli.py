@@ -118,11 +118,17 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(tiny, hifi, tmp_path,
         (["train", "--task", "rte", "--seeds", "1,x"], 2, "--seeds"),
         (["train", "--task", "rte", "--seeds", "1,1"], 2, "twice"),
         (["train", "--no-such-option"], 2, "--no-such-option"),
-        (["train"], 2, "--task is wanted"),
+        (["train"], 2, "--task is required"),
         (["nonsense"], 2, "nonsense"),
         (["table"], 3, "no finished run"),
         (["table", "nonsense"], 2, "unknown table"),
-        (["table", "--format", "pdf"], 2, "text, md, tex, csv, json"),
+        (["table", "--score", "mean"], 2, "'best', 'last', 'max'"),
+        (["table", "--include", "limited,equal"], 2, "'equal' is not one of limited, unequal; did you mean 'unequal'?"),
+        (["report", "--exclude", ","], 2, "holds no name"),
+        (["train", "--report-to", "wand"], 2, "did you mean 'wandb'?"),
+        (["ls", "runs", "--status", "absent"], 2, "'absent' is not one of done,"),
+        (["grid", "demo", "--engine", "slurm"], 2, "'local', 'parsl'"),
+        (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
         (["eval", "nowhere"], 3, "no run in nowhere"),
         (["ls", "nonsense"], 2, "unknown kind"),
         (["select", "--scores", "nowhere.json"], 3, "nowhere.json"),
@@ -319,3 +325,36 @@ def test_help_needs_no_torch():
         "import sys, hifi_cli.cli.app; print([m for m in ('torch', 'pydantic', 'transformers', 'numpy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_each_command_has_help_in_panels_and_an_example_that_it_accepts(hifi):
+    import typer
+
+    from hifi_cli.cli.app import app
+
+    for name, command in typer.main.get_command(app).commands.items():
+        program, subcommand, *words = command.epilog.removeprefix("Example: ").split()
+        assert (program, subcommand) == ("hifi", name)
+        command.make_context(name, words)
+        ungrouped = [
+            p.name for p in command.params if p.param_type_name == "option" and not p.rich_help_panel and p.name != "help"
+        ]
+        assert not ungrouped, (name, ungrouped)
+
+
+def test_the_choices_of_options_are_those_of_the_code_behind_them():
+    from typing import get_args
+
+    from hifi_cli.cli import ls, options
+    from hifi_cli.config.choices import Ranking
+    from hifi_cli.records.run_status import State
+    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.run_filter import COUNTED
+    from hifi_cli.runs import trackers
+    from hifi_cli.scoring import ranking
+
+    assert get_args(options.Format) == tuple(FORMATS)
+    assert {*ls._STATES, State.ABSENT} == set(State)
+    assert {"collapsed"} == set(COUNTED)
+    assert {*ranking.RANKINGS, "random"} == set(get_args(Ranking))
+    assert {"tensorboard", "wandb", "trackio"} == set(trackers.NAMES)

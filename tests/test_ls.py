@@ -117,8 +117,8 @@ def test_a_copy_works_wherever_it_lies(hifi, tmp_path):
     assert (Path(path) / "config.json").is_file()
     for words, message in [
         (("cp", "demo", "x.yaml"), "backbones/demo, protocols/demo, tables/demo"),
-        (("cp", "rte", tmp_path), "is there already"),
-        (("cp", "rte", "mine.txt"), "must be called .yaml"),
+        (("cp", "rte", tmp_path), "exists; name another file"),
+        (("cp", "rte", "mine.txt"), "must end in .yaml"),
         (("cp", "rtee", "y.yaml"), "did you mean 'rte'?"),
     ]:
         answer = hifi(*words)
@@ -136,6 +136,9 @@ def test_a_copy_works_wherever_it_lies(hifi, tmp_path):
         ("hifi cp backbones/", {f"backbones/{name}" for name in registry.names("backbones")}),
         ("hifi table ehft-", {"ehft-1", "ehft-2", "ehft-3", "ehft-4"}),
         ("hifi export run --format d", {"delta"}),
+        ("hifi table --score ", {"best", "last", "max"}),
+        ("hifi table --include limited,u", {"limited,unequal"}),
+        ("hifi select --rank rich", {"richness", "richness-inverse"}),
     ],
 )
 def test_the_shell_completes_names(typed, offered, monkeypatch, capsys):

@@ -233,7 +233,7 @@ def test_a_number_never_stands_under_another_metrics_name(hifi):
     assert content["columns"][0] == "MRPC (Acc.)"
     cells = {row["name"]: row["cells"]["MRPC (Acc.)"] for row in content["rows"]}
     assert cells["bitfit"]["mean"] == 60.0 and cells["full-ft"]["mean"] is None
-    assert cells["full-ft"]["notes"] == ["1 run did not keep accuracy at the wanted epoch and is left out"]
+    assert cells["full-ft"]["notes"] == ["1 run did not keep accuracy at the reported epoch and is left out"]
 
 
 def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
@@ -350,7 +350,7 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all
     for score in ("best", "last", "max"):
         row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))["full-ft", "runs"]
         found[score] = (row["scores"]["STS-B (Pear.)"], row["cells"]["STS-B (Pear.)"].get("notes"))
-    lost = ["1 run did not keep pearson at the wanted epoch and is left out"]
+    lost = ["1 run did not keep pearson at the reported epoch and is left out"]
     assert found == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
 
 

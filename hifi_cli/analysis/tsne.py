@@ -53,7 +53,9 @@ def compute(asked: FigureRequest) -> Points:
 def _map(asked: FigureRequest, config: RunConfig) -> list[Row]:
     task = asked.resources.task_of(config)
     if task.kind != "classification" or config.task_head.kind != "mlp":
-        raise UsageError(f"the features of EH-FT's head are shown: {task.label} with task_head.kind=mlp and classes is wanted")
+        raise UsageError(
+            f"{task.label}: the figure shows EH-FT's task head; a task with classes and task_head.kind=mlp are required"
+        )
     runner = with_trained_head(config, asked.resources)
     splits = split_examples(config, asked.resources)
     parts = {"train": splits.train[: asked.settings.examples], "dev": splits.reported[: asked.settings.examples]}

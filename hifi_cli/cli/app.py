@@ -35,32 +35,38 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         print(f"hifi {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _before_a_command(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """Options before a command."""
 
 
-app.command("score")(score.score)
-app.command("select")(select.select)
-app.command("train")(train.train)
-app.command("eval")(evaluate.evaluate)
-app.command("predict")(predict.predict)
-app.command("grid")(grid.grid)
-app.command("table")(table.table)
-app.command("compare")(compare.compare)
-app.command("report")(report.report)
-app.command("figure")(figure.figure)
-app.command("export")(export.export)
-app.command("ls")(ls.ls)
-app.command("cp")(cp.cp)
+app.command("score", epilog="Example: hifi score --task rte --backbone bert-large --samples 300")(score.score)
+app.command("select", epilog="Example: hifi select --task rte --backbone bert-large --k 3")(select.select)
+app.command("train", epilog="Example: hifi train --task rte --method hifi-layerwise --backbone bert-large --seeds 1-3")(
+    train.train
+)
+app.command("eval", epilog="Example: hifi eval results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1")(evaluate.evaluate)
+app.command("predict", epilog="Example: hifi predict results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 texts.tsv")(
+    predict.predict
+)
+app.command("grid", epilog="Example: hifi grid demo -j 2")(grid.grid)
+app.command("table", epilog="Example: hifi table hifi-2 --published --format md")(table.table)
+app.command("compare", epilog="Example: hifi compare hifi-layerwise full-ft --tasks rte")(compare.compare)
+app.command("report", epilog="Example: hifi report --published")(report.report)
+app.command("figure", epilog="Example: hifi figure hifi-5 --protocol laptop")(figure.figure)
+app.command("export", epilog="Example: hifi export results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 --to my-model")(
+    export.export
+)
+app.command("ls", epilog="Example: hifi ls methods")(ls.ls)
+app.command("cp", epilog="Example: hifi cp tasks/rte my-rte.yaml")(cp.cp)
 
 
 def main() -> None:
@@ -90,7 +96,7 @@ def main() -> None:
         _fail(f"hifi: {error.strerror or error}{where}: make it readable and writable, or make room, and repeat the command", 1)
     except Exception as error:
         if hasattr(error, "format_message"):  # the option parser's own errors
-            _fail(f"hifi: {error.format_message()} (hifi --help)", 2)
+            _fail(f"hifi: {error.format_message().replace('Value error, ', '')} (hifi --help)", 2)
         if type(error).__name__ == "Abort":
             _fail("hifi: interrupted", 130)
         if debug:

@@ -14,13 +14,18 @@ def compare(
         typer.Argument(metavar="METHOD OTHER...", help="Methods.", autocompletion=options.complete("methods")),
     ],
     tasks: options.Tasks = None,
-    backbone: options.Backbone = None,
-    protocol: Annotated[str | None, typer.Option(help="Only runs of this protocol.")] = None,
+    backbone: options.BackboneOfRuns = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="Only runs of this protocol.", rich_help_panel=options.WHICH, autocompletion=options.complete("protocols")
+        ),
+    ] = None,
     shots: options.ShotsOfRuns = None,
-    score: options.Score = None,
-    include: options.Include = "",
-    exclude: options.Exclude = "",
-    format: Annotated[str, typer.Option("--format", help="text, md, tex, csv or json.")] = "text",  # noqa: A002
+    score: options.ScoreChoice = None,
+    include: options.Include = None,
+    exclude: options.Exclude = None,
+    format: options.TableFormat = "text",  # noqa: A002
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
     quiet: options.Quiet = False,
@@ -34,15 +39,11 @@ def compare(
     from hifi_cli.reports.formats import FORMATS
     from hifi_cli.reports.run_records import Results
 
-    if format not in FORMATS:
-        raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is required")
     if len(set(methods)) < 2 or len(set(methods)) < len(methods):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
-    counted = options.counted_marks(include, exclude)
-    records = run_pairs.setting_of(Results(results_dir).records, methods, protocol, backbone, options.shots(shots))
-    table = method_comparison.compare(
-        records, methods, tasks=options.names(tasks), score=options.score_name(score), counted=counted
-    )
+    counted = options.counted_flags(include, exclude)
+    records = run_pairs.setting_of(Results(results_dir).records, methods, protocol, backbone, options.shots_of_runs(shots))
+    table = method_comparison.compare(records, methods, tasks=options.names(tasks), score=score, counted=counted)
     text = FORMATS[format]([table])
     if out:
         write_text(out, text)

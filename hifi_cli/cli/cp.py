@@ -31,15 +31,15 @@ def cp(
     kinds = [kind for kind in registry.KINDS if stem in registry.names(kind) and (not slash or folder == kind)]
     if not kinds:
         known = [known for kind in registry.KINDS for known in registry.names(kind)]
-        raise UsageError(f"nothing is called '{name}'{registry.nearest(stem, known)}")
+        raise UsageError(f"unknown name '{name}'{registry.nearest(stem, known)}")
     if len(kinds) > 1:
-        raise UsageError(f"'{name}' is the name of several: {', '.join(f'{kind}/{stem}' for kind in kinds)}")
+        raise UsageError(f"'{name}' is ambiguous: {', '.join(f'{kind}/{stem}' for kind in kinds)}")
     source = registry.find(kinds[0], stem)
     target = dest / source.name if dest.is_dir() else dest
     if target.exists():
-        raise UsageError(f"{target} is there already; name another file")
+        raise UsageError(f"{target} exists; name another file")
     if not registry.is_file(target.name):
-        raise UsageError(f"{target}: the copy must be called .yaml, so that it is taken for a file wherever a name may stand")
+        raise UsageError(f"{target}: the copy's name must end in .yaml, so that commands read it as a file and not as a name")
     write_text(target, _movable(source.read_text(encoding="utf-8"), source.parent.resolve()))
     print(target)
 

@@ -1,4 +1,4 @@
-"""`hifi eval`: a finished run made again from its delta, and its scores computed anew."""
+"""`hifi eval`: rebuild a finished run from its delta, and compute its scores again."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,19 +17,29 @@ def evaluate(
     seeds: options.Seeds = options.DEFAULT_SEEDS,
     shots: options.Shots = None,
     split: Annotated[
-        Literal["validation", "test"], typer.Option(help="Reproduce the reported scores, or predict the test split.")
+        Literal["validation", "test"],
+        typer.Option(help="Reproduce the reported scores, or predict the test split.", rich_help_panel=options.WHAT),
     ] = "validation",
     submission: Annotated[
-        Path | None, typer.Option(help="Write the benchmark's files for the test split here, and a zip when they are complete.")
+        Path | None,
+        typer.Option(
+            help="Directory for the benchmark's files of the test split, and a zip when they are complete.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Run a metric's code that the run's own task file names.")] = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Allow the code of a metric that the run's own task file names.", rich_help_panel=options.HOW
+        ),
+    ] = False,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Rebuild finished runs from backbone and delta, predict again, and compare with what they stored: exit 1 if it differs."""
+    """Rebuild finished runs from backbone and delta, predict again, and compare with the stored results; exit 1 if unequal."""
     from hifi_cli.cli.show import print_evaluation
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
@@ -46,7 +56,7 @@ def evaluate(
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
     if split == "validation":
         if submission:
-            raise UsageError("--submission takes test predictions: give --split test too")
+            raise UsageError("--submission requires test predictions: add --split test")
         differing: list[str] = []
         for path in paths:
             found = evaluation.evaluate(path, resources)
@@ -55,7 +65,7 @@ def evaluate(
         if differing:
             listed = "; ".join(differing)
             raise RunFailed(
-                f"{len(differing)} of {len(paths)} runs do not give again what they stored ({listed});"
+                f"{len(differing)} of {len(paths)} runs do not reproduce their stored results ({listed});"
                 " evaluate with the library versions in manifest.json, or train again with --force"
             )
         return

@@ -1,30 +1,23 @@
 """`hifi export`: a finished run as a model directory."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-
-FORMATS = {
-    "hf": "plain, for transformers",
-    "peft": "an adapter, for LoRA runs",
-    "delta": "backbone and delta, for hifi_cli.open_model",
-}
 
 
 def export(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
-    to: Annotated[Path, typer.Option(help="A new directory.", callback=options.can_be_made)],
+    to: Annotated[Path, typer.Option(help="A new directory.", rich_help_panel=options.OUTPUT, callback=options.can_be_made)],
     form: Annotated[
-        str,
+        Literal["hf", "peft", "delta"],
         typer.Option(
             "--format",
-            help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()) + ".",
-            autocompletion=options.complete_among(FORMATS),
+            help="hf: plain, for transformers; peft: an adapter, for LoRA; delta: backbone and delta, for hifi_cli.open_model.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = "hf",
     backbone: options.Backbone = None,
@@ -42,10 +35,8 @@ def export(
     from hifi_cli.runs.evaluate import reload
     from hifi_cli.runs.resources import ResourceCache
 
-    if form not in FORMATS:
-        raise UsageError(f"--format '{form}'{registry.nearest(form, FORMATS)}: one of {', '.join(FORMATS)} is wanted")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UsageError(f"--to {to} is there already; export into a new directory")
+        raise UsageError(f"--to {to} exists; export into a new directory")
     resources = ResourceCache(results_dir, data_dir, backbone)
     with reload(run_dir, resources) as (prepared, _):
         config = prepared.runner.config

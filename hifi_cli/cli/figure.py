@@ -14,20 +14,26 @@ def figure(
     ],
     overrides: options.Overrides = None,
     tasks: options.Tasks = None,
-    backbone: options.Backbone = None,
-    protocol: Annotated[
-        str | None, typer.Option(help="laptop or demo: a smaller size.", autocompletion=options.complete("protocols"))
-    ] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the figure's own: 1,2,3 or 1-5.")] = None,
+    backbone: options.BackboneOfRuns = None,
+    protocol: options.ProtocolOfRuns = None,
+    seeds: options.SeedsOfRuns = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     out: Annotated[
         Path | None,
-        typer.Option(help="The picture: .png, .pdf or .svg; default: a PNG beside the CSV.", callback=options.can_be_written),
+        typer.Option(
+            help="The picture: .png, .pdf or .svg; default: a PNG next to the CSV.",
+            rich_help_panel=options.OUTPUT,
+            callback=options.can_be_written,
+        ),
     ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Train the runs that are missing.")] = False,
-    print_commands: Annotated[bool, typer.Option("--print", help="Print the commands of the missing runs and stop.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train the runs that are missing.", rich_help_panel=options.HOW)
+    ] = False,
+    print_commands: Annotated[
+        bool, typer.Option("--print", help="Print the commands of the missing runs, and stop.", rich_help_panel=options.HOW)
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.", rich_help_panel=options.HOW)] = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,

@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,21 +20,36 @@ def grid(
     name: Annotated[str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))],
     overrides: options.Overrides = None,
     jobs: Annotated[
-        int | None, typer.Option("-j", "--jobs", min=1, max=1024, help="Processes; default: GPUs, or cores.")
+        int | None,
+        typer.Option("-j", "--jobs", min=1, max=1024, help="Processes; default: GPUs, or cores.", rich_help_panel=options.HOW),
     ] = None,
-    engine: Annotated[str, typer.Option(help="local, or parsl for many machines.")] = "local",
+    engine: Annotated[
+        Literal["local", "parsl"],
+        typer.Option(help="This machine, or many machines through Parsl.", rich_help_panel=options.HOW),
+    ] = "local",
     site: Annotated[
-        str, typer.Option(help="Where Parsl runs: a name or YAML.", autocompletion=options.complete("sites"))
+        str,
+        typer.Option(
+            help="Where Parsl runs: a site's name or YAML.",
+            rich_help_panel=options.HOW,
+            autocompletion=options.complete("sites"),
+        ),
     ] = "node",
-    print_only: Annotated[bool, typer.Option("--print", help="Print the command lines that are left, and stop.")] = False,
-    retries: Annotated[int, typer.Option(min=0, help="Repeat a run that failed so many times.")] = 0,
+    print_only: Annotated[
+        bool,
+        typer.Option("--print", help="Print the commands of the runs that are left, and stop.", rich_help_panel=options.HOW),
+    ] = False,
+    retries: Annotated[int, typer.Option(min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW)] = 0,
     auto_batch: options.AutoBatch = False,
-    shard: Annotated[str | None, typer.Option(help="i/n: the i-th of n parts, on a shared results directory.")] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="i/n: run the i-th of n parts, on a shared results directory.", rich_help_panel=options.HOW),
+    ] = None,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
-    backbone: options.Backbone = None,
-    protocol: Annotated[str | None, typer.Option(help="Instead of the grid's own.")] = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the grid's own: 1,2,3 or 1-5.")] = None,
+    backbone: options.BackboneOfRuns = None,
+    protocol: options.ProtocolOfRuns = None,
+    seeds: options.SeedsOfRuns = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     quiet: options.Quiet = False,
@@ -42,7 +57,6 @@ def grid(
     debug: options.Debug = False,
 ) -> None:
     """Run a table's or a figure's runs, or a search; a run that fails is recorded, the others go on, and the exit code is 1."""
-    from hifi_cli.errors import UsageError
     from hifi_cli.files import safe_name
     from hifi_cli.grids import cells as cells_of
     from hifi_cli.grids import grid_spec as specs
@@ -50,8 +64,6 @@ def grid(
     from hifi_cli.grids.jobs import Places
     from hifi_cli.grids.scheduler import Scheduler
 
-    if engine not in ("local", "parsl"):
-        raise UsageError(f"--engine {engine}: local or parsl is wanted")
     changes = {
         "tasks": options.names(tasks),
         "methods": options.names(methods),

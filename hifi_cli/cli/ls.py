@@ -1,5 +1,6 @@
 """`hifi ls`: what there is, and what it means."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,8 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of co
     "schema": "JSON Schema of the YAMLs, for editors; hifi ls schema tasks for one kind",
 }
 
+_STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.State, less absent
+
 
 def kinds() -> list[str]:
     """The kinds of things there are YAMLs of."""
@@ -43,10 +46,7 @@ def ls(
         ),
     ] = None,
     status: Annotated[
-        str | None,
-        typer.Option(
-            help="Of runs: done, diverged, running, failed, unfinished or damaged, with commas.", callback=options.holds_a_name
-        ),
+        options.Words | None, options.several_of(*_STATES, help="Only runs in these states, with commas.", panel=options.WHICH)
     ] = None,
     results_dir: options.ResultsDir = Path("results"),
     debug: options.Debug = False,
@@ -61,7 +61,7 @@ def ls(
     if words[0] == "schema":
         return _print_schema(words[1:])
     if words == ["runs"]:
-        return _runs(results_dir, options.names(status))
+        return _runs(results_dir, status or ())
     for word in words:
         if word in kinds():
             explain.print_columns([_line(word, name) for name in registry.names(word)])
@@ -97,18 +97,13 @@ def _print_schema(kinds: list[str]) -> None:
     print(json.dumps(schemas.of(kinds[0]) if kinds else schemas.whole(), indent=1))
 
 
-def _runs(results_dir: Path, wanted: list[str]) -> None:
-    from hifi_cli.errors import UsageError
+def _runs(results_dir: Path, states: Collection[str]) -> None:
     from hifi_cli.grids.grid_display import duration
-    from hifi_cli.records.run_status import State, statuses
+    from hifi_cli.records.run_status import statuses
 
-    known = [state.value for state in State if state is not State.ABSENT]
-    for name in wanted:
-        if name not in known:
-            raise UsageError(f"--status {name}{registry.nearest(name, known)}: one or several of {','.join(known)} are wanted")
-    for directory, found in statuses(results_dir):
-        if not wanted or found.state in wanted:
-            results = found.results or {}
+    for directory, run in statuses(results_dir):
+        if not states or run.state in states:
+            results = run.results or {}
             score = f"{100 * results['scores'][results['report']]:.2f}" if results.get("scores") else ""
             took = duration(results["time_s"]) if "time_s" in results else ""
-            print(f"{found.state:10}  {score:>6}  {took:>8}  {directory}" + (f"  {found.detail}" if found.detail else ""))
+            print(f"{run.state:10}  {score:>6}  {took:>8}  {directory}" + (f"  {run.detail}" if run.detail else ""))

@@ -3,13 +3,14 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hifi_cli.config import registry
+from hifi_cli.config.choices import Score
 from hifi_cli.errors import UsageError
 
 if TYPE_CHECKING:  # pydantic is not needed to print a help text
@@ -20,6 +21,7 @@ DEFAULT_SEEDS = "1"
 HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
 
 
+Format = Literal["text", "md", "tex", "csv", "json"]  # the keys of hifi_cli.reports.formats.FORMATS
 logger = logging.getLogger("hifi")
 
 
@@ -69,26 +71,68 @@ def complete(kind: str) -> Callable[[str], list[str]]:
     return found
 
 
-def complete_among(words: Iterable[str]) -> Callable[[str], list[str]]:
-    """Completes one of a few words."""
-    return lambda incomplete: [word for word in words if word.startswith(incomplete)]
+class Words(list[str]):
+    """The words of an option that takes a list with commas."""
 
+
+def several_of(*choices: str, help: str, panel: str) -> Any:  # noqa: A002
+    """An option that takes one or several of some words, with commas; its values are `Words`."""
+
+    def parse(text: str) -> Words:
+        for word in names(text):
+            if word not in choices:
+                raise typer.BadParameter(f"'{word}' is not one of {', '.join(choices)}{registry.nearest(word, choices)}")
+        if not names(text):
+            raise typer.BadParameter(f"'{text}' holds no name: give one or several of {', '.join(choices)}, with commas")
+        return Words(names(text))
+
+    def complete_last(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{word}" for word in choices if word.startswith(last)]
+
+    metavar = f"[{'|'.join(choices)}],..."
+    return typer.Option(parser=parse, metavar=metavar, help=help, rich_help_panel=panel, autocompletion=complete_last)
+
+
+WHAT, WHICH, DATA, HOW, OUTPUT = "What to run", "Which runs", "Data and results", "How to run", "Output"  # panels of --help
 
 Task = Annotated[
     str | None,
-    typer.Option(help="Task, or several with commas.", autocompletion=complete("tasks"), callback=holds_a_name),
+    typer.Option(
+        help="Task, or several with commas.",
+        rich_help_panel=WHAT,
+        autocompletion=complete("tasks"),
+        callback=holds_a_name,
+    ),
 ]
 Method = Annotated[
     str | None,
-    typer.Option(help="Method, or several with commas.", autocompletion=complete("methods"), callback=holds_a_name),
+    typer.Option(
+        help="Method, or several with commas.",
+        rich_help_panel=WHAT,
+        autocompletion=complete("methods"),
+        callback=holds_a_name,
+    ),
 ]
 Backbone = Annotated[
-    str | None, typer.Option(help="Encoder: a name, a local directory or a hub id.", autocompletion=complete("backbones"))
+    str | None,
+    typer.Option(
+        help="Encoder: a name, a local directory or a hub id.", rich_help_panel=WHAT, autocompletion=complete("backbones")
+    ),
+]
+BackboneOfRuns = Annotated[
+    str | None,
+    typer.Option("--backbone", help="Only runs of this encoder.", rich_help_panel=WHICH, autocompletion=complete("backbones")),
 ]
 Tasks = Annotated[
     str | None,
     typer.Option(
-        "--tasks", "--task", help="These tasks only, with commas.", autocompletion=complete("tasks"), callback=holds_a_name
+        "--tasks",
+        "--task",
+        help="Only these tasks, with commas.",
+        rich_help_panel=WHICH,
+        autocompletion=complete("tasks"),
+        callback=holds_a_name,
     ),
 ]
 Methods = Annotated[
@@ -96,41 +140,87 @@ Methods = Annotated[
     typer.Option(
         "--methods",
         "--method",
-        help="These methods only, with commas.",
+        help="Only these methods, with commas.",
+        rich_help_panel=WHICH,
         autocompletion=complete("methods"),
         callback=holds_a_name,
     ),
 ]
-Include = Annotated[str, typer.Option(help="Count runs that are left out by default: limited, unequal.")]
-Exclude = Annotated[str, typer.Option(help="Leave out runs that are counted by default: collapsed.")]
-Score = Annotated[str | None, typer.Option(help="best, last or max epoch; default: what the protocol reports.")]
-Protocol = Annotated[str, typer.Option(help="How runs are set up.", autocompletion=complete("protocols"))]
-Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5.")]
-DataDir = Annotated[
-    Path | None, typer.Option(envvar="HIFI_DATA_DIR", help="Official download with the task's files; default: the hub.")
-]
-ResultsDir = Annotated[Path, typer.Option(help="Where results are kept.")]
-Shots = Annotated[int | None, typer.Option(help="Few-shot: so many training rows per class.")]
-ShotsOfRuns = Annotated[
-    str | None, typer.Option("--shots", help="Only few-shot runs of so many training rows per class, or full.")
-]
-Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys, last word.")]
-ReportTo = Annotated[
-    str,
+ProtocolOfRuns = Annotated[
+    str | None,
     typer.Option(
-        help="Send the log lines to tensorboard, wandb or trackio too.",
-        autocompletion=complete_among(("tensorboard", "wandb", "trackio")),
+        "--protocol", help="Another protocol than the YAML's.", rich_help_panel=WHICH, autocompletion=complete("protocols")
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the configuration, and for a run its size, and stop.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No messages but errors.")]
-Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", callback=_level(logging.DEBUG), help="Every logged step and every file read.")
+SeedsOfRuns = Annotated[
+    str | None,
+    typer.Option("--seeds", "--seed", help="Other seeds than the YAML's: 1,2,3 or 1-5.", rich_help_panel=WHICH),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")]
-AutoBatch = Annotated[bool, typer.Option("--auto-batch", help="Compute a batch that does not fit in memory in more parts.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.", callback=can_be_written)]
+Include = Annotated[
+    Words | None, several_of("limited", "unequal", help="Also count runs that are left out by default.", panel=WHICH)
+]
+Exclude = Annotated[Words | None, several_of("collapsed", help="Leave out runs that are counted by default.", panel=WHICH)]
+ScoreChoice = Annotated[
+    Score | None,
+    typer.Option("--score", help="The score of which epoch; default: as the protocol reports.", rich_help_panel=WHICH),
+]
+TableFormat = Annotated[Format, typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT)]
+Protocol = Annotated[
+    str, typer.Option(help="How the runs are set up.", rich_help_panel=WHAT, autocompletion=complete("protocols"))
+]
+Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5.", rich_help_panel=WHAT)]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="HIFI_DATA_DIR",
+        help="Official download with the task's files; default: the Hugging Face hub.",
+        rich_help_panel=DATA,
+    ),
+]
+ResultsDir = Annotated[Path, typer.Option(help="Directory of all results.", rich_help_panel=DATA)]
+Shots = Annotated[int | None, typer.Option(help="Few-shot: training rows per class.", rich_help_panel=WHAT)]
+ShotsOfRuns = Annotated[
+    str | None,
+    typer.Option("--shots", help="Only few-shot runs of this many training rows per class, or full.", rich_help_panel=WHICH),
+]
+Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.", rich_help_panel=WHAT)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys; they override all others.")
+]
+ReportTo = Annotated[
+    Words | None,
+    several_of("tensorboard", "wandb", "trackio", help="Also send the metrics to these trackers.", panel=OUTPUT),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print each configuration key with its source, and the size of a run, and stop.",
+        rich_help_panel=HOW,
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="Print errors only.", rich_help_panel=OUTPUT),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "-v",
+        "--verbose",
+        callback=_level(logging.DEBUG),
+        help="Print every logged step and every file read.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.", rich_help_panel=OUTPUT)]
+AutoBatch = Annotated[
+    bool,
+    typer.Option(
+        "--auto-batch", help="Split a batch that does not fit in memory into more micro-batches.", rich_help_panel=HOW
+    ),
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.", rich_help_panel=OUTPUT, callback=can_be_written)]
 
 
 class Messages(logging.Handler):
@@ -176,8 +266,8 @@ def resolve_runs(
     from hifi_cli.config.sources import DEFAULT, resolve_with_sources
 
     rules = protocol_spec(protocol)
-    tasks = _wanted(task or rules.task, "--task")
-    methods = _wanted(method or rules.method, "--method")
+    tasks = _required(task or rules.task, "--task")
+    methods = _required(method or rules.method, "--method")
     encoder = backbone or rules.backbone
     if encoder is None:
         raise UsageError(f"protocol {protocol} names no backbone: give --backbone")
@@ -229,7 +319,7 @@ def parse_seeds(text: str) -> list[int]:
             raise UsageError(f"--seeds '{text:.80}': one command has at most {MAX_RUNS:,} runs")
         seeds += range(int(first), int(last or first) + 1)
     if len(set(seeds)) != len(seeds):
-        raise UsageError(f"--seeds '{text}': a seed stands twice")
+        raise UsageError(f"--seeds '{text}': a seed is named twice")
     return seeds
 
 
@@ -238,22 +328,14 @@ def names(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def counted_marks(include: str, exclude: str) -> frozenset[str]:
-    """The marks of runs that enter means, as `--include` and `--exclude` say.
-
-    Raises:
-        UsageError: a word that the option does not know.
-    """
+def counted_flags(include: Words | None, exclude: Words | None) -> frozenset[str]:
+    """The flags of runs that are counted, as `--include` and `--exclude` say."""
     from hifi_cli.reports.run_filter import COUNTED
 
-    for option, text, known in (("--include", include, {"limited", "unequal"}), ("--exclude", exclude, COUNTED)):
-        if unknown := [name for name in names(text) if name not in known]:
-            hint = "; collapsed runs are counted by default" if unknown == ["collapsed"] else ""
-            raise UsageError(f"{option} {unknown[0]}: {' or '.join(sorted(known))} is required{hint}")
-    return COUNTED.union(names(include)).difference(names(exclude))
+    return COUNTED.union(include or ()).difference(exclude or ())
 
 
-def shots(text: str | None) -> str | None:
+def shots_of_runs(text: str | None) -> str | None:
     """The word of `--shots` where finished runs are read.
 
     Raises:
@@ -264,18 +346,7 @@ def shots(text: str | None) -> str | None:
     raise UsageError(f"--shots {text}: a number of training rows per class, or full, is required")
 
 
-def score_name(text: str | None) -> str | None:
-    """The word of `--score`.
-
-    Raises:
-        UsageError: another word than those it knows.
-    """
-    if text not in (None, "best", "last", "max"):
-        raise UsageError(f"--score {text}: best, last or max is wanted")
-    return text
-
-
-def _wanted(text: str | None, option: str) -> list[str]:
+def _required(text: str | None, option: str) -> list[str]:
     if not text:
-        raise UsageError(f"{option} is wanted")
+        raise UsageError(f"{option} is required")
     return names(text)

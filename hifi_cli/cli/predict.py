@@ -1,7 +1,7 @@
-"""`hifi predict`: what a finished run says of new texts."""
+"""`hifi predict`: the predictions of a finished run for new texts."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,12 +12,8 @@ def predict(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
     file: Annotated[Path, typer.Argument(help="TSV or JSONL with the task's input columns; - reads standard input.")],
     form: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="Of the output: tsv or jsonl; default: that of the input.",
-            autocompletion=options.complete_among(("tsv", "jsonl")),
-        ),
+        Literal["tsv", "jsonl"] | None,
+        typer.Option("--format", help="Format of the output; default: that of the input.", rich_help_panel=options.OUTPUT),
     ] = None,
     backbone: options.Backbone = None,
     results_dir: options.ResultsDir = Path("results"),
@@ -30,13 +26,10 @@ def predict(
     import sys
     import tempfile
 
-    from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
     from hifi_cli.runs import predict as prediction
     from hifi_cli.runs.resources import ResourceCache
 
-    if form not in (None, "tsv", "jsonl"):
-        raise UsageError(f"--format {form}: tsv or jsonl is wanted")
     with tempfile.TemporaryDirectory() as folder:
         path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
         said = prediction.predict(run_dir, path, ResourceCache(results_dir, backbone=backbone))

@@ -14,14 +14,19 @@ def report(
         typer.Option(
             "--tables",
             "--table",
-            help="Tables by name, with commas; default: all runs there are.",
+            help="Tables by name, with commas; default: all finished runs.",
+            rich_help_panel=options.WHICH,
+            autocompletion=options.complete("tables"),
             callback=options.holds_a_name,
         ),
     ] = None,
-    published: Annotated[bool, typer.Option("--published", help="The papers' numbers and the difference beside ours.")] = False,
-    score: options.Score = None,
-    include: options.Include = "",
-    exclude: options.Exclude = "",
+    published: Annotated[
+        bool,
+        typer.Option("--published", help="Also show the papers' numbers and the differences.", rich_help_panel=options.OUTPUT),
+    ] = False,
+    score: options.ScoreChoice = None,
+    include: options.Include = None,
+    exclude: options.Exclude = None,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
     quiet: options.Quiet = False,
@@ -40,7 +45,7 @@ def report(
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
     names = options.names(tables)
     specs = [table_types.load(name) for name in names] if names else [*score_table.specs_of(results.records)]
-    request = TableRequest(results, options.score_name(score), options.counted_marks(include, exclude), published)
+    request = TableRequest(results, score, options.counted_flags(include, exclude), published)
     target = out or results_dir / "report.html"
     write_text(target, html_report.render(table_types.build_all(specs, request), results.records, results_dir, target))
     print(target)

@@ -13,17 +13,24 @@ def score(
     task: options.Task = None,
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
-    samples: Annotated[int | None, typer.Option(help="Training samples n.")] = None,
-    xi: Annotated[float | None, typer.Option(help="Share of the singular values' sum.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens of a sample that are read.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draws the samples.")] = None,
-    warm_steps: Annotated[int | None, typer.Option(help="Full fine-tuning steps before scoring.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Score a finished run's model instead; wants --out.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Number of training examples, n.", rich_help_panel=options.HOW)] = None,
+    xi: Annotated[
+        float | None, typer.Option(help="Fraction of the sum of the singular values.", rich_help_panel=options.HOW)
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens per example.", rich_help_panel=options.HOW)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed that draws the examples.", rich_help_panel=options.HOW)] = None,
+    warm_steps: Annotated[
+        int | None, typer.Option(help="Steps of full fine-tuning before scoring.", rich_help_panel=options.HOW)
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Score the model of this finished run instead; requires --out.", rich_help_panel=options.WHAT),
+    ] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
     out: options.Out = None,
-    force: Annotated[bool, typer.Option("--force", help="Score again.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Score again.", rich_help_panel=options.HOW)] = False,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -41,7 +48,7 @@ def score(
         "scoring.warm_steps": warm_steps,
     }
     if run is not None and (out is None or task or warm_steps):
-        raise UsageError("--run wants --out FILE, and neither --task nor --warm-steps")
+        raise UsageError("--run requires --out FILE, and excludes --task and --warm-steps")
     if run is None:
         resolved = options.resolve_runs(
             task=task,

@@ -6,20 +6,25 @@ from typing import Annotated
 import typer
 
 from hifi_cli.cli import options
+from hifi_cli.config.choices import Ranking, Strategy
 
 
 def select(
     overrides: options.Overrides = None,
     task: options.Task = None,
-    scores: Annotated[Path | None, typer.Option(help="Choose by this scores file instead of a task's.")] = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="Select by this scores file instead of a task's.", rich_help_panel=options.WHAT)
+    ] = None,
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
-    rank: Annotated[str | None, typer.Option(help="Ranking: pagerank, richness, correlation, random, ...")] = None,
-    strategy: Annotated[str | None, typer.Option(help="layerwise, midtop or global.")] = None,
-    k: Annotated[int | None, typer.Option("--k", "-k", help="Heads per layer.")] = None,
-    damping: Annotated[float | None, typer.Option(help="PageRank's d.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="PageRank's bound.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draws the heads of --rank random (1).")] = None,
+    rank: Annotated[Ranking | None, typer.Option(help="Ranking of the heads.", rich_help_panel=options.HOW)] = None,
+    strategy: Annotated[Strategy | None, typer.Option(help="Where heads are selected.", rich_help_panel=options.HOW)] = None,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="Heads per layer.", rich_help_panel=options.HOW)] = None,
+    damping: Annotated[float | None, typer.Option(help="PageRank's damping factor d.", rich_help_panel=options.HOW)] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="PageRank stops when values change by less.", rich_help_panel=options.HOW)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of --rank random; default: 1.", rich_help_panel=options.HOW)] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
@@ -29,7 +34,7 @@ def select(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Choose heads by their scores (HiFi, eq. 8-10), scoring them first where that was not done yet."""
+    """Select attention heads by their scores (HiFi, eq. 8-10). Heads without scores are scored first."""
     from hifi_cli.cli.show import print_configs, print_heads
 
     extra = {

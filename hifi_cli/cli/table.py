@@ -11,21 +11,31 @@ from hifi_cli.cli import options
 def table(
     name: Annotated[
         str | None,
-        typer.Argument(help="A table's name or YAML; default: all runs there are.", autocompletion=options.complete("tables")),
+        typer.Argument(help="A table's name or YAML; default: all finished runs.", autocompletion=options.complete("tables")),
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="text, md, tex, csv or json.")] = "text",  # noqa: A002
-    score: options.Score = None,
-    compare_scores: Annotated[bool, typer.Option("--compare-scores", help="The same table under best, last and max.")] = False,
-    published: Annotated[bool, typer.Option("--published", help="The paper's numbers and the difference beside ours.")] = False,
-    include: options.Include = "",
-    exclude: options.Exclude = "",
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 when a run is missing.")] = False,
+    format: options.TableFormat = "text",  # noqa: A002
+    score: options.ScoreChoice = None,
+    compare_scores: Annotated[
+        bool,
+        typer.Option(
+            "--compare-scores", help="Print the table for each score: best, last, max.", rich_help_panel=options.OUTPUT
+        ),
+    ] = False,
+    published: Annotated[
+        bool,
+        typer.Option("--published", help="Also show the paper's numbers and the differences.", rich_help_panel=options.OUTPUT),
+    ] = False,
+    include: options.Include = None,
+    exclude: options.Exclude = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 when a run is missing.", rich_help_panel=options.OUTPUT)
+    ] = False,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
-    backbone: options.Backbone = None,
-    protocol: Annotated[str | None, typer.Option(help="Instead of the table's own.")] = None,
+    backbone: options.BackboneOfRuns = None,
+    protocol: options.ProtocolOfRuns = None,
     shots: options.ShotsOfRuns = None,
-    seeds: Annotated[str | None, typer.Option("--seeds", "--seed", help="Instead of the table's own: 1,2,3 or 1-5.")] = None,
+    seeds: options.SeedsOfRuns = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
@@ -35,17 +45,14 @@ def table(
 ) -> None:
     """Print mean and standard deviation over seeds, a method per row and a task per column, as the papers do."""
     from hifi_cli.cli import measures
-    from hifi_cli.errors import MissingError, UsageError
+    from hifi_cli.errors import MissingError
     from hifi_cli.files import write_text
     from hifi_cli.reports import score_choices, score_table, table_spec, table_types
     from hifi_cli.reports.formats import FORMATS
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
-    if format not in FORMATS:
-        raise UsageError(f"--format {format}: one of {', '.join(FORMATS)} is wanted")
-    wanted_score, counted = options.score_name(score), options.counted_marks(include, exclude)
-    wanted_shots = options.shots(shots)
+    counted, shots = options.counted_flags(include, exclude), options.shots_of_runs(shots)
     results = Results(results_dir)
     layout = table_types.load(name) if name else None
     if layout is None and not results.records:
@@ -58,13 +65,13 @@ def table(
             methods=options.names(methods),
             tasks=options.names(tasks),
             seeds=options.parse_seeds(seeds) if seeds else None,
-            shots=wanted_shots,
+            shots=shots,
             known=results.names if tasks or methods else {},
         )
-        for one in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, wanted_shots))
+        for one in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
     ]
     measured = measures.of(specs[0], results_dir, data_dir) if specs else {}
-    request = TableRequest(results, wanted_score, counted, published, measured)
+    request = TableRequest(results, score, counted, published, measured)
     build = score_choices.under_all_scores if compare_scores else table_types.build_all
     tables = build(specs, request, layout=layout)
     text = FORMATS[format](tables)

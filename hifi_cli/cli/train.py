@@ -15,16 +15,23 @@ def train(
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
     seeds: options.Seeds = options.DEFAULT_SEEDS,
-    heads: Annotated[Path | None, typer.Option(help="Tune the heads in this file instead of choosing.")] = None,
+    heads: Annotated[
+        Path | None,
+        typer.Option(help="Tune the attention heads in this file instead of selecting them.", rich_help_panel=options.WHAT),
+    ] = None,
     shots: options.Shots = None,
-    limit: Annotated[int | None, typer.Option(help="Use only so many examples of each split.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Use at most this many examples of each split.", rich_help_panel=options.WHAT)
+    ] = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
-    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on from a checkpoint.")] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Continue from a checkpoint.", rich_help_panel=options.HOW)
+    ] = True,
     auto_batch: options.AutoBatch = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace runs that are there.")] = False,
-    report_to: options.ReportTo = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace existing runs.", rich_help_panel=options.HOW)] = False,
+    report_to: options.ReportTo = None,
     dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -50,7 +57,7 @@ def train(
     from hifi_cli.runs import run as runs
     from hifi_cli.runs.resources import ResourceCache
 
-    reported = trackers.checked(options.names(report_to))
+    reported = trackers.checked(report_to or ())
     if heads:
         given = head_selection.read_given_heads(heads, configs[0].backbone.name)
         configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]

@@ -108,7 +108,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise UsageError(f"{path}: a mapping of names to values is wanted")
+        raise UsageError(f"{path}: a mapping of names to values is expected")
     return value
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hifi_cli.config.base import MAX_COUNT, ConfigModel, NonNegativeCount, PositiveCount, Seed, UnitInterval
+from hifi_cli.config.choices import Ranking, Score, Strategy
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, safe_name
 
@@ -51,18 +52,9 @@ class ScoringConfig(ConfigModel):
 class HeadsConfig(ConfigModel):
     """How attention heads are selected by their scores (HiFi, equations 8 to 10)."""
 
-    rank: Literal[
-        "pagerank",
-        "pagerank-personalized",
-        "pagerank-literal",
-        "pagerank-inverse",
-        "richness",
-        "richness-inverse",
-        "correlation",
-        "random",
-    ] = "pagerank"
+    rank: Ranking = "pagerank"
     """Name of the ranking; see `hifi_cli.scoring.ranking`."""
-    strategy: Literal["layerwise", "midtop", "global"] = "layerwise"
+    strategy: Strategy = "layerwise"
     """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
     as `layerwise`, those that stand out most from their layer."""
     k: PositiveCount = 3
@@ -172,7 +164,7 @@ class RunConfig(TrainingConfig):
     used neither for training nor for scoring heads."""
     holdout: float = Field(0.1, gt=0, lt=1)
     """Fraction of the train split that is held out."""
-    report: Literal["best", "last", "max"] = "best"
+    report: Score = "best"
     """The score in tables: of the `best` epoch or of the `last` one, whose model is saved; or `max`, the highest over all
     epochs of all stages on the reported split, as EH-FT's code logs it; the model of the best epoch is saved."""
     primary_metric: str | None = None

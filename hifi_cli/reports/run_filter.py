@@ -47,11 +47,14 @@ def comparable(
 
 
 def cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: str | None) -> TableCell:
-    """Mean and deviation over seeds, in percent; runs that did not keep the wanted number are left out with a footnote."""
+    """Mean and deviation over seeds, in percent; runs that did not keep the required number are left out with a footnote."""
     values = [(one, one.score(score, metric)) for one in records]
     samples = tuple(Sample(one.content["seed"], 100 * value, one) for one, value in values if value is not None)
     if lost := len(values) - len(samples):
-        notes = [*notes, f"{_runs(lost)} did not keep {metric} at the wanted epoch and {'is' if lost == 1 else 'are'} left out"]
+        notes = [
+            *notes,
+            f"{_runs(lost)} did not keep {metric} at the reported epoch and {'is' if lost == 1 else 'are'} left out",
+        ]
     scores = [sample.score for sample in samples]
     return TableCell(
         mean=statistics.fmean(scores) if scores else None,

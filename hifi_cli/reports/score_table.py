@@ -49,7 +49,7 @@ def specs_of(
 
 
 def build(spec: ScoresSpec, request: TableRequest) -> Table:
-    """Collect a table's runs and set the paper's numbers beside them where that is wanted."""
+    """Collect a table's runs and set the paper's numbers beside them where that is requested."""
     setting = (spec.protocol, spec.backbone)
     records = [one for one in request.results.records if (one.content["protocol"], one.content["backbone"]) == setting]
     shots = str(spec.shots or shots_of(spec.protocol))

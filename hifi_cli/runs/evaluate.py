@@ -135,7 +135,7 @@ def _refuse_code(path: Path, task: str, resources: ResourceCache) -> None:
     own, metric = registry.given("tasks", task), resources.task(task).evaluate
     if own and metric and metrics.is_code(metric) and not resources.trust:
         raise UsageError(
-            f"{own} names a metric that is code, '{metric}', and the run in {path} brought that file:"
+            f"{own} names a metric that is code, '{metric}', and that file is part of the run in {path}:"
             " give --trust if you know the code and trust it"
         )
 

@@ -115,7 +115,7 @@ def _header(task: TaskSpec, first: list[str], path: Path) -> list[str] | None:
     if len(missing) == len(task.inputs) == len(first):
         return task.inputs
     raise UsageError(
-        f"{path}: no column '{missing[0]}'; a first line with the names {', '.join(task.inputs)} is wanted,"
+        f"{path}: no column '{missing[0]}'; the first line must hold the names {', '.join(task.inputs)},"
         f" or these {len(task.inputs)} columns alone"
     )
 

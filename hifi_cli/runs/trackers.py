@@ -22,7 +22,7 @@ def checked(names: Sequence[str]) -> Sequence[str]:
     """
     for name in names:
         if name not in NAMES:
-            raise UsageError(f"--report-to '{name}'{nearest(name, NAMES)}: one or several of {', '.join(NAMES)} are wanted")
+            raise UsageError(f"--report-to '{name}'{nearest(name, NAMES)}: one or several of {', '.join(NAMES)} are expected")
         if find_spec(name) is None:
             raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
     return names
