@@ -26,15 +26,28 @@ def said(answer, code):
     return line
 
 
-def bounded(*words, cwd):
-    """A command in a process with little memory, which must end in time: a line and an exit code."""
-    command = [sys.executable, "-m", "hifi_cli", *map(str, words)]
+ONE_AFTER_ANOTHER = """
+import json, sys
+from hifi_cli.cli.app import main
+
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as stopped:
+        print(stopped.code)
+"""
+
+
+def bounded(*commands, cwd):
+    """Commands in one process with little memory, which must end in time: their exit codes and what they say."""
+    words = json.dumps([[str(word) for word in command] for command in commands])
     ended = subprocess.run(
-        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", ONE_AFTER_ANOTHER, words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=60,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM)),
     )  # fmt: skip
     assert "unexpected" not in ended.stderr and "Traceback" not in ended.stderr, ended.stderr[-500:]
-    return ended.returncode, ended.stderr
+    return [int(line) for line in ended.stdout.splitlines()], ended.stderr
 
 
 TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-base", "--dry-run")
@@ -71,9 +84,9 @@ def test_what_is_too_much_is_refused_with_its_bound(hifi, tmp_path, words, bound
 
 
 def test_endless_input_is_refused_in_little_memory(tmp_path):
-    for words in (("--seeds", "1-999999999"), ("-c", "/dev/zero")):
-        assert bounded(*TRAIN, *words, cwd=tmp_path)[0] == 2
-    assert bounded("select", "--scores", "/dev/zero", "--backbone", "bert-base", cwd=tmp_path)[0] == 2
+    commands = [(*TRAIN, "--seeds", "1-999999999"), (*TRAIN, "-c", "/dev/zero")]
+    commands += [("select", "--scores", "/dev/zero", "--backbone", "bert-base")]
+    assert bounded(*commands, cwd=tmp_path)[0] == [2, 2, 2]
 
 
 def test_the_runs_of_a_grid_are_counted_before_they_are_made(hifi, tmp_path):
@@ -115,12 +128,12 @@ def test_a_text_of_100_megabytes_is_refused(tiny, tmp_path):
     assert tiny("train", "--method", "full-ft").code == 0
     with (tmp_path / "long.tsv").open("w") as file:
         file.write("sentence1\tsentence2\nthe dog\t" + "the dog " * (100 << 17) + "\n")
-    code, err = bounded("predict", run_path(tmp_path, "full-ft"), "long.tsv", cwd=tmp_path)
-    assert code == 2, err
-    assert "long.tsv, line 2: sentence2 has 104,857,600 characters; the limit is 1,000,000" in err
     os.mkfifo(tmp_path / "pipe.tsv")
-    assert "not a regular file" in bounded("predict", run_path(tmp_path, "full-ft"), "pipe.tsv", cwd=tmp_path)[1]
-    assert "not a regular file" in bounded("predict", run_path(tmp_path, "full-ft"), "/dev/zero", cwd=tmp_path)[1]
+    predict = ("predict", run_path(tmp_path, "full-ft"))
+    codes, err = bounded((*predict, "long.tsv"), (*predict, "pipe.tsv"), (*predict, "/dev/zero"), cwd=tmp_path)
+    assert codes == [2, 2, 2], err
+    assert "long.tsv, line 2: sentence2 has 104,857,600 characters; the limit is 1,000,000" in err
+    assert "pipe.tsv is not a regular file" in err and "/dev/zero is not a regular file" in err
 
 
 def test_a_module_that_no_memory_holds_is_told(tiny, monkeypatch):
