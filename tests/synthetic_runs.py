@@ -13,16 +13,28 @@ from hifi_cli.reports.published import PublishedTable
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 
 
-def store_run(directory, config, content):
-    """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
+def flatten(values, prefix=""):
+    """Nested values by dotted key, as the hash has them."""
+    flat = {}
+    for key, value in values.items():
+        flat.update(flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value})
+    return flat
+
+
+def config_hash(config):
+    """The hash of what decides the result of a run, written out a second time."""
     decisive = {**{key: value for key, value in config.items() if key != "variant"}, "backbone": config["backbone"]["name"]}
     if config["heads"]["rank"] != "random":
         decisive["heads"] = {**config["heads"], "seed": 0}  # draws nothing
-    decisive = {key: value for key, value in decisive.items() if (key, value) != ("primary_metric", None)}  # a key added later
-    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(flatten(decisive), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def store_run(directory, config, content):
+    """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    content = {"schema": 1, **content, "config_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    content = {"schema": 1, **content, "config_hash": config_hash(config)}
     (directory / "results.json").write_text(json.dumps(with_checksum(content)))
 
 

@@ -209,22 +209,6 @@ def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):
     assert resolve(task="rte", method="full-ft", backbone="bert-large", protocol=str(file), overrides=["epochs=6"]).epochs == 6
 
 
-def test_the_primary_metric_left_alone_changes_no_hash():
-    """The hashes that runs had before the key was there."""
-    before = {
-        ("rte", "hifi-layerwise", "bert-large", "hifi"): ("14c2a8c2164ef6cb", "18f0a14c22b074d9"),
-        ("stsb", "full-ft", "bert-large", "hifi"): ("c6845c6a29c8df5a", "16ea20af44cc4f08"),
-        ("cola", "full-ft", "minilm", "laptop"): ("7ab71584a2e4bc6c", "4f1c34e53ff8ad6a"),
-    }
-    for names, hashes in before.items():
-        config = resolve(**dict(zip(("task", "method", "backbone", "protocol"), names, strict=True)))
-        assert (config.hash, config.setting_hash) == hashes
-    pearson = resolve(
-        task="stsb", method="full-ft", backbone="bert-large", protocol="hifi", overrides=["primary_metric=pearson"]
-    )
-    assert pearson.hash != before["stsb", "full-ft", "bert-large", "hifi"][0]
-
-
 def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
     results, by_epoch = {}, {}
     for metric in ("spearman", "pearson"):

@@ -391,9 +391,9 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
     [
         (["hifi-2", "--tasks", "mprc"], "did you mean 'mrpc'?"),
         (["hifi-2", "--methods", "full-tf"], "did you mean 'full-ft'?"),
-        (["--score", "first"], "best, last or max"),
-        (["--include", "all"], "--include all: limited or unequal is required"),
-        (["--exclude", "limited"], "--exclude limited: collapsed is required"),
+        (["--score", "first"], "'first' is not one of 'best', 'last', 'max'"),
+        (["--include", "all"], "'all' is not one of limited, unequal"),
+        (["--exclude", "limited"], "'limited' is not one of collapsed"),
         (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
         (["odd.yaml"], "unknown kind 'score'; did you mean 'scores'?"),
         (["worse.yaml"], "rows.0.metod"),

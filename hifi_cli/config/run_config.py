@@ -6,13 +6,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hifi_cli.config.base import MAX_COUNT, ConfigModel, NonNegativeCount, PositiveCount, Seed, UnitInterval
+from hifi_cli.config.base import MAX_COUNT, ConfigModel, NonNegativeCount, PositiveCount, Seed, UnitInterval, flatten
 from hifi_cli.config.choices import Ranking, Score, Strategy
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, safe_name
 
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
-_ADDED_LATER: dict[str, Any] = {"primary_metric": None}  # keys that stored runs lack, with the value that means what they did
+# Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
+# a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves.
+KEYS_ADDED_SINCE_0_2: dict[str, Any] = {}
+_NOT_ADDED = object()
 
 
 class BackboneConfig(ConfigModel):
@@ -188,22 +191,22 @@ class RunConfig(TrainingConfig):
 
     @property
     def hash(self) -> str:
-        """What tells this configuration from any other; where the backbone and the run lie is not part of it."""
+        """Hash of all that decides the result; the locations of the backbone and of the run are not part of it."""
         return config_hash_of(self.model_dump(mode="json"))
 
     @property
     def setting_hash(self) -> str:
-        """The same without the seed: what runs share that may stand in one mean."""
+        """The hash without the seed: equal for runs whose scores may be averaged."""
         return config_hash_of(self.model_dump(mode="json", exclude={"seed"}))
 
     @property
     def run_path(self) -> PurePath:
-        """Where a results directory keeps the run."""
+        """Path of the run in a results directory."""
         return run_path_of(self.model_dump(mode="json"))
 
     @property
     def heads_vary_with_seed(self) -> bool:
-        """Whether runs that differ in their seed alone may tune different heads: it draws them, or decides what is scored."""
+        """Whether runs that differ only in their seed may tune different heads, because it draws or scores them anew."""
         if self.heads.given is not None:
             return False
         if self.heads.rank == "random":
@@ -212,16 +215,18 @@ class RunConfig(TrainingConfig):
 
 
 def config_hash_of(content: Mapping[str, Any]) -> str:
-    """`RunConfig.hash` of a configuration as config.yaml holds it, also one written before the latest keys were added."""
+    """`RunConfig.hash` of a configuration as in config.yaml, which may lack the keys that were added later."""
     decisive = {key: value for key, value in content.items() if key != "variant"}
     decisive["backbone"] = content["backbone"]["name"]
-    if content["heads"]["rank"] != "random":  # its seed draws nothing, so it tells no runs apart
+    if content["heads"]["rank"] != "random":  # the seed draws nothing then
         decisive["heads"] = {**content["heads"], "seed": 0}
-    return digest({key: value for key, value in decisive.items() if key not in _ADDED_LATER or value != _ADDED_LATER[key]})
+    values = flatten(decisive)
+    as_before = {key: KEYS_ADDED_SINCE_0_2.get(key.removeprefix("stage1."), _NOT_ADDED) for key in values}
+    return digest({key: value for key, value in values.items() if value != as_before[key]})
 
 
 def run_path_of(content: Mapping[str, Any]) -> PurePath:
-    """`RunConfig.place` of such a configuration: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
+    """`RunConfig.run_path` of such a configuration: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
     shots, variant = content.get("shots"), content.get("variant")
     task = f"{content['task']}-{shots}-shot" if shots else content["task"]  # both may be run by one protocol
     parts = (content["protocol"], content["backbone"]["name"], task, content["method"], *([variant] if variant else []))
@@ -229,7 +234,7 @@ def run_path_of(content: Mapping[str, Any]) -> PurePath:
 
 
 def refuse_too_many(runs: int) -> None:
-    """Refuse a command of more runs than anybody means.
+    """Refuse a command of more than `MAX_RUNS` runs.
 
     Raises:
         UsageError: there are more than `MAX_RUNS`.
