@@ -158,11 +158,11 @@ def test_literal_pagerank_is_flat_and_transposed_pagerank_ignores_richness(ask):
     correlation = correlation + correlation.T
     np.fill_diagonal(correlation, 0)
     richness, k, d, epsilon = rng.random(12) + 1, 3, 0.5, 1e-9
-    values = head_ranking._values(head_ranking.RANKINGS["pagerank-literal"](richness, correlation, d, epsilon), k)
+    values = head_ranking.value_rows(head_ranking.RANKINGS["pagerank-literal"](richness, correlation, d, epsilon), k)
     assert np.ptp([row["value"] for row in values]) < 1e-6
 
     def overlaps(richness):
-        rows = head_ranking._overlaps(richness, correlation, d, epsilon, k)
+        rows = head_ranking.overlap_rows(richness, correlation, d, epsilon, k)
         return {(row["ranking"], row["with"]): row["value"] for row in rows}
 
     top = set(np.argsort(-correlation.sum(1))[:k])

@@ -274,27 +274,27 @@ def test_ls_cp_and_dry_run(hifi, tmp_path):
     assert not Path("results").exists()
 
 
-def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi, monkeypatch):
-    monkeypatch.setattr(registry, "_given", {})
-    for source, own in (("tasks/demo-entailment", "mine.yaml"), ("methods/bitfit", "my-bitfit.yaml")):
-        assert hifi("cp", source, own).code == 0
+def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
     words = ["--protocol", "demo", "--task", "mine.yaml", "--method", "my-bitfit.yaml", "epochs=1"]
-    assert hifi("train", *words).code == 0
     run = Path("results/runs/demo/demo/mine/my-bitfit/seed1")
-    assert "finished before" in hifi("train", *words).err
+    with registry.only({}):
+        for source, own in (("tasks/demo-entailment", "mine.yaml"), ("methods/bitfit", "my-bitfit.yaml")):
+            assert hifi("cp", source, own).code == 0
+        assert hifi("train", *words, "limit=40").code == 0
+        assert "finished before" in hifi("train", *words, "limit=40").err
 
-    with Path("my-bitfit.yaml").open("a") as file:
-        file.write("# and a word more\n")
-    other = hifi("train", *words)
-    assert other.code == 4 and "another method file my-bitfit.yaml" in other.err
-    assert hifi("train", *words, "--force").code == 0
+        with Path("my-bitfit.yaml").open("a") as file:
+            file.write("# and a word more\n")
+        other = hifi("train", *words, "limit=40")
+        assert other.code == 4 and "another method file my-bitfit.yaml" in other.err
+        assert hifi("train", *words, "limit=40", "--force").code == 0
 
     Path("mine.yaml").unlink()
     Path("my-bitfit.yaml").unlink()
-    registry._given.clear()  # as in a later process
-    again = hifi("eval", run)
-    assert again.code == 0, again.err
-    assert registry.given("tasks", "mine") is None  # the run's own file stood for the name while it was read
+    with registry.only({}):  # as in a later process
+        again = hifi("eval", run)
+        assert again.code == 0, again.err
+        assert registry.given("tasks", "mine") is None  # the run's own file stood for the name while it was read
 
 
 def test_no_secret_reaches_a_file(tiny, monkeypatch):

@@ -41,12 +41,14 @@ def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypa
 
 def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch):
     monkeypatch.setattr(training_costs, "ROUNDS", 1)
-    elsewhere = training_costs._in_a_process_of_its_own
+    elsewhere = training_costs.measure_in_subprocess
 
     def near(config, rival):
-        return (elsewhere if config.method == "hifi-midtop" else partial(training_costs._measure, threads=1))(config, rival)
+        return (elsewhere if config.method == "hifi-midtop" else partial(training_costs.measure_in_process, threads=1))(
+            config, rival
+        )
 
-    monkeypatch.setattr(training_costs, "_in_a_process_of_its_own", near)
+    monkeypatch.setattr(training_costs, "measure_in_subprocess", near)
     rows = ["hifi-layerwise", "hifi-midtop", "eh-ft-bitfit", "linear-probing"]
     Path("mine.yaml").write_text(
         f"description: mine\nkind: training-costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n"

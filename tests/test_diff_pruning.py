@@ -98,7 +98,7 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
         trainer.train_step(batch)
     exempt = ["classifier.weight", "classifier.bias"]
     difference, gate, tensor_gate, heads = search_by_hand(plain, exempt, batches, config)
-    ours = prepared.method._gated
+    ours = prepared.method.gated
     assert set(ours) == set(difference)
     moved = 0.0
     for name, gated in ours.items():
@@ -119,7 +119,7 @@ def test_gates_close_under_the_penalty_whatever_the_other_gradients_are(make, re
     trainer, batches = start(prepared, config, resources, 60)
     for batch in batches:
         trainer.train_step(batch)
-    gates = torch.cat([gated.gate.detach().flatten() for gated in prepared.method._gated.values()])
+    gates = torch.cat([gated.gate.detach().flatten() for gated in prepared.method.gated.values()])
     assert float((3 * torch.sigmoid(gates) - 1.5 <= 0).float().mean()) > 0.01
 
 
@@ -182,10 +182,10 @@ def test_diff_pruning_keeps_the_largest_differences(make, resources):
     method, model = prepared.method, prepared.encoder.model
     torch.manual_seed(0)
     with torch.no_grad():
-        for gated in method._gated.values():
+        for gated in method.gated.values():
             gated.difference.normal_()
-    expected = {name: gated.weight(None).detach().clone() for name, gated in method._gated.items()}
-    start = {name: gated.pretrained.clone() for name, gated in method._gated.items()}
+    expected = {name: gated.weight(None).detach().clone() for name, gated in method.gated.items()}
+    start = {name: gated.pretrained.clone() for name, gated in method.gated.items()}
     method.phases()[1].prepare_model(prepared.encoder)
     sizes = np.concatenate([(expected[name] - start[name]).abs().numpy().ravel() for name in start])
     bound = np.sort(sizes)[::-1][round(0.1 * len(sizes)) - 1]
@@ -195,10 +195,10 @@ def test_diff_pruning_keeps_the_largest_differences(make, resources):
 
 
 def test_a_hard_concrete_gate_opens_and_closes():
-    from hifi_cli.methods.diff_pruning import _hard_concrete
+    from hifi_cli.methods.diff_pruning import hard_concrete
 
-    assert float(_hard_concrete(torch.tensor(5.0), None)) == 1
-    assert float(_hard_concrete(torch.tensor(-5.0), None)) == 0
-    draws = _hard_concrete(torch.zeros(20_000), base.generator(0))
+    assert float(hard_concrete(torch.tensor(5.0), None)) == 1
+    assert float(hard_concrete(torch.tensor(-5.0), None)) == 0
+    draws = hard_concrete(torch.zeros(20_000), base.generator(0))
     assert float((draws == 0).float().mean()) == pytest.approx(1 / 2, abs=0.02)  # where the stretched sigmoid is below 0
     assert float((draws == 1).float().mean()) == pytest.approx(1 / 6, abs=0.02)

@@ -10,7 +10,9 @@ from finished_runs import fingerprint, run_paths
 from hifi_processes import finish, run_hifi, start, wait_for, write_grid_file
 
 from hifi_cli.config import registry
-from hifi_cli.grids.parsl_engine import ParslEngine, SiteSpec
+from hifi_cli.errors import UsageError
+from hifi_cli.grids.jobs import Places
+from hifi_cli.grids.parsl_engine import ParslEngine
 
 LONG = ["batch_size=8", "epochs=150", "heads.k=2", "scoring.samples=12"]
 SITE = {
@@ -59,13 +61,24 @@ def begun(encoders, data, tmp_path):
     return root, process, command, [fingerprint(path) for path in run_paths(reference)]
 
 
-def test_workers_are_told_to_encrypt_whatever_parsls_default_is():
+def test_workers_are_told_to_encrypt_whatever_parsls_default_is(tmp_path, monkeypatch):
     """Tasks come over the network and are executed."""
+    import parsl
+
     assert {
         name: registry.load("sites", name)["executor"].get("encrypted") for name in registry.names("sites")
     } == dict.fromkeys(registry.names("sites"), True)
-    spec = SiteSpec(provider={"kind": "LocalProvider"})
-    assert ParslEngine._executor(spec)["encrypted"] is True
+    options = {}
+
+    def executor(**arguments):
+        options.update(arguments)
+        raise TypeError("no such argument")
+
+    monkeypatch.setattr(parsl, "HighThroughputExecutor", executor)
+    (tmp_path / "site.yaml").write_text("provider: {kind: LocalProvider}\n")
+    with pytest.raises(UsageError, match="no such argument"):
+        ParslEngine(Places(tmp_path), str(tmp_path / "site.yaml"), tmp_path / "runs")
+    assert options["encrypted"] is True
 
 
 @pytest.mark.slow

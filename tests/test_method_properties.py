@@ -126,12 +126,18 @@ def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, reso
         one.base_model.embeddings.register_forward_hook(lambda _, __, output: embedded.append(output))
         logits_of(one, batch)
     assert torch.equal(*embedded)
-    made = prepared.method._prefixes.made
-    kept = []
-    prepared.method._prefixes.made = lambda: kept.append(made()) or kept[0].retain_grad() or kept[0]
+    prefixes, made = prepared.encoder.base.hifi_prefixes, []
+    make_prefixes = prefixes.made
+
+    def made_with_gradient():
+        made.append(make_prefixes())
+        made[-1].retain_grad()
+        return made[-1]
+
+    prefixes.made = made_with_gradient
     model(**batch).logits.sum().backward()
-    assert (kept[0].grad.abs().sum((1, 2, 3)) > 0).all()
-    assert len(kept) == 1  # the MLP runs once a forward pass
+    assert (made[0].grad.abs().sum((1, 2, 3)) > 0).all()
+    assert len(made) == 1  # the MLP runs once a forward pass
 
 
 def test_prefix_attention_is_attention_over_prefix_and_tokens(make, resources):
@@ -143,7 +149,7 @@ def test_prefix_attention_is_attention_over_prefix_and_tokens(make, resources):
     attention.register_forward_hook(lambda _, __, output: seen.update(out=output[0]))
     logits_of(prepared.encoder.model, batch)
     x, size = seen["x"].double(), HIDDEN // HEADS
-    own = prepared.method._prefixes.values.detach()[0].double()
+    own = prepared.encoder.base.hifi_prefixes.values.detach()[0].double()
     for head in range(HEADS):
         rows = slice(head * size, (head + 1) * size)
         q, k, v = (

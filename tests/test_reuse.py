@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_one_clear_error(make, resources, monkeypatch):
     def full(*_):
         raise MemoryError
 
-    monkeypatch.setattr(frozen_layer_cache.FrozenLayerCache, "_keep", full)
+    monkeypatch.setattr(frozen_layer_cache, "collate", full)
     with pytest.raises(RunFailed, match="set reuse_frozen=false"):
         runs.run(make("top-k", "reuse_frozen=true"), resources)
 

@@ -35,15 +35,16 @@ def compute(request: FigureRequest) -> Points:
             keys = {"task": task, "layer": layer}
             for name in (*SIGNALS, *PAGERANKS):
                 ranked = RANKINGS[name](richness, correlation, config.heads.damping, epsilon)
-                rows += [{**keys, "panel": "values", "ranking": name, **row} for row in _values(ranked, k)]
+                rows += [{**keys, "panel": "values", "ranking": name, **row} for row in value_rows(ranked, k)]
             for damping in request.settings.dampings:
-                overlaps = _overlaps(richness, correlation, damping, epsilon, k)
+                overlaps = overlap_rows(richness, correlation, damping, epsilon, k)
                 rows += [{**keys, "panel": "overlap", "damping": damping, **row} for row in overlaps]
     heads = request.config(request.spec.tasks[0]).heads
     return Points(rows, [f"the top k = {heads.k} heads of a layer are chosen; heatmaps at d = {heads.damping:g}"])
 
 
-def _values(ranked: Ranked, k: int) -> list[Row]:
+def value_rows(ranked: Ranked, k: int) -> list[Row]:
+    """One row per head: its value relative to the mean over the heads, its rank from 1, and whether it is chosen."""
     relative = ranked.values / ranked.values.mean()
     ranks = {head: number for number, head in enumerate(ranked.order, 1)}
     chosen = ranked.top(k)
@@ -53,7 +54,7 @@ def _values(ranked: Ranked, k: int) -> list[Row]:
     ]
 
 
-def _overlaps(richness: Array, correlation: Array, damping: float, epsilon: float, k: int) -> list[Row]:
+def overlap_rows(richness: Array, correlation: Array, damping: float, epsilon: float, k: int) -> list[Row]:
     """Compare the heads that each PageRank chooses with those of one signal alone; equal values are ordered by rounding."""
 
     def chosen(name: str) -> set[int]:

@@ -37,7 +37,7 @@ class Gated:
 
     def weight(self, draws: Generator | None) -> Tensor:
         """theta, with sampled gates, or with those of evaluation when there are no draws."""
-        gates = [_hard_concrete(gate, draws) for gate in (self.gate, self.tensor_gate)]
+        gates = [hard_concrete(gate, draws) for gate in (self.gate, self.tensor_gate)]
         return self.pretrained + gates[0] * gates[1] * self.difference
 
     def expected_nonzeros(self) -> Tensor:
@@ -46,7 +46,7 @@ class Gated:
         return (torch.sigmoid(self.gate - shift) * torch.sigmoid(self.tensor_gate - shift)).sum()
 
 
-def _hard_concrete(gate: Tensor, draws: Generator | None) -> Tensor:
+def hard_concrete(gate: Tensor, draws: Generator | None) -> Tensor:
     """A value in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018)."""
     if draws is not None:
         uniform = torch.rand(gate.shape, generator=draws).clamp_(1e-6, 1 - 1e-6)
@@ -82,7 +82,7 @@ class DiffPruning(Method):
         self._exempt = outside_backbone(encoder, self.context.missing_keys)
         self._chosen: SparseWeights | None = None
         self._sampled: dict[str, Tensor] = {}
-        self._gated = {
+        self.gated = {
             name: self._gate(parameter) for name, parameter in encoder.model.named_parameters() if name not in self._exempt
         }
 
@@ -91,8 +91,8 @@ class DiffPruning(Method):
         return [Phase(self, first), Phase(self, 1 - first, prepare_model=self._prune)]
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
-        if self._gated:
-            weights = sum(gated.difference.numel() for gated in self._gated.values())
+        if self.gated:
+            weights = sum(gated.difference.numel() for gated in self.gated.values())
             size = 4 * _NUMBERS_PER_WEIGHT * weights / 2**30
             logger.info(f"diff-pruning keeps {_NUMBERS_PER_WEIGHT} numbers per weight while it searches: about {size:.1f} GiB")
 
@@ -101,7 +101,7 @@ class DiffPruning(Method):
         if self._chosen:
             return exempt | self._chosen.values
         search = {}
-        for name, gated in self._gated.items():
+        for name, gated in self.gated.items():
             search[f"{name}/difference"] = gated.difference
             search[f"{name}/gate"] = gated.gate
             search[f"{name}/tensor_gate"] = gated.tensor_gate
@@ -127,13 +127,13 @@ class DiffPruning(Method):
     def before_step(self, model: nn.Module, step: int) -> None:
         if not self._chosen:
             draws = generator(self.context.seed * 1_000_003 + step)
-            self._sampled = {name: gated.weight(draws) for name, gated in self._gated.items()}
+            self._sampled = {name: gated.weight(draws) for name, gated in self.gated.items()}
             _write(model, self._sampled)
 
     def extra_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
         if self._chosen:
             return 0.0
-        nonzeros = torch.stack([gated.expected_nonzeros() for gated in self._gated.values()]).sum()
+        nonzeros = torch.stack([gated.expected_nonzeros() for gated in self.gated.values()]).sum()
         return nonzeros * float(self.settings.penalty)
 
     def after_backward(self, model: nn.Module) -> None:
@@ -152,12 +152,12 @@ class DiffPruning(Method):
             self._chosen.scatter()
         else:
             self._sampled.clear()
-            _write(model, {name: gated.weight(None) for name, gated in self._gated.items()})
+            _write(model, {name: gated.weight(None) for name, gated in self.gated.items()})
 
     @torch.no_grad()
     def _prune(self, encoder: Encoder) -> None:
         """Keep the largest differences, put everything else back, and let only those train."""
-        differences = {name: gated.weight(None) - gated.pretrained for name, gated in self._gated.items()}
+        differences = {name: gated.weight(None) - gated.pretrained for name, gated in self.gated.items()}
         sizes = torch.cat([difference.abs().flatten() for difference in differences.values()])
         chosen = torch.zeros(len(sizes), dtype=torch.bool, device=sizes.device)
         chosen[sizes.topk(round(self.settings.share * len(sizes))).indices] = True
@@ -165,9 +165,9 @@ class DiffPruning(Method):
         masks = {}
         for (name, difference), part in zip(differences.items(), parts, strict=True):
             masks[name] = part.reshape(difference.shape)
-            encoder.model.get_parameter(name).copy_(self._gated[name].pretrained + difference * masks[name])
+            encoder.model.get_parameter(name).copy_(self.gated[name].pretrained + difference * masks[name])
         self._chosen = SparseWeights(encoder.model, masks)
-        self._gated.clear()
+        self.gated.clear()
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         if not self._chosen:
@@ -188,8 +188,8 @@ class DiffPruning(Method):
     def _searched(self, model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
         """What trains while the search lasts: exempt parameters, differences and gates."""
         exempt = [model.get_parameter(name) for name in self._exempt]
-        differences = [gated.difference for gated in self._gated.values()]
-        return exempt, differences, [gate for gated in self._gated.values() for gate in (gated.gate, gated.tensor_gate)]
+        differences = [gated.difference for gated in self.gated.values()]
+        return exempt, differences, [gate for gated in self.gated.values() for gate in (gated.gate, gated.tensor_gate)]
 
     def _gate(self, parameter: nn.Parameter) -> Gated:
         start = self.settings.gate_start

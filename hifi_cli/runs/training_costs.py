@@ -46,15 +46,17 @@ def measure(
     )
     decides = config.model_dump(mode="json", exclude={"task", "seed", "protocol", "backbone"})
     path = costs.path_of(config, results_dir, "training-costs", {**decides, "beside": beside})
-    return costs.measured_once(path, method, lambda: _in_a_process_of_its_own(config, rival))
+    return costs.measured_once(path, method, lambda: measure_in_subprocess(config, rival))
 
 
-def _in_a_process_of_its_own(config: RunConfig, rival: RunConfig) -> dict[str, Any]:
+def measure_in_subprocess(config: RunConfig, rival: RunConfig) -> dict[str, Any]:
+    """The same in a new process, whose memory holds nothing else."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_measure, config, rival, torch.get_num_threads()).result()
+        return pool.submit(measure_in_process, config, rival, torch.get_num_threads()).result()
 
 
-def _measure(config: RunConfig, rival: RunConfig, threads: int) -> dict[str, Any]:
+def measure_in_process(config: RunConfig, rival: RunConfig, threads: int) -> dict[str, Any]:
+    """The costs of training a configuration beside its rival, with so many threads."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as directory:
         resources = ResourceCache(Path(directory))
