@@ -1,4 +1,4 @@
-# Two commands for a fresh machine: `make demo` and `make test`. Each makes the environment first when it is missing.
+# Two commands for a new machine: `make demo` and `make test`. Each creates the environment first if it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -20,13 +20,13 @@ demo: $(READY)
 	$(BIN)/hifi train $(DEMO) --task $(DEMO_TASKS) --method full-ft,bitfit,hifi-layerwise,linear-probing --seeds 1,2
 	$(BIN)/hifi eval $(RUN)
 	$(BIN)/hifi table demo --results-dir results/demo --strict
-	@echo "a run's files: $(RUN)"
+	@echo "files of a run: $(RUN)"
 	@echo "all results:   results/demo"
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
 
-# Kills, full disks, damaged files and 2,000 fuzzed inputs in full; make test has a short version of each.
+# All tests of killed processes, full disks, damaged files and 2,000 fuzzed inputs; make test runs a short version of each.
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m slow
 
@@ -34,7 +34,7 @@ test-faults: $(READY)
 test-real: $(READY)
 	$(BIN)/python -m pytest -m real
 
-# Speed and memory beside transformers' Trainer and peft, about half an hour: HIFI_DATA_DIR=path/to/glue_data make bench
+# Speed and memory compared with transformers' Trainer and peft, about half an hour: HIFI_DATA_DIR=path/to/glue_data make bench
 bench: $(READY)
 	$(BIN)/python scripts/bench
 	$(BIN)/python scripts/bench --shape bert-base --rows 64
@@ -43,7 +43,7 @@ bench: $(READY)
 docs: $(READY)
 	$(BIN)/python scripts/make_methods_page.py
 
-# Writes the JSON Schemas that the YAMLs name, after a change of what a YAML may say.
+# Writes configs/schema/, after a change of a configuration model.
 schema: $(READY)
 	for kind in backbones config figures grids methods protocols published sites tables tasks; do \
 		$(BIN)/hifi ls schema $$kind > configs/schema/$$kind.json || exit 1; \
