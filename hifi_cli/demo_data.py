@@ -1,7 +1,7 @@
-"""Three small English tasks from a grammar, in the file layouts of the GLUE download.
+"""Generate three small English tasks from a grammar, in the file formats of the GLUE download.
 
 Acceptability (CoLA's layout) needs agreement, argument structure and word order; Entailment (RTE's) and
-Similarity (STS-B's) need the two sentences compared part by part. Everything follows from a seed.
+Similarity (STS-B's) need a comparison of the two sentences part by part. The data depend only on a seed.
 """
 
 import random
@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-Proposition = dict[str, Any]  # the parts of a statement; of an edit, the parts it changes
+Proposition = dict[str, Any]  # the parts of a statement; for an edit, the parts that it changes
 
 TRAIN_ROWS, DEV_ROWS = 1000, 200
-MAJORITY = 0.55  # share of label 1 / entailment: a majority class exists, yet guessing it is of little use
+POSITIVE_FRACTION = 0.55  # of label 1 / entailment: there is a majority class, but predicting it scores low
 
 # hypernym -> nouns; "=" joins synonyms
 NOUNS = {
@@ -41,7 +41,7 @@ VERBS = {
     "explain": "donate explain return describe",  # "the book to her" only
     "claim": "think hope claim",  # that ...
 }
-FORMS = {  # past, participle and -ing where they are not regular
+FORMS = {  # past, participle and -ing form of irregular verbs
     "spot": "spotted spotted spotting", "buy": "bought bought buying", "find": "found found finding",
     "cry": "cried cried crying", "weep": "wept wept weeping", "sleep": "slept slept sleeping",
     "give": "gave given giving", "send": "sent sent sending", "lend": "lent lent lending",
@@ -51,13 +51,13 @@ LOOKS, MOODS = "big=large small=little old black white brown", "glad=happy angry
 PLACES = ("in the garden=in the yard,in the shop=in the store,near the road=near the street,in the kitchen,"
           "at the station,near the river,at the market,behind the house")
 MANNERS = "quickly=rapidly quietly=silently slowly gently suddenly proudly"
-# complementary adjectives: one denied is the other affirmed
+# complementary adjectives: denying one affirms the other
 OPPOSITES = {"person": "awake:asleep present:absent married:single", "animal": "awake:asleep alive:dead tame:wild",
              "container": "open:closed full:empty clean:dirty"}
 NOUN_PARTS = ("subject", "object", "recipient")
 ROLES = {"living": LIVING, "thing": THINGS, "give": ("document",)}  # frame -> kinds of its object
 WEIGHTS = {"subject": 3.0, "verb": 3.0, "object": 3.0, "recipient": 2.0, "subject adjective": 1.0,
-           "object adjective": 1.0, "place": 1.5, "manner": 1.0}  # what a part counts for in the similarity
+           "object adjective": 1.0, "place": 1.5, "manner": 1.0}  # weight of each part in the similarity
 HEADERS = {"Acceptability": "", "Entailment": "index sentence1 sentence2 label",
            "Similarity": "index genre filename year old_index source1 source2 sentence1 sentence2 score"}
 SINGULAR, PLURAL = ("the", "a", "this", "that", "every"), ("the", "these", "those", "many", "several")  # "the": either
@@ -65,54 +65,54 @@ FAULTS = ("agreement", "determiner", "order", "form", "object", "dative", "refle
 # fmt: on
 
 
-def _groups(text: str, separator: str | None = None) -> list[tuple[str, ...]]:
-    """Split a table into its tuples of synonyms."""
+def _synonym_groups(text: str, separator: str | None = None) -> list[tuple[str, ...]]:
+    """Split a table into tuples of synonyms."""
     return [tuple(item.split("=")) for item in text.split(separator)]
 
 
 def _words(text: str, separator: str | None = None) -> list[str]:
     """All words of a table, synonyms included."""
-    return [word for group in _groups(text, separator) for word in group]
+    return [word for group in _synonym_groups(text, separator) for word in group]
 
 
 KIND = {noun: kind for kind, text in NOUNS.items() for noun in _words(text)}
 OPPOSITE = {
-    one: other
+    adjective: opposite
     for text in OPPOSITES.values()
     for pair in text.split()
-    for one, other in (pair.split(":"), pair.split(":")[::-1])
+    for adjective, opposite in (pair.split(":"), pair.split(":")[::-1])
 }
-CONCEPT = {  # every word -> the words that mean the same, itself included
+CONCEPT = {  # every word -> its synonyms, including itself
     word: group
     for text in (*NOUNS.values(), *VERBS.values(), LOOKS, MOODS, MANNERS)
-    for group in _groups(text)
+    for group in _synonym_groups(text)
     for word in group
-} | {place: group for group in _groups(PLACES, ",") for place in group}
+} | {place: group for group in _synonym_groups(PLACES, ",") for place in group}
 
 
 def _adjectives(noun: str) -> list[str]:
-    """The adjectives that suit the noun: only the living have moods."""
+    """Return the adjectives that fit the noun: only living beings have moods."""
     return _words(LOOKS) + (_words(MOODS) if KIND.get(noun, noun) in LIVING else [])
 
 
 def _forms(base: str) -> list[str]:
-    """The verb's past, participle and -ing form."""
+    """Return the verb's past, participle and -ing form."""
     stem = base.removesuffix("e")
     return FORMS.get(base, f"{stem}ed {stem}ed {stem}ing").split()
 
 
-def _text(words: Sequence[str | None]) -> str:
-    """Join the words, with "an" before a vowel, as one sentence."""
+def _join(words: Sequence[str | None]) -> str:
+    """Join words to a sentence, with "an" before a vowel."""
     tokens = [*" ".join(word for word in words if word).split(), "."]
     vowels = [token[0] in "aeiou" for token in (*tokens[1:], ".")]
     return " ".join("an" if token == "a" and vowel else token for token, vowel in zip(tokens, vowels, strict=True))
 
 
-# --- single sentences: one construction per fault, so that the construction itself tells nothing about the label
+# --- single sentences: correct sentences use the same constructions as wrong ones, so that these do not reveal the label
 
 
 def _phrase(rng: random.Random, kinds: tuple[str, ...], plural: bool, fault: str = "", noun: str = "") -> list[str]:
-    """A determiner, perhaps an adjective, and a noun; `fault` breaks the determiner's number or the order."""
+    """Return a determiner, sometimes an adjective, and a noun; `fault` breaks the determiner's number or the word order."""
     noun = noun or rng.choice(_words(NOUNS[rng.choice(kinds)]))
     words = [IRREGULAR.get(noun, noun + "s") if plural else noun]
     determiners = PLURAL if plural != (fault == "determiner") else SINGULAR
@@ -120,13 +120,13 @@ def _phrase(rng: random.Random, kinds: tuple[str, ...], plural: bool, fault: str
         words = [rng.choice(_adjectives(noun)), *words]
     words = [rng.choice(determiners[1:] if fault in ("determiner", "determiner?") else determiners), *words]
     if fault == "order":
-        at = rng.choice((0, 1))
-        words[at : at + 2] = words[at : at + 2][::-1]
+        index = rng.choice((0, 1))
+        words[index : index + 2] = words[index : index + 2][::-1]
     return words
 
 
 def _verb(rng: random.Random, frame: str, plural: bool, fault: str = "") -> list[str]:
-    """A finite verb group of the frame; `fault` breaks agreement or the form after an auxiliary."""
+    """Return a finite verb group of the frame; `fault` breaks agreement or the form after an auxiliary."""
     base, plural = rng.choice(_words(VERBS[frame])), plural != (fault == "agreement")
     past, participle, ing = _forms(base)
     third = {"cry": "cries", "vanish": "vanishes"}.get(base, base + "s")
@@ -137,7 +137,7 @@ def _verb(rng: random.Random, frame: str, plural: bool, fault: str = "") -> list
         "past": [past],
         "modal": [rng.choice(("will", "can", "did not")), base],
     }
-    if fault in ("agreement", "agreement?"):  # only what shows its number
+    if fault in ("agreement", "agreement?"):  # only forms that show their number
         return groups[rng.choice(("present", "present", "perfect", "progressive"))]
     if fault in ("form", "form?"):
         name = rng.choice(("modal", "perfect", "progressive"))
@@ -147,7 +147,7 @@ def _verb(rng: random.Random, frame: str, plural: bool, fault: str = "") -> list
 
 
 def _predicate(rng: random.Random, plural: bool, fault: str = "") -> list[str]:
-    """A verb with what it takes."""
+    """Return a verb with its object, if it has one."""
     frame = rng.choice(("living", "thing", "alone"))
     words = _verb(rng, frame, plural, fault)
     if frame != "alone":
@@ -156,23 +156,23 @@ def _predicate(rng: random.Random, plural: bool, fault: str = "") -> list[str]:
 
 
 def _sentence(rng: random.Random, fault: str, broken: bool) -> str:
-    """A sentence with the construction that `fault` breaks: broken, or as it should be."""
-    plural, inner_plural = rng.random() < 0.5, rng.random() < 0.5  # of the subject, of what is inside
-    mark = fault if broken else fault + "?"
+    """Return a sentence with the construction of `fault`, broken or correct."""
+    plural, inner_plural = rng.random() < 0.5, rng.random() < 0.5  # of the subject, of the inner phrase
+    construction = fault if broken else fault + "?"
     subject = _phrase(rng, LIVING, plural)
     other = _phrase(rng, LIVING, rng.random() < 0.5)
-    if fault == "agreement":  # something of its own number may stand between the subject and its verb
+    if fault == "agreement":  # a phrase with its own number may be between the subject and its verb
         inner, verb = _phrase(rng, LIVING, inner_plural), _verb(rng, "living", plural)
         between = rng.choice(
             ([], ["near", *inner], ["that", *verb, *inner], ["that", *inner, *_verb(rng, "living", inner_plural)])
         )
-        words = subject + between + _predicate(rng, plural, mark)
+        words = subject + between + _predicate(rng, plural, construction)
     elif fault in ("determiner", "order"):
-        words = _phrase(rng, LIVING, plural, mark) + _predicate(rng, plural)
+        words = _phrase(rng, LIVING, plural, construction) + _predicate(rng, plural)
         if rng.random() < 0.5:
-            words = subject + _verb(rng, "living", plural) + _phrase(rng, LIVING, inner_plural, mark)
+            words = subject + _verb(rng, "living", plural) + _phrase(rng, LIVING, inner_plural, construction)
     elif fault == "form":
-        words = subject + _predicate(rng, plural, mark)
+        words = subject + _predicate(rng, plural, construction)
     elif fault == "object":
         frame = rng.choice(("living", "alone"))
         words = subject + _verb(rng, frame, plural)
@@ -184,50 +184,50 @@ def _sentence(rng: random.Random, fault: str, broken: bool) -> str:
         bad = [["to", *other], ["to", *other], [*gift, *other], [*other, *gift]][: 3 if frame == "give" else 4]
         words = subject + _verb(rng, frame, plural) + rng.choice(bad if broken else good)
     elif fault == "reflexive":
-        noun, plural = rng.choice(sorted(GENDER)), rng.random() < 1 / 3  # each pronoun as often right as wrong
+        noun, plural = rng.choice(sorted(GENDER)), rng.random() < 1 / 3  # each pronoun is right as often as wrong
         right = "themselves" if plural else GENDER[noun]
         fits = [word for word in ("himself", "herself", "themselves") if (word == right) != broken]
         words = [*_phrase(rng, (), plural, noun=noun), *_verb(rng, "living", plural), rng.choice(fits)]
-    elif fault == "gap":  # a relative clause leaves out just the object that it is about
+    elif fault == "gap":  # a relative clause omits the object that it refers to
         inner = ["that", *_phrase(rng, LIVING, inner_plural), *_verb(rng, "living", inner_plural)]
         words = subject + inner + (other if broken else []) + _predicate(rng, plural)
-    else:  # clause: only some verbs take "that ...", and what follows has to be a whole clause
-        whole = not broken or rng.random() < 0.5
-        frame = rng.choice(("alone", "living")) if broken and whole else "claim"
+    else:  # clause: only some verbs take "that ...", and a complete clause must follow
+        is_complete = not broken or rng.random() < 0.5
+        frame = rng.choice(("alone", "living")) if broken and is_complete else "claim"
         words = [*subject, *_verb(rng, frame, plural), "that", *_phrase(rng, LIVING, inner_plural)]
-        words += _predicate(rng, inner_plural) if whole else []
+        words += _predicate(rng, inner_plural) if is_complete else []
     if rng.random() < 0.3:
         words.append(rng.choice(_words(PLACES, ",")))
-    return _text(words)
+    return _join(words)
 
 
 def sentences(rng: random.Random) -> Iterator[str]:
-    """Endless well-formed sentences of the acceptability task's grammar, for pretraining."""
+    """Yield correct sentences of the acceptability task's grammar without end, for pretraining."""
     while True:
         yield _sentence(rng, rng.choice(FAULTS), broken=False)
 
 
-# --- pairs: a proposition is a dict of parts, and an edit, a smaller such dict, changes some of them
+# --- pairs: a proposition is a dict of parts; an edit is a smaller dict that changes some of them
 
 
-def _same(one: str | None, other: str | None) -> bool:
-    """Whether two words, or two absent parts, mean the same."""
-    return one == other or (one is not None and other is not None and one in CONCEPT.get(other, ()))
+def _same(first: str | None, second: str | None) -> bool:
+    """Return whether two words are synonyms, or both are missing."""
+    return first == second or (first is not None and second is not None and first in CONCEPT.get(second, ()))
 
 
-def _related(one: str, other: str) -> bool:
-    """Whether one noun is the other's synonym, hypernym or hyponym."""
-    return _same(one, other) or KIND.get(one) == other or KIND.get(other) == one
+def _related(first: str, second: str) -> bool:
+    """Return whether one noun is a synonym, hypernym or hyponym of the other."""
+    return _same(first, second) or KIND.get(first) == second or KIND.get(second) == first
 
 
-def _nouns(kinds: tuple[str, ...], taken: list[str]) -> list[str]:
-    """The nouns of the kinds, with the hypernyms, that cannot be meant by one of those taken."""
+def _nouns(kinds: tuple[str, ...], used: list[str]) -> list[str]:
+    """Return the nouns of some kinds, and their hypernyms, that are not related to the nouns already used."""
     nouns = [noun for kind in kinds for noun in (*_words(NOUNS[kind]), kind)]
-    return [noun for noun in nouns if not any(_related(noun, other) for other in taken)]
+    return [noun for noun in nouns if not any(_related(noun, other) for other in used)]
 
 
 def _proposition(rng: random.Random) -> Proposition:
-    """Who did what to whom, where and how."""
+    """Return a random proposition: who did what to whom, where and how."""
     frame = rng.choice(("living", "living", "living", "thing", "thing", "alone", "give", "state"))
     p: Proposition = {"frame": frame, "swapped": rng.random() < 0.3, "negative": rng.random() < 0.3}
     if frame == "state":
@@ -247,8 +247,8 @@ def _proposition(rng: random.Random) -> Proposition:
     return p
 
 
-def _say(p: Proposition) -> str:
-    """The proposition as a sentence; "swapped" stands for the passive, or for "gave the book to her"."""
+def _to_sentence(p: Proposition) -> str:
+    """Return the proposition as a sentence; "swapped" selects the passive, or "gave the book to her"."""
     subject, target, recipient = (["the", p.get(part + " adjective"), p.get(part)] for part in NOUN_PARTS)
     negation, manner = "not" if p["negative"] else "", p.get("manner")
     past, participle, _ = _forms(p["verb"])
@@ -259,39 +259,41 @@ def _say(p: Proposition) -> str:
         words += [*target, "to", *recipient] if p["swapped"] else recipient + target
     elif "object" in p:
         words = [*target, "was", negation, manner, participle, "by", *subject] if p["swapped"] else words + target
-    return _text([*words, p.get("place")])
+    return _join([*words, p.get("place")])
 
 
 def _edits(rng: random.Random, p: Proposition) -> tuple[list[Proposition], list[Proposition]]:
-    """Single changes to `p` that it entails, and those that it does not entail."""
-    kept: list[Proposition] = [{part: word} for part, value in p.items() for word in CONCEPT.get(value, ()) if word != value]
-    broken: list[Proposition] = [{"negative": not p["negative"]}]
+    """Return the single changes of `p` that `p` entails, and those that it does not entail."""
+    entailed: list[Proposition] = [
+        {part: word} for part, value in p.items() for word in CONCEPT.get(value, ()) if word != value
+    ]
+    not_entailed: list[Proposition] = [{"negative": not p["negative"]}]
     for part in (part for part in NOUN_PARTS if part in p):
         noun: str = p[part]
         adjective = f"{part} adjective"
         others = [p[other] for other in NOUN_PARTS if other in p and other != part]
-        if noun in KIND and KIND[noun] in _nouns((KIND[noun],), others):  # "the animal" can mean only this one
-            kept.append({part: KIND[noun]})
-        strangers = _words(NOUNS[KIND.get(noun, noun)])
-        broken.append({part: rng.choice([w for w in strangers if not any(_same(w, t) for t in (noun, *others))])})
+        if noun in KIND and KIND[noun] in _nouns((KIND[noun],), others):  # "the animal" can only refer to this one
+            entailed.append({part: KIND[noun]})
+        same_kind = _words(NOUNS[KIND.get(noun, noun)])
+        not_entailed.append({part: rng.choice([w for w in same_kind if not any(_same(w, t) for t in (noun, *others))])})
         if adjective in p:
-            kept += [{adjective: None}] if p[adjective] else []
-            broken.append({adjective: rng.choice([w for w in _adjectives(noun) if not _same(w, p[adjective])])})
+            entailed += [{adjective: None}] if p[adjective] else []
+            not_entailed.append({adjective: rng.choice([w for w in _adjectives(noun) if not _same(w, p[adjective])])})
     for part, words in (("place", _words(PLACES, ",")), ("manner", _words(MANNERS))):
         if part in p:
-            less, other = {part: None}, {part: rng.choice([w for w in words if not _same(w, p[part])])}
-            broken += [other] if p[part] else []
+            removed, other = {part: None}, {part: rng.choice([w for w in words if not _same(w, p[part])])}
+            not_entailed += [other] if p[part] else []
             # what did not happen at all did not happen here; what did not happen here may have happened elsewhere
-            (broken if p["negative"] == bool(p[part]) else kept).append(less if p[part] else other)
+            (not_entailed if p["negative"] == bool(p[part]) else entailed).append(removed if p[part] else other)
     if p["frame"] == "state":
-        kept.append({"verb": OPPOSITE[p["verb"]], "negative": not p["negative"]})
-        broken.append({"verb": OPPOSITE[p["verb"]]})
+        entailed.append({"verb": OPPOSITE[p["verb"]], "negative": not p["negative"]})
+        not_entailed.append({"verb": OPPOSITE[p["verb"]]})
     else:
-        broken.append({"verb": rng.choice([w for w in _words(VERBS[p["frame"]]) if not _same(w, p["verb"])])})
+        not_entailed.append({"verb": rng.choice([w for w in _words(VERBS[p["frame"]]) if not _same(w, p["verb"])])})
     if "object" in p:
-        kept += [{"swapped": not p["swapped"]}] * 2
-    if p["frame"] == "living":  # the same words, the other way round
-        broken += [
+        entailed += [{"swapped": not p["swapped"]}] * 2
+    if p["frame"] == "living":  # the same words with exchanged roles
+        not_entailed += [
             {
                 "subject": p["object"],
                 "object": p["subject"],
@@ -299,14 +301,14 @@ def _edits(rng: random.Random, p: Proposition) -> tuple[list[Proposition], list[
                 "object adjective": p["subject adjective"],
             }
         ] * 2
-    return kept, broken
+    return entailed, not_entailed
 
 
-def _edit(rng: random.Random, p: Proposition, keep: int, break_: int) -> Proposition:
-    """`p` after so many entailed and other changes, each to parts of its own (fewer where no part is left)."""
-    kept, broken = _edits(rng, p)
+def _edit(rng: random.Random, p: Proposition, entailed_edits: int, other_edits: int) -> Proposition:
+    """Return `p` after some entailed and some other edits, each of different parts (fewer if no part is left)."""
+    entailed, not_entailed = _edits(rng, p)
     change: Proposition = {}
-    for edits, count in ((broken, break_), (kept, keep)):
+    for edits, count in ((not_entailed, other_edits), (entailed, entailed_edits)):
         for edit in rng.sample(edits, len(edits)):
             if count and not edit.keys() & change.keys():
                 change |= edit
@@ -315,42 +317,42 @@ def _edit(rng: random.Random, p: Proposition, keep: int, break_: int) -> Proposi
 
 
 def _score(p: Proposition, q: Proposition) -> float:
-    """How much of the two propositions agrees, from 0 (nothing) to 5 (everything)."""
-    if p["frame"] == "state" and OPPOSITE[p["verb"]] == q["verb"]:  # not awake is asleep
+    """Return how far two propositions agree, from 0 (not at all) to 5 (completely)."""
+    if p["frame"] == "state" and OPPOSITE[p["verb"]] == q["verb"]:  # "not awake" means "asleep"
         q = q | {"verb": p["verb"], "negative": not q["negative"]}
     total = agreed = 0.0
     for part, weight in WEIGHTS.items():
-        one, other = p.get(part), q.get(part)
-        total += weight if one or other else 0.0
-        if one and other:
-            near = KIND.get(one, one) == KIND.get(other, other) and part in NOUN_PARTS
-            agreed += weight * (1.0 if _same(one, other) else 0.0 if not near else 0.6 if _related(one, other) else 0.3)
+        first, second = p.get(part), q.get(part)
+        total += weight if first or second else 0.0
+        if first and second:
+            near = KIND.get(first, first) == KIND.get(second, second) and part in NOUN_PARTS
+            agreed += weight * (1.0 if _same(first, second) else 0.0 if not near else 0.6 if _related(first, second) else 0.3)
     return 5.0 * agreed / total * (1.0 if p["negative"] == q["negative"] else 0.6)
 
 
 def pairs(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Endless pairs for pretraining: a sentence, and another way to say it, often a less exact one."""
+    """Yield pairs for pretraining without end: a sentence and a paraphrase, which is often less exact."""
     while True:
         p = _proposition(rng)
-        yield _say(p), _say(_edit(rng, p, rng.choice((1, 2, 3)), 0))
+        yield _to_sentence(p), _to_sentence(_edit(rng, p, rng.choice((1, 2, 3)), 0))
 
 
 def _row(rng: random.Random, task: str, label: bool) -> list[str]:
-    """A row of the task, less its index; a score takes no label."""
+    """Return a row of the task without its index; the similarity task ignores `label`."""
     p = _proposition(rng)
     if task == "Acceptability":
         return ["demo", str(int(label)), "" if label else "*", _sentence(rng, rng.choice(FAULTS), not label)]
     if task == "Entailment":
         q = _edit(rng, p, rng.choice((1, 2, 3)) if label else rng.choice((0, 1, 2)), 0 if label else 1)
-        return [_say(p), _say(q), "entailment" if label else "not_entailment"]
+        return [_to_sentence(p), _to_sentence(q), "entailment" if label else "not_entailment"]
     q = _edit(rng, p, rng.choice((0, 1, 2)), rng.choice((0, 1, 2, 3, 4, 5)))
-    return ["demo", "demo", "2024", "0", "demo", "demo", _say(p), _say(q), f"{_score(p, q):.3f}"]
+    return ["demo", "demo", "2024", "0", "demo", "demo", _to_sentence(p), _to_sentence(q), f"{_score(p, q):.3f}"]
 
 
 def write(directory: Path, *, seed: int = 0) -> None:
     """Write the three tasks' train.tsv (1,000 rows) and dev.tsv (200 rows) below `directory`.
 
-    The bytes depend on `seed` alone, and within a task no sentence or pair comes twice.
+    The bytes depend only on `seed`. Within a task no sentence or pair occurs twice.
     """
     rng = random.Random(seed)
     for task, header in HEADERS.items():
@@ -358,9 +360,9 @@ def write(directory: Path, *, seed: int = 0) -> None:
         for split, count in (("train", TRAIN_ROWS), ("dev", DEV_ROWS)):
             lines = [header.replace(" ", "\t")] if header else []
             for i, rank in enumerate(rng.sample(range(count), count)):
-                row = _row(rng, task, rank < round(count * MAJORITY))
+                row = _row(rng, task, rank < round(count * POSITIVE_FRACTION))
                 while (key := tuple(cell for cell in row if " " in cell)) in seen:  # the sentences, not the label
-                    row = _row(rng, task, rank < round(count * MAJORITY))
+                    row = _row(rng, task, rank < round(count * POSITIVE_FRACTION))
                 seen.add(key)
                 lines.append("\t".join([str(i), *row] if header else row))
             path = Path(directory, task, f"{split}.tsv")

@@ -1,32 +1,42 @@
-"""Every command in README and docs/ runs: those of the demo for real, those on other data and weights as far as --dry-run."""
+"""Every command in README and docs/ runs: those of the demo completely, those on other data and weights with --dry-run."""
 
 import importlib.util
 import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from hifi_cli.methods import base
+from hifi_cli.scoring.ranking import Ranked
+
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
-# Commands that need runs which are not there, that measure for minutes, or that train whole grids; other tests run them.
-NOT_RUN = {"README.md": ["compare", "figure", "report", "table", "table"], "reproduce.md": ["grid", "table", "table"]}
+# Commands that need runs of other data, or that measure for minutes; other tests run them.
+NOT_RUN = {"reproduce.md": ["table", "table"]}
 
 
-def lines(page, start):
-    blocks = [block for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE) if not kind]
-    commands = [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
-    return [command for command in commands if command.startswith(start)]
+def blocks(page, language=""):
+    """The code blocks of a page in that language; commands have none."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", PAGES[page], re.DOTALL | re.MULTILINE)
+    return [content for its_language, content in fenced if its_language == language]
+
+
+def commands_of(page, start):
+    lines = [line.split("#")[0].strip() for block in blocks(page) for line in block.splitlines()]
+    return [line for line in lines if line.startswith(start)]
 
 
 def test_make_commands_are_there():
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    named = [line.split()[1] for line in lines("README.md", "make ")]
-    assert named == ["demo", "test"]
-    assert set(named) <= set(targets)
+    assert [line.split()[1] for line in commands_of("README.md", "make ")] == ["demo", "test"]
+    assert {"demo", "test"} <= set(targets)
+    named = re.findall(r"`make ([a-z-]+)`", "".join(PAGES.values()) + (ROOT / "CONTRIBUTING.md").read_text())
+    assert {name for name in named if not name.startswith("reproduce-")} <= set(targets)
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
@@ -43,22 +53,22 @@ def test_links_lead_to_files(page):
         assert (folder / target).exists(), target
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if lines(page, "hifi ")])
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page, "hifi ")])
 def test_commands_run(page, hifi):
-    left: list[str] = []
-    demo = False
-    for words in (shlex.split(line)[1:] for line in lines(page, "hifi ")):
-        demo = demo or "demo" in words
+    not_run: list[str] = []
+    has_demo_runs = False
+    for words in (shlex.split(line)[1:] for line in commands_of(page, "hifi ")):
+        has_demo_runs = has_demo_runs or (words[0] == "train" and "demo" in words)
         if words[0] in ("train", "score", "select") and "demo" not in words:
             answer = hifi(*words, *(["--dry-run"] if "--dry-run" not in words else []))
             assert "learning_rate:" in answer.out
-        elif words[0] in ("ls", "cp") or "--print" in words or (demo and words[0] != "grid"):
+        elif words[0] in ("ls", "cp") or "--print" in words or has_demo_runs:
             answer = hifi(*words, *(["epochs=1", "scoring.samples=20"] if words[0] == "train" else []))
         else:
-            left.append(words[0])
+            not_run.append(words[0])
             continue
         assert answer.code == 0, (words, answer.err)
-    assert sorted(left) == NOT_RUN.get(page, [])
+    assert sorted(not_run) == NOT_RUN.get(page, [])
 
 
 def load_script(name):
@@ -66,6 +76,28 @@ def load_script(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_example_of_a_task_is_the_shipped_one():
+    assert blocks("extend.md", "yaml") == [(ROOT / "configs" / "tasks" / "wnli.yaml").read_text()]
+
+
+def test_the_example_of_a_method_trains_what_it_says(make, resources):
+    names: dict[str, Any] = {"Method": base.Method, "train_only": base.train_only, "task_head_names": base.task_head_names}
+    exec(blocks("extend.md", "python")[0], names | {"Encoder": object}, names)
+    encoder, _ = resources.encoder(make("full-ft"))
+    names["NormTuning"](None, base.Context()).prepare(encoder)
+    trainable = {name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad}
+    assert trainable == {
+        name for name, _ in encoder.model.named_parameters() if "LayerNorm" in name or name in base.task_head_names(encoder)
+    }
+
+
+def test_the_example_of_a_ranking_ranks():
+    names: dict[str, Any] = {"Array": np.ndarray, "Ranked": Ranked}
+    exec(blocks("extend.md", "python")[1], names)
+    richness, correlation = np.array([1.0, 2.0, 3.0]), np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 3.0], [1.0, 3.0, 0.0]])
+    assert names["richness_per_correlation"](richness, correlation, 0.85, 1e-6).order == [2, 0, 1]
 
 
 def test_the_methods_page_is_the_generated_one():
