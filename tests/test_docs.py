@@ -63,7 +63,7 @@ def test_commands_run(page, hifi):
             answer = hifi(*words, *(["--dry-run"] if "--dry-run" not in words else []))
             assert "learning_rate:" in answer.out
         elif words[0] in ("ls", "cp") or "--print" in words or has_demo_runs:
-            answer = hifi(*words, *(["epochs=1", "scoring.samples=20"] if words[0] == "train" else []))
+            answer = hifi(*words, *(["epochs=1", "max_length=24", "scoring.samples=20"] if words[0] == "train" else []))
         else:
             not_run.append(words[0])
             continue
