@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hifi_cli import demo_data
 from hifi_cli.methods import base
 from hifi_cli.scoring.ranking import Ranked
 
@@ -54,7 +55,9 @@ def test_links_lead_to_files(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page, "hifi ")])
-def test_commands_run(page, hifi):
+def test_commands_run(page, hifi, monkeypatch):
+    monkeypatch.setattr(demo_data, "TRAIN_ROWS", 100)
+    monkeypatch.setattr(demo_data, "DEV_ROWS", 50)
     not_run: list[str] = []
     has_demo_runs = False
     for words in (shlex.split(line)[1:] for line in commands_of(page, "hifi ")):
@@ -63,7 +66,7 @@ def test_commands_run(page, hifi):
             answer = hifi(*words, *(["--dry-run"] if "--dry-run" not in words else []))
             assert "learning_rate:" in answer.out
         elif words[0] in ("ls", "cp") or "--print" in words or has_demo_runs:
-            answer = hifi(*words, *(["epochs=1", "max_length=24", "scoring.samples=20"] if words[0] == "train" else []))
+            answer = hifi(*words, *(["epochs=1", "scoring.samples=20"] if words[0] == "train" else []))
         else:
             not_run.append(words[0])
             continue
