@@ -118,7 +118,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     assert [hifi(*words).code for words in commands] == [0, 0, 0]
     assert tiny("figure", "mine.yaml", *QUICK).code == 0
     for word, message in (
-        ("methods: [full-ft]", "a figure says itself what it is drawn from"),
+        ("methods: [full-ft]", "a figure defines its own runs"),
         ("", "this figure needs no finished runs"),
     ):
         Path("runs.yaml").write_text(f"figure: {'mine.yaml' if word else 'hifi-3'}\n{word}\n")
@@ -126,7 +126,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
         assert refused.code == 2 and message in refused.err
     Path("runs.yaml").write_text("figure: mine.yaml\n")
     refused = tiny("grid", "runs.yaml", "--methods", "full-ft")
-    assert refused.code == 2 and "a figure says itself which methods" in refused.err
+    assert refused.code == 2 and "a figure defines its own methods" in refused.err
 
 
 @pytest.mark.parametrize(

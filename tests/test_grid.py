@@ -14,10 +14,10 @@ from synthetic_runs import store_run
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.grids import cells as cells_of
+from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec, jobs, search
-from hifi_cli.grids.jobs import Job, Places
-from hifi_cli.grids.scheduler import Board, Outcome, Scheduler
+from hifi_cli.grids.jobs import Job, JobOptions
+from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.records.run_status import State, Status, status
 from hifi_cli.reports import table_types
 from hifi_cli.reports.table_spec import ScoresSpec
@@ -31,7 +31,7 @@ def cells_of_grid(name):
 
 
 def cells(*words, name="demo", **changes):
-    return cells_of.cells(grid_spec.fill(grid_spec.narrowed(grid_spec.load(name), changes), name), words)
+    return grid_cells.cells(grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), changes), name), words)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -49,11 +49,11 @@ def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
 def test_a_process_that_closes_counts_as_done_only(tmp_path):
     """Its cells are all there, so that what is done, running, failed and left are all the cells there are."""
     first, second, third, fourth, *_, last = found = cells()
-    board = Board(found)
+    progress = GridProgress(found)
     at_work = [Job("train", (first, second)), Job("train", (third, fourth)), Job("score", (last,))]
-    board.running = {Future(): (job, tmp_path) for job in at_work}
-    board.found = dict.fromkeys((first, second, third), Status(State.DONE))
-    assert grid_display.line(board).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
+    progress.running = {Future(): (job, tmp_path) for job in at_work}
+    progress.finished = dict.fromkeys((first, second, third), Status(State.DONE))
+    assert grid_display.status_line(progress).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
 
 
 @pytest.mark.parametrize("name", registry.names("grids"))
@@ -71,7 +71,7 @@ def test_a_table_of_settings_needs_no_run(hifi):
 
 def test_printed_lines_make_every_run_once(hifi):
     answer = hifi("grid", "hifi-3", "--print", "--jobs", "7", "--shard", "2/3")
-    wanted = {cell.config.run_path for cell in cells_of.shard(cells(name="hifi-3"), "2/3")}
+    wanted = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
     made = []
     for line in answer.out.splitlines():
         words = shlex.split(line)
@@ -91,13 +91,13 @@ def test_printed_lines_make_every_run_once(hifi):
 
 def test_shards_part_the_cells():
     found = cells(name="hifi-2")
-    parts = [cells_of.shard(found, f"{number}/4") for number in (1, 2, 3, 4)]
+    parts = [grid_cells.shard(found, f"{number}/4") for number in (1, 2, 3, 4)]
     places = [cell.config.run_path for part in parts for cell in part]
     assert sorted(places) == sorted(cell.config.run_path for cell in found)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for text in ("0/4", "5/4", "4", "1/", "a/b", "-1/2"):
         with pytest.raises(UsageError, match="--shard"):
-            cells_of.shard(found, text)
+            grid_cells.shard(found, text)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8, 500])
@@ -106,7 +106,7 @@ def test_jobs_hold_every_cell_once_and_none_holds_too_many(processes):
     made = jobs.training_jobs(found, processes)
     assert sorted(cell.name for job in made for cell in job.cells) == sorted(cell.name for cell in found)
     for job in made:
-        assert len({(cell.task, cell.words) for cell in job.cells}) == 1
+        assert len({(cell.task, cell.overrides) for cell in job.cells}) == 1
         methods, seeds = (dict.fromkeys(getattr(cell, key) for cell in job.cells) for key in ("method", "seed"))
         assert [(cell.method, cell.seed) for cell in job.cells] == list(product(methods, seeds))  # as `train` goes
         assert len(job.cells) <= max(1, len(found) // (3 * processes)) or processes == 1
@@ -117,7 +117,7 @@ def test_what_is_chosen_by_scores_waits_for_them():
     needing = {job.cells[0].method for job in jobs.training_jobs(cells(name="hifi-3"), 500) if job.needs}
     assert needing == {row.method for row in table_types.load("hifi-3").rows}
     assert not any(job.needs for job in jobs.training_jobs(cells(name="ehft-1"), 500))
-    assert cells_of.chooses_heads("eh-ft-hifi")
+    assert grid_cells.chooses_heads("eh-ft-hifi")
     assert len(jobs.scoring_jobs(cells(name="hifi-3", tasks=["rte", "mrpc"]))) == 2
 
 
@@ -126,26 +126,26 @@ class Scripted:
 
     processes = 2
 
-    def __init__(self, places, script):
-        self.places, self.script, self.ran = places, script, []
+    def __init__(self, options, script):
+        self.options, self.script, self.ran = options, script, []
 
-    def submit(self, job: Job, log: Path) -> "Future[Outcome]":
+    def submit(self, job: Job, log: Path) -> "Future[JobOutcome]":
         self.ran.append((job.command, [cell.name for cell in job.cells], job.force))
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("")
-        ended: Future[Outcome] = Future()
+        ended: Future[JobOutcome] = Future()
         ended.set_result(self._run(job, log))
         return ended
 
     def _run(self, job, log):
         for cell in job.cells if job.command == "train" else ():
             ends = self.script.get(cell.name, [])
-            outcome = ends.pop(0) if ends else Outcome(0)
+            outcome = ends.pop(0) if ends else JobOutcome(0)
             if outcome.exit_code != 0:
                 log.write_text(f"much\nhifi: {cell.name} went wrong\n")
                 return outcome
-            write(cell, self.places.results_dir)
-        return self.script.get(job.command, [Outcome(0)]).pop(0) if self.script.get(job.command) else Outcome(0)
+            write(cell, self.options.results_dir)
+        return self.script.get(job.command, [JobOutcome(0)]).pop(0) if self.script.get(job.command) else JobOutcome(0)
 
     def stop(self): ...
 
@@ -167,9 +167,9 @@ def write(cell, results_dir, state="done", score=0.5):
 
 def scheduled(tmp_path, script, *, found=None, retries=0):
     found = found or cells(tasks=["demo-entailment"])
-    scheduler = Scheduler(found, Places(tmp_path), tmp_path / "logs", retries=retries)
-    engine = Scripted(scheduler.places, script)
-    return scheduler.run(engine, lambda board: None), engine, scheduler
+    scheduler = Scheduler(found, JobOptions(tmp_path), tmp_path / "logs", retries=retries)
+    engine = Scripted(scheduler.options, script)
+    return scheduler.run(engine, lambda progress: None), engine, scheduler
 
 
 def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
@@ -197,9 +197,9 @@ def test_a_grid_sweeps_what_a_kill_left_in_finished_runs(tmp_path):
 
 
 def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
-    board, _, scheduler = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [Outcome(1)] * 2}, retries=1)
-    (cell,) = board.failed
-    assert (cell.name, len(board.found), board.left) == ("demo-entailment/bitfit/seed1", 7, 0)
+    progress, _, scheduler = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [JobOutcome(1)] * 2}, retries=1)
+    (cell,) = progress.failed
+    assert (cell.name, len(progress.finished), progress.left) == ("demo-entailment/bitfit/seed1", 7, 0)
     recorded = read_json(cell.run_directory(tmp_path) / "failure.json")
     assert recorded["lines"] == ["much", "hifi: demo-entailment/bitfit/seed1 went wrong"]
     assert (recorded["attempts"], recorded["exit_code"]) == (2, 1)
@@ -209,15 +209,15 @@ def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
 
 def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
     script = {
-        "demo-entailment/bitfit/seed2": [Outcome(-9)],
-        "demo-entailment/full-ft/seed1": [Outcome(None, lost=True)] * 5,
-        "demo-entailment/full-ft/seed2": [Outcome(143)] * 3,
-        "demo-entailment/hifi-layerwise/seed1": [Outcome(-11)],
-        "score": [Outcome(1)],
+        "demo-entailment/bitfit/seed2": [JobOutcome(-9)],
+        "demo-entailment/full-ft/seed1": [JobOutcome(None, lost=True)] * 5,
+        "demo-entailment/full-ft/seed2": [JobOutcome(143)] * 3,
+        "demo-entailment/hifi-layerwise/seed1": [JobOutcome(-11)],
+        "score": [JobOutcome(1)],
     }
-    board, engine, _ = scheduled(tmp_path, script, retries=2)
-    assert not board.failed
-    assert len(board.found) == 8
+    progress, engine, _ = scheduled(tmp_path, script, retries=2)
+    assert not progress.failed
+    assert len(progress.finished) == 8
     scored = [index for index, (command, *_) in enumerate(engine.ran) if command == "score"]
     heads = [
         index
@@ -229,16 +229,16 @@ def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
 
 
 def test_cells_that_wait_for_scores_fail_with_them(tmp_path):
-    board, _, _ = scheduled(tmp_path, {"score": [Outcome(3)]})
-    assert {cell.method for cell in board.failed} == {"hifi-layerwise"}
-    assert all("were not scored" in why for why in board.failed.values())
-    assert len(board.found) == 6
+    progress, _, _ = scheduled(tmp_path, {"score": [JobOutcome(3)]})
+    assert {cell.method for cell in progress.failed} == {"hifi-layerwise"}
+    assert all("were not scored" in why for why in progress.failed.values())
+    assert len(progress.finished) == 6
 
 
 def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("hifi_cli.grids.scheduler._BUSY_SECONDS", 0.1)
-    board, engine, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [Outcome(4)] * 3})
-    assert not board.failed
+    progress, engine, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)] * 3})
+    assert not progress.failed
     assert sum("demo-entailment/full-ft/seed1" in names for _, names, _ in engine.ran) == 4
 
 
@@ -248,8 +248,8 @@ def test_a_directory_of_another_configuration_is_a_failure(tmp_path):
     place = other.run_directory(tmp_path)
     place.mkdir(parents=True)
     (place / "config.yaml").write_text(yaml.safe_dump(other.config.model_dump(mode="json")))
-    board, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [Outcome(4)]}, found=found)
-    assert [cell.seed for cell in board.failed] == [1]
+    progress, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)]}, found=found)
+    assert [cell.seed for cell in progress.failed] == [1]
 
 
 def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
@@ -258,9 +258,9 @@ def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
         write(cell, tmp_path)
     (found[0].run_directory(tmp_path) / "delta.safetensors").write_bytes(b"not what was written")
     truncate(found[1].run_directory(tmp_path) / "results.json")
-    board, engine, _ = scheduled(tmp_path, {}, found=found)
-    assert len(board.found) == 4
-    assert board.before == 1
+    progress, engine, _ = scheduled(tmp_path, {}, found=found)
+    assert len(progress.finished) == 4
+    assert progress.finished_before == 1
     assert {(name, force) for _, names, force in engine.ran for name in names} == {
         (found[0].name, True), (found[1].name, True), (found[3].name, False)
     }  # fmt: skip

@@ -12,14 +12,14 @@ from hifi_processes import finish, kill_group, run_hifi, start, wait_for, write_
 from tiny_inputs import QUICK
 
 from hifi_cli.config import registry
-from hifi_cli.grids import cells as cells_of
+from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec, local_engine
-from hifi_cli.grids.jobs import Job, Places
-from hifi_cli.grids.scheduler import Outcome
+from hifi_cli.grids.jobs import Job, JobOptions
+from hifi_cli.grids.scheduler import JobOutcome
 
 
 def cells(**changes):
-    return cells_of.cells(grid_spec.fill(grid_spec.narrowed(grid_spec.load("demo"), changes), "demo"), ())
+    return grid_cells.cells(grid_spec.fill(grid_spec.with_changes(grid_spec.load("demo"), changes), "demo"), ())
 
 
 def test_slots_share_gpus_or_threads(monkeypatch):
@@ -49,11 +49,11 @@ def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
     for name in ("statistics", "difflib"):  # the second is imported by every command
         (tmp_path / f"{name}.py").write_text("open('imported', 'w').write('')\n")
-    places = Places(tmp_path / "results")
+    options = JobOptions(tmp_path / "results")
     (cell, *_) = cells(tasks=["demo-entailment"], methods=["full-ft"])
-    engine = local_engine.LocalEngine(places, 1)
-    monkeypatch.setattr(Job, "words", lambda *_: ["ls", "tables/demo"])
-    assert engine.submit(Job("train", (cell,)), tmp_path / "log").result() == Outcome(0)
+    engine = local_engine.LocalEngine(options, 1)
+    monkeypatch.setattr(Job, "arguments", lambda *_: ["ls", "tables/demo"])
+    assert engine.submit(Job("train", (cell,)), tmp_path / "log").result() == JobOutcome(0)
     engine.close()
     assert "table demo" in (tmp_path / "log").read_text()
     assert not (tmp_path / "imported").exists()

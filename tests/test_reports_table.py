@@ -382,7 +382,10 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
     )
     content = json.loads(answer.out)
     assert content["columns"][:2] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
-    assert content["notes"][0] == "the layout only: protocol laptop instead of hifi, backbone minilm instead of bert-large"
+    assert (
+        content["notes"][0]
+        == "only the layout is the paper's: protocol laptop instead of hifi, backbone minilm instead of bert-large"
+    )
     assert content["rows"][0]["scores"] == {"MRPC (F1)": [80.0]}
 
 

@@ -10,8 +10,8 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, RunFailed
 from hifi_cli.files import file_digest
-from hifi_cli.grids.cells import Cell, variant
-from hifi_cli.grids.jobs import Places, training_jobs
+from hifi_cli.grids.cells import GridCell, variant
+from hifi_cli.grids.jobs import JobOptions, training_jobs
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 
@@ -20,7 +20,7 @@ from hifi_cli.runs import run as runs
 class RequiredRun:
     """One finished run, and the results directory it is kept in."""
 
-    cell: Cell
+    cell: GridCell
     results_dir: Path
 
     @property
@@ -56,7 +56,7 @@ def required_run(
     settings = tuple((key, override_value(value)) for key, value in (varied or {}).items())
     extra = {**varied, "variant": variant([f"{key}={value}" for key, value in settings])} if varied else {}
     config, overrides = request.config(task, method, seed, extra), tuple(request.all_overrides(extra))
-    cell = Cell(task, method, request.spec.backbone, request.spec.protocol, settings, overrides, config)
+    cell = GridCell(task, method, request.spec.backbone, request.spec.protocol, settings, overrides, config)
     return RequiredRun(cell, request.resources.results_dir)
 
 
@@ -82,4 +82,4 @@ def ensure_finished(required: Sequence[RequiredRun], request: FigureRequest) -> 
 def commands(required: Sequence[RequiredRun], data_dir: Path | None) -> list[str]:
     """Return the `hifi train` command lines that make some runs."""
     jobs = training_jobs([run.cell for run in required], processes=1)
-    return [job.line(Places(required[0].results_dir, data_dir)) for job in jobs]
+    return [job.command_line(JobOptions(required[0].results_dir, data_dir)) for job in jobs]

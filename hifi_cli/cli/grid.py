@@ -9,10 +9,10 @@ import typer
 from hifi_cli.cli import options
 
 if TYPE_CHECKING:
-    from hifi_cli.grids.cells import Cell
+    from hifi_cli.grids.cells import GridCell
     from hifi_cli.grids.grid_spec import Grid
-    from hifi_cli.grids.jobs import Places
-    from hifi_cli.grids.scheduler import Board, Engine, Scheduler
+    from hifi_cli.grids.jobs import JobOptions
+    from hifi_cli.grids.scheduler import Engine, GridProgress, Scheduler
     from hifi_cli.reports.figures.figure_spec import FigureSpec
 
 
@@ -58,10 +58,10 @@ def grid(
 ) -> None:
     """Run a table's or a figure's runs, or a search; a run that fails is recorded, the others go on, and the exit code is 1."""
     from hifi_cli.files import safe_name
-    from hifi_cli.grids import cells as cells_of
-    from hifi_cli.grids import grid_spec as specs
-    from hifi_cli.grids.grid_display import view
-    from hifi_cli.grids.jobs import Places
+    from hifi_cli.grids import cells as grid_cells
+    from hifi_cli.grids import grid_spec
+    from hifi_cli.grids.grid_display import display
+    from hifi_cli.grids.jobs import JobOptions
     from hifi_cli.grids.scheduler import Scheduler
 
     changes = {
@@ -71,72 +71,74 @@ def grid(
         "protocol": protocol,
         "seeds": options.parse_seeds(seeds) if seeds else None,
     }
-    wanted = specs.fill(specs.narrowed(specs.load(name), changes), safe_name(Path(name).stem))
-    places = Places(results_dir, data_dir, auto_batch)
-    words = tuple(overrides or ())
-    found = _cells_of_figure(wanted.figure, places, words) if wanted.figure else cells_of.cells(wanted, words)
-    found = cells_of.shard(found, shard) if shard else found
-    folder = results_dir / "grids" / wanted.name
-    scheduler = Scheduler(found, places, folder / "logs", retries=retries)
+    spec = grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem))
+    job_options = JobOptions(results_dir, data_dir, auto_batch)
+    all_overrides = tuple(overrides or ())
+    figure = spec.figure
+    cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
+    cells = grid_cells.shard(cells, shard) if shard else cells
+    directory = results_dir / "grids" / spec.name
+    scheduler = Scheduler(cells, job_options, directory / "logs", retries=retries)
     if print_only:
         for job in scheduler.plan(jobs or 1):
-            print(job.line(places))
+            print(job.command_line(job_options))
         return
-    with contextlib.closing(_engine(engine, site, jobs, places, folder)) as at_work, view() as show:
-        board = scheduler.run(at_work, show)
-    if wanted.is_search:
-        _print_choice(wanted, board, results_dir)
-    _tell(wanted, scheduler)
-    if board.failed or (board.diverged and not wanted.is_search):
+    with contextlib.closing(_engine(engine, site, jobs, job_options, directory)) as job_engine, display() as show:
+        progress = scheduler.run(job_engine, show)
+    if spec.is_search:
+        _print_choice(spec, progress, results_dir)
+    _print_summary(spec, scheduler)
+    if progress.failed or (progress.diverged and not spec.is_search):
         raise typer.Exit(1)
 
 
-def _cells_of_figure(figure: "FigureSpec", places: "Places", words: tuple[str, ...]) -> "list[Cell]":
+def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides: tuple[str, ...]) -> "list[GridCell]":
     from hifi_cli.analysis import figure_data
     from hifi_cli.errors import UsageError
     from hifi_cli.runs.resources import ResourceCache
 
-    resources = ResourceCache(places.results_dir, places.data_dir)
-    analysis, request = figure_data.make_request(figure, resources, overrides=words)
+    resources = ResourceCache(job_options.results_dir, job_options.data_dir)
+    analysis, request = figure_data.make_request(figure, resources, overrides=overrides)
     cells = [run.cell for run in figure_data.required_runs(analysis, request)]
     if not cells:
         raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({figure.description})")
     return cells
 
 
-def _engine(name: str, site: str, jobs: int | None, places: "Places", folder: Path) -> "Engine":
+def _engine(name: str, site: str, jobs: int | None, job_options: "JobOptions", directory: Path) -> "Engine":
     if name == "local":
         from hifi_cli.grids.local_engine import LocalEngine
 
-        return LocalEngine(places, jobs)
+        return LocalEngine(job_options, jobs)
     from hifi_cli.grids.parsl_engine import ParslEngine
 
-    return ParslEngine(places, site, folder / "parsl")
+    return ParslEngine(job_options, site, directory / "parsl")
 
 
-def _print_choice(wanted: "Grid", board: "Board", results_dir: Path) -> None:
+def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path) -> None:
     from hifi_cli.grids import search
 
-    chosen = search.choose(board.found, results_dir)
-    path = results_dir / "grids" / wanted.name / "chosen.json"
-    search.store(chosen, path, grid=wanted.name, protocol=wanted.protocol, backbone=wanted.backbone)
+    chosen = search.choose(progress.finished, results_dir)
+    path = results_dir / "grids" / grid.name / "chosen.json"
+    search.store(chosen, path, grid=grid.name, protocol=grid.protocol, backbone=grid.backbone)
     for line in search.lines(chosen):
         print(line)
     options.logger.info(f"chosen settings: {path}")
 
 
-def _tell(wanted: "Grid", scheduler: "Scheduler") -> None:
-    """The end in a line, and what failed with the command that repeats it."""
+def _print_summary(grid: "Grid", scheduler: "Scheduler") -> None:
+    """Print one line about the grid, and for each failed cell the command that repeats it."""
     import time
 
     from hifi_cli.grids.grid_display import duration
 
-    board = scheduler.board
-    took = duration(time.monotonic() - board.began)
-    more = f" ({board.before} before)" if board.before else ""
+    progress = scheduler.progress
+    elapsed = duration(time.monotonic() - progress.started)
+    before = f" ({progress.finished_before} before)" if progress.finished_before else ""
     options.logger.info(
-        f"grid {wanted.name}: {len(board.found)} of {len(board.cells)} done{more}, {len(board.failed)} failed, in {took}"
+        f"grid {grid.name}: {len(progress.finished)} of {len(progress.cells)} done{before},"
+        f" {len(progress.failed)} failed, in {elapsed}"
     )
-    for cell, why in {**board.failed, **board.diverged}.items():
-        options.logger.error(f"failed: {cell.name}: {why}")
-        options.logger.error(f"  repeat it: {scheduler.command(cell)}")
+    for cell, reason in {**progress.failed, **progress.diverged}.items():
+        options.logger.error(f"failed: {cell.name}: {reason}")
+        options.logger.error(f"  to repeat it: {scheduler.command(cell)}")

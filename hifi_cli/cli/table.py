@@ -58,7 +58,7 @@ def table(
     if layout is None and not results.records:
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
     specs = [
-        table_spec.narrowed(
+        table_spec.with_changes(
             one,
             protocol=protocol,
             backbone=backbone,

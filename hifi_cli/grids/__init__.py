@@ -1,1 +1,1 @@
-"""Grids: hundreds of runs as plain command lines, on one machine or many."""
+"""Grids: many runs as plain command lines, on one machine or many."""

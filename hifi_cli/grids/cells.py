@@ -1,4 +1,4 @@
-"""The cells of a grid: one run each, with its place in the results directory and its part of a command line."""
+"""Grid cells: one run each, with its run directory and its part of a command line."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ from hifi_cli.grids.grid_spec import Grid
 
 
 @dataclass(frozen=True, eq=False)  # a cell is equal to itself alone
-class Cell:
+class GridCell:
     """One run of a grid.
 
     Attributes:
-        task, method, backbone, protocol: as they are named on a command line.
-        settings: the keys that vary, and their values here.
-        words: all `key=value` words.
-        config: what they resolve to.
+        task, method, backbone, protocol: names as on a command line.
+        settings: the keys that vary, and their values in this cell.
+        overrides: all `key=value`.
+        config: the resolved configuration.
     """
 
     task: str
@@ -31,7 +31,7 @@ class Cell:
     backbone: str
     protocol: str
     settings: tuple[tuple[str, str], ...]
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     config: RunConfig
 
     @property
@@ -40,13 +40,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The run in one word."""
+        """The run's name: task, method, variant and seed."""
         parts = (self.config.task, self.config.method, self.config.variant, f"seed{self.seed}")
         return "/".join(part for part in parts if part)
 
     @property
     def cost(self) -> float:
-        """How long the run takes, in a unit of its own: examples seen, where the task's YAML says how many there are."""
+        """The expected duration in training examples seen, where the task's YAML says how many there are."""
         rows = registry.load("tasks", self.task).get("rows") or {}
         return float(self.config.epochs * (self.config.limit or rows.get("train") or 1000))
 
@@ -55,28 +55,28 @@ class Cell:
         return results_dir / self.config.run_path
 
 
-def cells(grid: Grid, words: Iterable[str] = ()) -> list[Cell]:
-    """Every run of a grid: task by task, all methods, their variants, and seeds.
+def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
+    """Return every cell of a grid: task by task, all methods, their variants, and seeds.
 
     Args:
-        words: `key=value` words of the command line, set for every run.
+        overrides: `key=value` of the command line, set for every run.
 
     Raises:
         UsageError: a name, key or value is wrong, or there are too many runs.
     """
-    settings = sum(math.prod(map(len, varied.values())) for varied in grid.methods.values())
-    refuse_too_many(len(grid.tasks) * settings * len(grid.seeds))
-    found = [
+    combinations = sum(math.prod(map(len, varied.values())) for varied in grid.methods.values())
+    refuse_too_many(len(grid.tasks) * combinations * len(grid.seeds))
+    all_cells = [
         cell
         for task in grid.tasks
         for method, varied in grid.methods.items()
         for keys, values in _combinations(varied)
-        for cell in _seeds(grid, task, method, tuple(zip(keys, values, strict=True)), tuple(words))
+        for cell in _seeds(grid, task, method, tuple(zip(keys, values, strict=True)), tuple(overrides))
     ]
-    places = {cell.config.run_path for cell in found}
-    if len(places) < len(found):
+    run_paths = {cell.config.run_path for cell in all_cells}
+    if len(run_paths) < len(all_cells):
         raise UsageError(f"grid {grid.name}: two of its runs are the same; name each task, method, seed and value once")
-    return found
+    return all_cells
 
 
 def _combinations(varied: dict[str, list[object]]) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -84,37 +84,38 @@ def _combinations(varied: dict[str, list[object]]) -> Iterable[tuple[tuple[str, 
     return ((keys, tuple(map(override_value, values))) for values in product(*varied.values()))
 
 
-def _seeds(grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> list[Cell]:
-    own = [f"{key}={value}" for key, value in settings]
-    named = [*grid.config, *own]
-    overrides = (*grid.config, *own, *words, *([f"variant={variant(named)}"] if named else []))
+def _seeds(
+    grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], overrides: tuple[str, ...]
+) -> list[GridCell]:
+    grid_overrides = [*grid.config, *(f"{key}={value}" for key, value in settings)]
+    overrides = (*grid_overrides, *overrides, *([f"variant={variant(grid_overrides)}"] if grid_overrides else []))
     first = resolve(task=task, method=method, backbone=grid.backbone, protocol=grid.protocol, overrides=overrides)
     return [
-        Cell(task, method, grid.backbone, grid.protocol, settings, overrides, first.model_copy(update={"seed": seed}))
+        GridCell(task, method, grid.backbone, grid.protocol, settings, overrides, first.model_copy(update={"seed": seed}))
         for seed in grid.seeds
     ]
 
 
-def variant(words: Sequence[str]) -> str:
-    """What a run is called by the `key=value` words that tell it from others of its task and method."""
-    return safe_name(",".join(words))
+def variant(overrides: Sequence[str]) -> str:
+    """Return the name of a run's variant: the `key=value` that distinguish it from other runs of its task and method."""
+    return safe_name(",".join(overrides))
 
 
-def shard(found: list[Cell], text: str) -> list[Cell]:
-    """The i-th of n parts, `i/n` counted from 1: every n-th cell.
+def shard(all_cells: list[GridCell], text: str) -> list[GridCell]:
+    """Return the i-th of n parts, for a text `i/n` with i from 1 to n: every n-th cell.
 
     Raises:
-        UsageError: not two such numbers.
+        UsageError: the text is not `i/n`.
     """
     part, slash, number = text.partition("/")
     is_pair = slash and part.isdecimal() and number.isdecimal() and len(text) < 20  # Python reads no number of 5,000 digits
     if not (is_pair and 1 <= int(part) <= int(number)):
-        raise UsageError(f"--shard {text:.40}: i/n is required, two numbers with 1 <= i <= n")
-    return found[int(part) - 1 :: int(number)]
+        raise UsageError(f"--shard {text:.40}: expected i/n, two numbers with 1 <= i <= n")
+    return all_cells[int(part) - 1 :: int(number)]
 
 
 def chooses_heads(method: str) -> bool:
-    """Whether a method's YAML, or its first stage's, says how heads are chosen, so that scores are needed first."""
+    """Return whether a method selects heads, itself or in its first stage, so that heads must be scored first."""
     spec = method_spec(method)
     stage1 = (spec.config.get("stage1") or {}).get("method")
-    return "heads" in spec.config or any(chooses_heads(one) for one in (spec.base, stage1) if one)
+    return "heads" in spec.config or any(chooses_heads(name) for name in (spec.base, stage1) if name)

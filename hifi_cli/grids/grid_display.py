@@ -1,4 +1,4 @@
-"""What a grid shows while it works: a live line on a terminal, plain lines otherwise."""
+"""Progress display of a grid: a live line on a terminal, plain lines otherwise."""
 
 import logging
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hifi_cli.grids.scheduler import Board
+from hifi_cli.grids.scheduler import GridProgress
 
 logger = logging.getLogger("hifi")
 
@@ -14,54 +14,54 @@ _BAR = 12
 
 
 def duration(seconds: float | None) -> str:
-    """`1:02:03`, or nothing known."""
+    """Format a duration as `1:02:03`, or `?` where it is unknown."""
     if seconds is None:
         return "?"
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
+    total = round(seconds)
+    return f"{total // 3600}:{total % 3600 // 60:02}:{total % 60:02}"
 
 
-def line(board: Board) -> str:
-    """Where a grid stands, in one line."""
-    jobs = [job for job, _ in board.running.values()]
-    running = sum(job.command == "train" and not board.found.keys() >= set(job.cells) for job in jobs)  # one cell at a time
+def status_line(progress: GridProgress) -> str:
+    """Return the state of a grid in one line."""
+    jobs = [job for job, _ in progress.running.values()]
+    running = sum(job.command == "train" and not progress.finished.keys() >= set(job.cells) for job in jobs)
     scoring = sum(job.command == "score" for job in jobs)
-    at_work = f"{running} running" + (f", {scoring} scoring" if scoring else "")
+    active = f"{running} running" + (f", {scoring} scoring" if scoring else "")
     return (
-        f"{len(board.found)}/{len(board.cells)} done, {at_work}, {len(board.failed)} failed, {board.left - running} left,"
-        f" about {duration(board.expected_seconds)} to go"
+        f"{len(progress.finished)}/{len(progress.cells)} done, {active}, {len(progress.failed)} failed,"
+        f" {progress.left - running} left, about {duration(progress.expected_seconds)} to go"
     )
 
 
 class GridDisplay:
-    """Shows a board whenever it is called."""
+    """Shows the progress of a grid whenever it is called."""
 
     def __init__(self, bar: Any = None) -> None:
-        self._bar, self._said = bar, (-1, -1)
+        self._bar, self._shown = bar, (-1, -1)
 
-    def __call__(self, board: Board) -> None:
-        """Move the bar, or say a line when a cell was finished or given up."""
-        counts = (len(board.found), len(board.failed))
+    def __call__(self, progress: GridProgress) -> None:
+        """Update the bar, or log a line when a cell has finished or failed."""
+        counts = (len(progress.finished), len(progress.failed))
         if self._bar is not None:
-            names = ", ".join(job.name for job, _ in board.running.values())
-            said = line(board)
-            room = max(0, self._bar.console.width - _BAR - len(said) - 2)  # what stands last gives way on a narrow terminal
-            self._bar.update(0, total=len(board.cells), completed=sum(counts), said=said, names=names[:room])
-        elif counts != self._said and sum(counts) > board.before:
-            logger.info(f"grid: {line(board)}")
-        self._said = counts
+            names = ", ".join(job.name for job, _ in progress.running.values())
+            text = status_line(progress)
+            room = max(0, self._bar.console.width - _BAR - len(text) - 2)  # a narrow terminal cuts the names
+            self._bar.update(0, total=len(progress.cells), completed=sum(counts), text=text, names=names[:room])
+        elif counts != self._shown and sum(counts) > progress.finished_before:
+            logger.info(f"grid: {status_line(progress)}")
+        self._shown = counts
 
 
 @contextmanager
-def view() -> Iterator[GridDisplay]:
-    """A view fit for where stderr goes."""
+def display() -> Iterator[GridDisplay]:
+    """Return a display for stderr: a live one on a terminal."""
     if not sys.stderr.isatty() or logger.level > logging.INFO:
         yield GridDisplay()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (BarColumn(_BAR), TextColumn("{task.fields[said]}"), TextColumn("[dim]{task.fields[names]}"))
+    columns = (BarColumn(_BAR), TextColumn("{task.fields[text]}"), TextColumn("[dim]{task.fields[names]}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        bar.add_task("grid", total=None, said="", names="")
+        bar.add_task("grid", total=None, text="", names="")
         yield GridDisplay(bar)

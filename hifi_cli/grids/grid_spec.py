@@ -1,4 +1,4 @@
-"""What a grid's YAML says: the runs of a table or a figure, or tasks x methods x seeds, and keys that vary."""
+"""Grid specifications: the runs of a table or a figure, or tasks x methods x seeds, and keys that vary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,11 +45,11 @@ class GridSpec(ConfigModel):
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid with its table's part filled in.
+    """A grid with the values of its table or figure filled in.
 
     Attributes:
-        name: what its logs and its choice are called after.
-        figure: whose runs these are, if any figure's.
+        name: used for its logs and its chosen settings.
+        figure: the figure that requires these runs, if any.
         methods: each method with all keys that vary for it.
         config: `key=value` words set for every run.
     """
@@ -65,15 +65,15 @@ class Grid:
 
     @property
     def is_search(self) -> bool:
-        """Whether anything varies, so that a setting is to be chosen."""
+        """Whether any key varies, so that a setting has to be chosen."""
         return any(self.methods.values())
 
 
 def load(name: str) -> GridSpec:
-    """The validated YAML of a grid, or of a user's own file.
+    """Load and validate the YAML of a grid, or of a user's own file.
 
     Raises:
-        UsageError: an unknown name or key, or one that nothing varies over.
+        UsageError: an unknown name or key, or a key that varies over no value.
     """
     origin = str(registry.find("grids", name))
     spec = parse(GridSpec, registry.load("grids", name), origin)
@@ -85,12 +85,12 @@ def load(name: str) -> GridSpec:
                 raise UsageError(f"{origin}: '{key}' varies over no value")
     check_keys(RunConfig, spec.config, origin)
     if spec.figure and (spec.table or spec.methods or spec.config or spec.vary):
-        raise UsageError(f"{origin}: a figure says itself what it is drawn from; table, methods, config and vary have no place")
+        raise UsageError(f"{origin}: a figure defines its own runs; remove table, methods, config and vary")
     return spec
 
 
-def narrowed(spec: GridSpec, changes: Mapping[str, Any]) -> GridSpec:
-    """The grid with what the command line says instead; keys that vary for a method stay with it."""
+def with_changes(spec: GridSpec, changes: Mapping[str, Any]) -> GridSpec:
+    """Apply the command line's changes to a grid; keys that vary for a method stay with it."""
     update = {key: value for key, value in changes.items() if value}
     if "methods" in update and isinstance(spec.methods, dict):
         update["methods"] = {method: spec.methods.get(method, {}) for method in update["methods"]}
@@ -98,7 +98,7 @@ def narrowed(spec: GridSpec, changes: Mapping[str, Any]) -> GridSpec:
 
 
 def fill(spec: GridSpec, name: str) -> Grid:
-    """The grid with what its table or its figure says.
+    """Fill in the values of a grid's table or figure.
 
     Raises:
         UsageError: no protocol, backbone, task or method is named anywhere.
@@ -106,24 +106,24 @@ def fill(spec: GridSpec, name: str) -> Grid:
     if spec.figure:
         return _of_figure(spec, spec.figure, name)
     table = table_types.load(spec.table) if spec.table else None
-    runs = isinstance(table, ScoresSpec)  # a table of settings needs no run
-    tasks = spec.tasks or list(dict.fromkeys(column.task for column in table.columns) if table and runs else [])
-    methods = spec.methods or [method for row in (table.rows if table and runs else []) for method in row.methods]
-    wanted = {
+    has_runs = isinstance(table, ScoresSpec)  # a table of settings needs no run
+    tasks = spec.tasks or list(dict.fromkeys(column.task for column in table.columns) if table and has_runs else [])
+    methods = spec.methods or [method for row in (table.rows if table and has_runs else []) for method in row.methods]
+    settings = {
         "protocol": spec.protocol or (table.protocol if table else None),
         "backbone": spec.backbone or (table.backbone if table else None),
     }
-    needed = {**wanted, **({} if table else {"tasks": tasks, "methods": methods})}
-    if missing := [key for key, value in needed.items() if not value]:
-        raise UsageError(f"grid {name} names no {missing[0]}: write it in its YAML or give --{missing[0]}")
+    required = {**settings, **({} if table else {"tasks": tasks, "methods": methods})}
+    if missing := [key for key, value in required.items() if not value]:
+        raise UsageError(f"grid {name} names no {missing[0]}: add it to its YAML or use --{missing[0]}")
     vary = methods if isinstance(methods, dict) else {method: {} for method in methods}
     return Grid(
         name=name,
         figure=None,
-        protocol=str(wanted["protocol"]),
-        backbone=str(wanted["backbone"]),
+        protocol=str(settings["protocol"]),
+        backbone=str(settings["backbone"]),
         tasks=tasks,
-        methods={method: {**spec.vary, **own} for method, own in vary.items()},
+        methods={method: {**spec.vary, **values} for method, values in vary.items()},
         seeds=spec.seeds or (table.seeds if isinstance(table, ScoresSpec) else []) or [1],
         config=[f"{key}={override_value(value)}" for key, value in flatten(spec.config).items()],
     )
@@ -131,7 +131,16 @@ def fill(spec: GridSpec, name: str) -> Grid:
 
 def _of_figure(spec: GridSpec, figure: str, name: str) -> Grid:
     if spec.methods:
-        raise UsageError(f"grid {name}: a figure says itself which methods it compares")
-    found = figures.load(figure, protocol=spec.protocol, backbone=spec.backbone, tasks=spec.tasks, seeds=spec.seeds)
-    methods: dict[str, Values] = {method: {} for method in found.methods}
-    return Grid(name, found, found.protocol, found.backbone, found.tasks, methods, found.seeds, [])
+        raise UsageError(f"grid {name}: a figure defines its own methods; remove --methods")
+    figure_spec = figures.load(figure, protocol=spec.protocol, backbone=spec.backbone, tasks=spec.tasks, seeds=spec.seeds)
+    methods: dict[str, Values] = {method: {} for method in figure_spec.methods}
+    return Grid(
+        name=name,
+        figure=figure_spec,
+        protocol=figure_spec.protocol,
+        backbone=figure_spec.backbone,
+        tasks=figure_spec.tasks,
+        methods=methods,
+        seeds=figure_spec.seeds,
+        config=[],
+    )

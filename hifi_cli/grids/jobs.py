@@ -1,4 +1,4 @@
-"""Jobs: command lines that score heads or train some cells in one process, in an order that leaves no worker waiting."""
+"""Jobs: command lines that score heads or train some cells in one process, longest first."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -7,41 +7,43 @@ from itertools import groupby
 from pathlib import Path
 
 from hifi_cli.files import command_line, digest
-from hifi_cli.grids.cells import Cell, chooses_heads
+from hifi_cli.grids.cells import GridCell, chooses_heads
 
 
 @dataclass(frozen=True)
-class Places:
-    """The directories a command line names, and whether batches may be cut to what memory holds."""
+class JobOptions:
+    """The options that all command lines of a grid share: directories, and whether batches may be split to fit into memory."""
 
     results_dir: Path
     data_dir: Path | None = None
     auto_batch: bool = False
 
     @property
-    def words(self) -> list[str]:
+    def arguments(self) -> list[str]:
+        """The options as they stand on a command line."""
         data = ["--data-dir", str(self.data_dir)] if self.data_dir else []
         return ["--results-dir", str(self.results_dir), *data]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One process.
+    """One process that scores heads or trains cells.
 
     Attributes:
-        cells: those it trains, in its order; for `score` the one whose setting it scores by.
-        needs: the scoring that must be done before, if any.
-        force: replace what is there, which is damaged.
+        command: `train` or `score`.
+        cells: the cells it trains, in order; for `score` the one cell whose settings it uses.
+        needs: key of the scoring that must be finished first, if any.
+        force: whether existing files, which are damaged, are replaced.
     """
 
     command: str
-    cells: tuple[Cell, ...]
+    cells: tuple[GridCell, ...]
     needs: str | None = None
     force: bool = False
 
     @property
     def name(self) -> str:
-        """For messages and the log's name."""
+        """A name for messages and for the log file."""
         first = self.cells[0]
         if self.command == "score":
             return f"score/{first.config.task}"
@@ -50,76 +52,80 @@ class Job:
 
     @property
     def cost(self) -> float:
+        """The expected duration, in the unit of `GridCell.cost`."""
         return sum(cell.cost for cell in self.cells)
 
-    def words(self, places: Places) -> list[str]:
-        """The command's words after `hifi`."""
+    def arguments(self, options: JobOptions) -> list[str]:
+        """Return the arguments of `hifi`."""
         first = self.cells[0]
-        words = [self.command, "--task", first.task, "--backbone", first.backbone, "--protocol", first.protocol]
+        arguments = [self.command, "--task", first.task, "--backbone", first.backbone, "--protocol", first.protocol]
         if self.command == "train":
             methods, seeds = (dict.fromkeys(str(getattr(cell, key)) for cell in self.cells) for key in ("method", "seed"))
-            words += ["--method", ",".join(methods), "--seeds", ",".join(seeds)]
-            words += [*(["--force"] if self.force else []), *(["--auto-batch"] if places.auto_batch else [])]
-        return [*words, *places.words, *first.words]
+            arguments += ["--method", ",".join(methods), "--seeds", ",".join(seeds)]
+            arguments += [*(["--force"] if self.force else []), *(["--auto-batch"] if options.auto_batch else [])]
+        return [*arguments, *options.arguments, *first.overrides]
 
-    def line(self, places: Places) -> str:
-        """The plain command line, for people."""
-        return command_line(["hifi", *self.words(places)])
+    def command_line(self, options: JobOptions) -> str:
+        """Return the plain command line, for people."""
+        return command_line(["hifi", *self.arguments(options)])
 
-    def arguments(self, places: Places) -> list[str]:
-        """What is executed: the same by this interpreter, whatever is on the PATH and in the working directory."""
-        return [sys.executable, "-P", "-m", "hifi_cli", *self.words(places)]
+    def process_arguments(self, options: JobOptions) -> list[str]:
+        """Return what is executed: the same command by this interpreter, independent of PATH and working directory."""
+        return [sys.executable, "-P", "-m", "hifi_cli", *self.arguments(options)]
 
 
-def scoring_of(cell: Cell) -> str | None:
-    """What tells the head scores a cell needs from others; None when it needs none."""
+def scoring_key(cell: GridCell) -> str | None:
+    """Return a key that cells share if they need the same head scores; None for a cell that needs none."""
     if not chooses_heads(cell.method) or cell.config.heads.given:
         return None
-    decides = cell.config.model_dump(mode="json", include={"scoring", "truncation", "swap_texts", "stride"})
-    warmed = [cell.words, cell.seed] if cell.config.scoring.warm_steps else []
-    return digest([cell.task, cell.backbone, cell.protocol, decides, warmed])
+    settings = cell.config.model_dump(mode="json", include={"scoring", "truncation", "swap_texts", "stride"})
+    warm_up = [cell.overrides, cell.seed] if cell.config.scoring.warm_steps else []
+    return digest([cell.task, cell.backbone, cell.protocol, settings, warm_up])
 
 
-def scoring_jobs(cells: Iterable[Cell]) -> dict[str, Job]:
-    """One job per scoring that any of the cells needs."""
-    found: dict[str, Job] = {}
+def scoring_jobs(cells: Iterable[GridCell]) -> dict[str, Job]:
+    """Return one job for each scoring that any of the cells needs, by its key."""
+    jobs: dict[str, Job] = {}
     for cell in cells:
-        if (key := scoring_of(cell)) and key not in found and not cell.config.scoring.warm_steps:
-            found[key] = Job("score", (cell,))
-    return found
+        if (key := scoring_key(cell)) and key not in jobs and not cell.config.scoring.warm_steps:
+            jobs[key] = Job("score", (cell,))
+    return jobs
 
 
-def training_jobs(cells: Sequence[Cell], processes: int, *, damaged: Iterable[Cell] = ()) -> list[Job]:
-    """Cells that share backbone, task and settings in one process each, the longest jobs first.
+def training_jobs(cells: Sequence[GridCell], processes: int, *, damaged: Iterable[GridCell] = ()) -> list[Job]:
+    """Group cells that share backbone, task and settings into jobs, the longest jobs first.
 
-    Of several processes none gets more than a fraction of all there is to do at a time, so that they end together.
+    With several processes, no job holds more than a fraction of all cells, so that the processes end together.
     """
-    force = set(damaged)
-    most = max(1, len(cells) // (3 * processes) if processes > 1 else len(cells))
+    damaged_cells = set(damaged)
+    max_cells = max(1, len(cells) // (3 * processes) if processes > 1 else len(cells))
 
-    def kind(cell: Cell) -> tuple[str, str, tuple[str, ...], str, bool]:
-        return cell.task, cell.backbone, cell.words, scoring_of(cell) or "", cell in force
+    def group_key(cell: GridCell) -> tuple[str, str, tuple[str, ...], str, bool]:
+        return cell.task, cell.backbone, cell.overrides, scoring_key(cell) or "", cell in damaged_cells
 
     jobs: list[Job] = []
-    for (*_, needs, forced), group in groupby(sorted(cells, key=kind), kind):
-        for block in blocks(list(group), most):
-            jobs.append(Job("train", tuple(block), needs or None, forced))
+    for (*_, needs, force), group in groupby(sorted(cells, key=group_key), group_key):
+        for block in blocks(list(group), max_cells):
+            jobs.append(Job("train", tuple(block), needs or None, force))
     return sorted(jobs, key=lambda job: -job.cost)
 
 
-def blocks(cells: list[Cell], most: int) -> list[list[Cell]]:
-    """The cells in blocks of methods x seeds, as one command line can name them."""
-    seeds: dict[str, list[Cell]] = {}
+def blocks(cells: list[GridCell], max_cells: int) -> list[list[GridCell]]:
+    """Split cells into blocks of methods x seeds, which one command line can name."""
+    by_method: dict[str, list[GridCell]] = {}
     for cell in cells:
-        seeds.setdefault(cell.method, []).append(cell)
-    blocks: list[list[Cell]] = []
-    by_seeds = sorted(seeds.values(), key=lambda found: [cell.seed for cell in found])
-    for _, methods in groupby(by_seeds, lambda found: [cell.seed for cell in found]):
+        by_method.setdefault(cell.method, []).append(cell)
+    blocks: list[list[GridCell]] = []
+
+    def seeds(row: list[GridCell]) -> list[int]:
+        return [cell.seed for cell in row]
+
+    for _, methods in groupby(sorted(by_method.values(), key=seeds), seeds):
         rows = list(methods)
         width = len(rows[0])
-        if width > most:
-            blocks += [row[at : at + most] for row in rows for at in range(0, width, most)]
+        if width > max_cells:
+            blocks += [row[start : start + max_cells] for row in rows for start in range(0, width, max_cells)]
             continue
-        step = most // width
-        blocks += [[cell for row in rows[at : at + step] for cell in row] for at in range(0, len(rows), step)]
+        step = max_cells // width
+        blocks += [[cell for row in rows[start : start + step] for cell in row] for start in range(0, len(rows), step)]
     return blocks

@@ -1,4 +1,4 @@
-"""One machine: a pool of processes over its GPUs, or over its cores with the threads shared out."""
+"""Run jobs on one machine: a pool of processes, one per GPU, or one per core with the threads divided."""
 
 import contextlib
 import os
@@ -10,41 +10,41 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from hifi_cli.grids.jobs import Job, Places
-from hifi_cli.grids.scheduler import Outcome
+from hifi_cli.grids.jobs import Job, JobOptions
+from hifi_cli.grids.scheduler import JobOutcome
 
-_MEMORY_PER_PROCESS = 4 << 30  # what a run of a base-size encoder takes; larger ones are given their number by --jobs
+_MEMORY_PER_PROCESS = 4 << 30  # for a run of a base-size encoder; for larger ones, set --jobs
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _STOP_SECONDS = 120  # for a checkpoint, before a process is killed
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What one process may use: a GPU, or some threads where the user set none."""
+    """The environment of one process: a GPU, or a number of threads where the user set none."""
 
     environment: dict[str, str]
 
 
 def slots(jobs: int | None) -> list[Slot]:
-    """A slot per visible GPU; without GPUs one per core, as far as memory goes.
+    """Return a slot per visible GPU; without GPUs one per core, as far as the memory suffices.
 
     Args:
-        jobs: so many instead; GPUs are then shared in turn.
+        jobs: number of slots instead; several may then share a GPU.
     """
     gpus, cores = visible_gpus(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     number = jobs or len(gpus) or max(1, min(cores, _memory() // _MEMORY_PER_PROCESS))
     if gpus:
         return [Slot({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}) for index in range(number)]
-    given = any(os.environ.get(name) for name in THREADS)  # MKL goes by OMP_NUM_THREADS too: one that is set stands for both
-    threads = {} if given else dict.fromkeys(THREADS, str(max(1, cores // number)))
+    is_set = any(os.environ.get(name) for name in THREADS)  # MKL reads OMP_NUM_THREADS too, so one of them is enough
+    threads = {} if is_set else dict.fromkeys(THREADS, str(max(1, cores // number)))
     return [Slot(threads) for _ in range(number)]
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs a process started here would see, without loading torch."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name.strip() for name in named.split(",") if name.strip() not in ("", "-1")]
+    """Return the GPUs that a process started here would see, without importing torch."""
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None:
+        return [name.strip() for name in devices.split(",") if name.strip() not in ("", "-1")]
     if not shutil.which("nvidia-smi"):
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
@@ -58,29 +58,29 @@ def _memory() -> int:
 class LocalEngine:
     """A pool of processes; each job takes a free slot."""
 
-    def __init__(self, places: Places, jobs: int | None = None) -> None:
-        self.places = places
+    def __init__(self, options: JobOptions, jobs: int | None = None) -> None:
+        self.options = options
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-        found = slots(jobs)
-        self.processes = len(found)
-        for slot in found:
+        all_slots = slots(jobs)
+        self.processes = len(all_slots)
+        for slot in all_slots:
             self._free.put(slot)
         self._pool = ThreadPoolExecutor(self.processes)
         self._started: set[subprocess.Popen[bytes]] = set()
         self._stopping = False
 
-    def submit(self, job: Job, log: Path) -> "Future[Outcome]":
+    def submit(self, job: Job, log: Path) -> "Future[JobOutcome]":
         """Run a job in the next free slot."""
         return self._pool.submit(self._run, job, log)
 
-    def _run(self, job: Job, log: Path) -> Outcome:
+    def _run(self, job: Job, log: Path) -> JobOutcome:
         slot = self._free.get()
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("wb") as output:
-                # In a process group of its own: Ctrl-C reaches the grid alone, which tells its processes to stop.
+                # A process group of its own: Ctrl-C reaches only the grid, which then stops its processes.
                 process = subprocess.Popen(
-                    job.arguments(self.places),
+                    job.process_arguments(self.options),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -92,14 +92,14 @@ class LocalEngine:
                 process.terminate()
             code = process.wait()
             self._started.discard(process)
-            return Outcome(code)
+            return JobOutcome(code)
         except OSError as error:
-            return Outcome(None, why=f"the process could not be started: {error}")
+            return JobOutcome(None, reason=f"the process could not be started: {error}")
         finally:
             self._free.put(slot)
 
     def close(self) -> None:
-        """End the pool."""
+        """Shut the pool down."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:

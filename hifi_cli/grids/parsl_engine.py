@@ -1,4 +1,4 @@
-"""Many machines: the same command lines through Parsl's pilot jobs (Slurm, PBS, Kubernetes, ...)."""
+"""Run jobs on many machines: the same command lines through Parsl's pilot jobs (Slurm, PBS, Kubernetes, ...)."""
 
 import os
 import shlex
@@ -12,11 +12,11 @@ from typing import Any
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.grids.jobs import Job, Places
+from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.local_engine import THREADS
-from hifi_cli.grids.scheduler import Outcome
+from hifi_cli.grids.scheduler import JobOutcome
 
-_KEPT = ("PYTHONPATH", *THREADS)  # what the user set here holds on the workers; Parsl's cpu_affinity sets threads of its own
+_FORWARDED = ("PYTHONPATH", *THREADS)  # variables that workers get from here; Parsl's cpu_affinity sets its own threads
 _STOP_SECONDS = 20
 
 
@@ -31,22 +31,22 @@ class SiteSpec(ConfigModel):
     """Arguments of parsl's HighThroughputExecutor, such as `max_workers_per_node` and `available_accelerators`."""
 
 
-def command_line(words: str, stdout: Any = None, stderr: Any = None) -> str:  # noqa: ARG001
-    """The bash app: its body is the command line itself. Workers import it from here."""
-    return words
+def bash_command(command: str, stdout: Any = None, stderr: Any = None) -> str:  # noqa: ARG001
+    """Return the command line: the body of the bash app, which workers import from here."""
+    return command
 
 
 class ParslEngine:
     """Jobs as bash apps on a site."""
 
-    def __init__(self, places: Places, site: str, run_dir: Path) -> None:
+    def __init__(self, options: JobOptions, site: str, run_dir: Path) -> None:
         try:
             import parsl
         except ImportError:
             raise MissingError("--engine parsl needs Parsl: pip install 'hifi-cli[grid]'") from None
         spec = parse(SiteSpec, registry.load("sites", site), str(registry.find("sites", site)))
-        data_dir = places.data_dir.resolve() if places.data_dir else None
-        self.places = replace(places, results_dir=places.results_dir.resolve(), data_dir=data_dir)
+        data_dir = options.data_dir.resolve() if options.data_dir else None
+        self.options = replace(options, results_dir=options.results_dir.resolve(), data_dir=data_dir)
         try:
             provider = _provider(spec, site)
             executor = parsl.HighThroughputExecutor(provider=provider, **self._executor(spec))
@@ -54,41 +54,41 @@ class ParslEngine:
             raise UsageError(f"site {site}: {error}") from None
         blocks, nodes = getattr(provider, "max_blocks", 1), getattr(provider, "nodes_per_block", 1)
         self.processes = int(blocks * nodes * (spec.executor.get("max_workers_per_node") or 1))
-        # Parsl starts its own scripts by name, and they lie beside this interpreter, activated or not.
+        # Parsl starts its own scripts by name; they are next to this interpreter, even if its environment is not activated.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        # No retries of Parsl's own: the scheduler knows which cells are left of a job that was lost.
+        # No retries by Parsl: the scheduler knows which cells of a lost job are unfinished.
         config = parsl.Config(executors=[executor], run_dir=str(run_dir), retries=0, strategy="simple", strategy_period=1)
         self._kernel = parsl.load(config)
         self._provider = provider
-        self._app = parsl.bash_app(command_line)
+        self._app = parsl.bash_app(bash_command)
 
     @staticmethod
     def _executor(spec: SiteSpec) -> dict[str, Any]:
         local = spec.provider.get("kind") == "LocalProvider"
-        # Encrypted whatever Parsl's own default is: what comes over the network as a task is executed.
+        # Always encrypted, whatever Parsl's default: a task that arrives over the network is executed.
         return {"label": "hifi", "encrypted": True, **({"address": "127.0.0.1"} if local else {}), **spec.executor}
 
-    def submit(self, job: Job, log: Path) -> "Future[Outcome]":
-        """Queue a job; its future ends with an outcome, whatever became of it."""
+    def submit(self, job: Job, log: Path) -> "Future[JobOutcome]":
+        """Submit a job; its future always ends with an outcome."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        kept = "".join(f"{name}={shlex.quote(os.environ[name])} " for name in _KEPT if os.environ.get(name))
-        words = f"cd {shlex.quote(str(Path.cwd()))} && {kept}exec {shlex.join(job.arguments(self.places))}"
+        variables = "".join(f"{name}={shlex.quote(os.environ[name])} " for name in _FORWARDED if os.environ.get(name))
+        command = f"cd {shlex.quote(str(Path.cwd()))} && {variables}exec {shlex.join(job.process_arguments(self.options))}"
         output = str(log.resolve())
-        submitted = self._app(words, stdout=(output, "a"), stderr=(output, "a"))
-        ended: Future[Outcome] = Future()
-        submitted.add_done_callback(lambda one: ended.set_result(_outcome(one)))
+        submitted = self._app(command, stdout=(output, "a"), stderr=(output, "a"))
+        ended: Future[JobOutcome] = Future()
+        submitted.add_done_callback(lambda future: ended.set_result(_outcome(future)))
         return ended
 
     def stop(self) -> None:
-        """Cancel the blocks, whose scheduler tells the processes in them to stop; what Parsl then does not end is left."""
+        """Cancel the blocks; their scheduler then stops the processes in them. Wait for a limited time."""
         ending = threading.Thread(target=self.close, daemon=True)
         ending.start()
         ending.join(_STOP_SECONDS)
-        if ending.is_alive():  # its interchange got the same signal first, and will not answer
+        if ending.is_alive():  # Parsl's interchange got the same signal first and does not answer
             self._provider.cancel(list(self._provider.resources))
 
     def close(self) -> None:
-        """Give the blocks back."""
+        """Release the blocks."""
         import parsl
 
         if not self._kernel.cleanup_called:
@@ -111,12 +111,12 @@ def _provider(spec: SiteSpec, site: str) -> Any:
     return getattr(providers, kind)(**arguments)
 
 
-def _outcome(submitted: "Future[Any]") -> Outcome:
+def _outcome(submitted: "Future[Any]") -> JobOutcome:
     from parsl.app.errors import BashExitFailure
 
     error = submitted.exception()
     if error is None:
-        return Outcome(0)
+        return JobOutcome(0)
     if isinstance(error, BashExitFailure):
-        return Outcome(int(error.exitcode))
-    return Outcome(None, lost=True, why=f"{type(error).__name__}: {error}")  # a worker, its pool or its block is gone
+        return JobOutcome(int(error.exitcode))
+    return JobOutcome(None, lost=True, reason=f"{type(error).__name__}: {error}")  # a worker, its pool or its block vanished

@@ -1,4 +1,4 @@
-"""A search: the variant of each task and method with the best mean score on its selection split."""
+"""A grid search: the variant of each task and method with the best mean score on the selection split."""
 
 import math
 from collections.abc import Iterable
@@ -7,13 +7,13 @@ from typing import Any
 
 from hifi_cli.errors import UsageError
 from hifi_cli.files import read_jsonl, with_checksum, write_json
-from hifi_cli.grids.cells import Cell
+from hifi_cli.grids.cells import GridCell
 from hifi_cli.records.run_status import State, Status
 
 SEARCH_SCHEMA = 1
 
 
-def choose(found: dict[Cell, Status], results_dir: Path) -> list[dict[str, Any]]:
+def choose(found: dict[GridCell, Status], results_dir: Path) -> list[dict[str, Any]]:
     """For each task and method, every setting's score and the chosen one.
 
     The score is the primary metric's mean over seeds, on the split that chooses the epoch. A setting with a run that

@@ -1,4 +1,4 @@
-"""What a table's YAML says, and how the command line changes it."""
+"""Table specifications: what a table's YAML says, and how the command line changes it."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from hifi_cli.errors import UsageError
 
 
 def _named(key: str) -> BeforeValidator:
-    """Lets a bare name in a YAML list stand for a mapping with that one key."""
+    """Accept a plain name in a YAML list as a mapping with this one key."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
@@ -36,7 +36,7 @@ class RowSpec(ConfigModel):
 
     @property
     def methods(self) -> list[str]:
-        """The methods whose runs the row is made from."""
+        """Methods whose runs the row shows."""
         return self.best_of or ([self.method] if self.method else [])
 
     @property
@@ -95,7 +95,7 @@ class ScoresSpec(TableSpec):
     """Whether the table has a column Avg., the plain mean over all columns, as in both papers."""
 
 
-def narrowed(
+def with_changes(
     spec: TableSpec,
     *,
     protocol: str | None = None,
@@ -106,48 +106,48 @@ def narrowed(
     shots: str | None = None,
     known: dict[str, set[str]],
 ) -> TableSpec:
-    """The same layout for another protocol, backbone, shots or seeds, or for some rows and columns only.
+    """Apply another protocol, backbone, shots or seeds to a table, or select rows and columns.
 
-    Methods and tasks the layout lacks come last.
+    Methods and tasks that the table does not have are added at the end.
 
     Args:
-        known: names that are right although they have no YAML (`methods`, `tasks`): those of finished runs.
+        known: names of finished runs (`methods`, `tasks`), which are accepted without a YAML.
 
     Raises:
-        UsageError: a method or task has no YAML, no finished run, and no place in the layout.
+        UsageError: a method or task has no YAML and no finished run, and is not in the table.
     """
-    chosen = {"protocol": protocol, "backbone": backbone}
-    update: dict[str, Any] = {key: value for key, value in chosen.items() if value}
+    options = {"protocol": protocol, "backbone": backbone}
+    update: dict[str, Any] = {key: value for key, value in options.items() if value}
     if isinstance(spec, ScoresSpec):
         update |= {key: value for key, value in {"seeds": seeds, "shots": shots}.items() if value}
-    if wanted := list(methods):
+    if names := list(methods):
         rows = {row.method: row for row in spec.rows if row.method}
-        _check_names("methods", wanted, known["methods"] | rows.keys())
-        update["rows"] = [row for name, row in rows.items() if name in wanted]
-        update["rows"] += [RowSpec(method=name) for name in wanted if name not in rows]
-    if wanted := list(tasks):
-        there = {column.task for column in spec.columns}
-        _check_names("tasks", wanted, known["tasks"] | there)
-        update["columns"] = [column for column in spec.columns if column.task in wanted]
-        update["columns"] += [ColumnSpec(task=name) for name in wanted if name not in there]
+        _check_names("methods", names, known["methods"] | rows.keys())
+        update["rows"] = [row for name, row in rows.items() if name in names]
+        update["rows"] += [RowSpec(method=name) for name in names if name not in rows]
+    if names := list(tasks):
+        present = {column.task for column in spec.columns}
+        _check_names("tasks", names, known["tasks"] | present)
+        update["columns"] = [column for column in spec.columns if column.task in names]
+        update["columns"] += [ColumnSpec(task=name) for name in names if name not in present]
     return spec.model_copy(update=update)
 
 
 def label_of(kind: str, name: str) -> str:
-    """The label of a method or task in its YAML; the name itself where there is no YAML."""
+    """Return the label of a method or task from its YAML, or the name itself where it has no YAML."""
     return str(registry.load(kind, name).get("label", name)) if name in registry.names(kind) else name
 
 
 def shots_of(protocol: str) -> str:
-    """The training rows per class that a protocol sets, or `full`; also `full` for one that has no YAML any more."""
+    """Return the training rows per class that a protocol sets, or `full`, also for a protocol without a YAML."""
     if protocol not in registry.names("protocols") and not registry.is_file(protocol):
         return "full"
     keys = {key: value for rules in protocol_chain(protocol).values() for key, value in rules.config.items()}
     return str(keys.get("shots") or "full")
 
 
-def _check_names(kind: str, wanted: list[str], known: set[str]) -> None:
-    names = known | set(registry.names(kind))
-    for name in wanted:
-        if name not in names:
-            raise UsageError(f"unknown {kind[:-1]} '{name}'{registry.nearest(name, names)} (hifi ls {kind} lists all)")
+def _check_names(kind: str, names: list[str], known: set[str]) -> None:
+    choices = known | set(registry.names(kind))
+    for name in names:
+        if name not in choices:
+            raise UsageError(f"unknown {kind[:-1]} '{name}'{registry.nearest(name, choices)} (hifi ls {kind} lists all)")

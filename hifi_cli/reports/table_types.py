@@ -1,6 +1,6 @@
-"""The types of tables: what their YAML may say, and what builds them.
+"""Table types: the model of each type's YAML, and its builder.
 
-A new type is a function `(spec, request) -> Table` and an entry in `TABLE_TYPES`; formats and report take any `Table`.
+A new type is a function `(spec, request) -> Table` and an entry in `TABLE_TYPES`; formats and report accept any `Table`.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ TABLE_TYPES: dict[str, TableType] = {
 
 
 def load(name: str) -> TableSpec:
-    """The validated YAML of a table, or of a user's own file.
+    """Load and validate the YAML of a table, or of a user's own file.
 
     Raises:
         UsageError: an unknown name, kind or key.
@@ -57,12 +57,12 @@ def build_all(specs: Sequence[TableSpec], request: TableRequest, *, layout: Tabl
     """Build several tables.
 
     Args:
-        layout: the table as its YAML has it; what a spec changes in it is told in a note.
+        layout: the table as in its YAML; a note says what a spec changes.
     """
-    return [_told(build(spec, request), spec, layout) for spec in specs]
+    return [_with_layout_note(build(spec, request), spec, layout) for spec in specs]
 
 
-def _told(table: Table, spec: TableSpec, layout: TableSpec | None) -> Table:
+def _with_layout_note(table: Table, spec: TableSpec, layout: TableSpec | None) -> Table:
     changed = [(key, getattr(layout, key), getattr(spec, key)) for key in ("protocol", "backbone")] if layout else []
-    said = [f"{key} {now} instead of {before}" for key, before, now in changed if now != before]
-    return replace(table, notes=[f"the layout only: {', '.join(said)}", *table.notes]) if said else table
+    changes = [f"{key} {now} instead of {before}" for key, before, now in changed if now != before]
+    return replace(table, notes=[f"only the layout is the paper's: {', '.join(changes)}", *table.notes]) if changes else table

@@ -202,7 +202,7 @@ def _squad(record: CheckedRecord, row_id: str, _: Label) -> Row:
         if not isinstance(text, str) or not text or not isinstance(start, int):
             raise record.error(f"answers: {_short(text)} at {_short(start)} is not a text with an integer answer_start")
         if start < 0 or context[start : start + len(text)] != text:
-            raise record.error(f"the answer '{text[:40]}' is not at character {start} of its context")
+            raise record.error(f"the answer {text[:40]!r} is not at character {start} of its context")
     return Row(row_id, ((record.text("question"), context),), None, answers=tuple(zip(texts, starts, strict=True)))
 
 

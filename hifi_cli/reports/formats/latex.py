@@ -1,4 +1,4 @@
-"""A LaTeX document of booktabs tables; it compiles as it is, and its table environments can be taken out of it."""
+"""Tables as a complete LaTeX document with booktabs; each table environment can be copied into another document."""
 
 import re
 from collections.abc import Sequence
@@ -19,48 +19,48 @@ _HEAD = r"""\documentclass{article}
 
 
 def render(tables: Sequence[Table]) -> str:
-    """The whole document; missing runs stand in comments at its head."""
-    comments = [_comment(f"missing: {one.command}") for table in tables for one in table.missing]
+    """Return the document; comments at its beginning list the missing runs."""
+    comments = [_comment(f"missing: {missing.command}") for table in tables for missing in table.missing]
     return "\n".join([*comments, _HEAD + "\n".join(map(_environment, tables)), r"\end{document}"]) + "\n"
 
 
 def _environment(table: Table) -> str:
-    out = [r"\begin{table}", r"\centering\footnotesize\setlength{\tabcolsep}{3pt}", rf"\caption{{{escaped(table.title)}}}"]
-    out += [rf"\begin{{tabular}}{{l{'r' * len(table.headings)}}}", r"\toprule"]
-    out += [" & ".join(escaped(name) for name in [table.corner, *(heading.label for heading in table.headings)]) + r" \\"]
-    out += [r"\midrule"]
+    parts = [r"\begin{table}", r"\centering\footnotesize\setlength{\tabcolsep}{3pt}", rf"\caption{{{escaped(table.title)}}}"]
+    parts += [rf"\begin{{tabular}}{{l{'r' * len(table.headings)}}}", r"\toprule"]
+    parts += [" & ".join(escaped(name) for name in [table.corner, *(heading.label for heading in table.headings)]) + r" \\"]
+    parts += [r"\midrule"]
     for line in table.lines:
         signed = line.source == "difference"
         cells = [_cell(table, heading, cell, signed=signed) for heading, cell in zip(table.headings, line.cells, strict=True)]
         indent = "" if line.source == "runs" else r"\quad "
-        label = indent + escaped(line_label(line).strip()) + _mark(table.marks(line.notes))
-        out.append(" & ".join([label, *cells]) + r" \\")
-    out += [r"\bottomrule", r"\end{tabular}"]
-    remarks = [f"{_mark(mark)} {escaped(text)}" for text, mark in table.footnotes.items()]
-    remarks += [escaped(text) for text in table.notes]
-    out += [rf"\par\smallskip\parbox{{\linewidth}}{{\raggedright\scriptsize {'; '.join(remarks)}.}}"] if remarks else []
-    return "\n".join([*out, r"\end{table}"])
+        label = indent + escaped(line_label(line).strip()) + _superscript(table.marks(line.notes))
+        parts.append(" & ".join([label, *cells]) + r" \\")
+    parts += [r"\bottomrule", r"\end{tabular}"]
+    notes = [f"{_superscript(mark)} {escaped(text)}" for text, mark in table.footnotes.items()]
+    notes += [escaped(text) for text in table.notes]
+    parts += [rf"\par\smallskip\parbox{{\linewidth}}{{\raggedright\scriptsize {'; '.join(notes)}.}}"] if notes else []
+    return "\n".join([*parts, r"\end{table}"])
 
 
 def escaped(text: str) -> str:
-    """`text` on one line, with every character that LaTeX reads as a command made harmless."""
-    line = " ".join(text.splitlines())  # an empty line would be a paragraph, which no caption can hold
-    return re.sub("[" + re.escape("".join(_SPECIAL)) + "]", lambda found: _SPECIAL[found.group()], line)
+    """Return `text` on one line, with all characters escaped that LaTeX would read as commands."""
+    line = " ".join(text.splitlines())  # an empty line would start a paragraph, which a caption cannot contain
+    return re.sub("[" + re.escape("".join(_SPECIAL)) + "]", lambda match: _SPECIAL[match.group()], line)
 
 
 def _comment(text: str) -> str:
-    """A comment, in which every line of the text begins as one: a path may hold a line break."""
+    """Return a comment; every line of the text starts with %, because a path may contain a line break."""
     return "\n".join(f"% {line}" for line in text.splitlines())
 
 
 def _cell(table: Table, heading: Heading, cell: TableCell, *, signed: bool) -> str:
     printed = escaped(number(heading, cell, signed=signed))
     if signed and cell.mean is not None:
-        printed = f"${printed}$"  # a true minus sign
+        printed = f"${printed}$"  # math mode prints a minus sign instead of a hyphen
     spread = deviation(heading, cell)
     subscript = rf"$_{{\pm {spread}}}$" if spread else ""
-    return STYLES.get(cell.place or 0, "%s") % printed + subscript + _mark(table.marks(cell.notes))
+    return STYLES.get(cell.place or 0, "%s") % printed + subscript + _superscript(table.marks(cell.notes))
 
 
-def _mark(marks: str) -> str:
+def _superscript(marks: str) -> str:
     return rf"\textsuperscript{{{marks}}}" if marks else ""

@@ -1,4 +1,4 @@
-"""Markdown tables: best bold, second underlined, deviations as subscripts, footnotes and missing runs below."""
+"""Tables as Markdown: best bold, second underlined, standard deviations as subscripts, footnotes and missing runs below."""
 
 import html
 import re
@@ -10,46 +10,46 @@ STYLES = {1: ("**", "**"), 2: ("<u>", "</u>")}
 
 
 def render(tables: Sequence[Table]) -> str:
-    """The tables one below the other, each with what stands around it."""
+    """Return the tables one below the other, each with title, footnotes, notes and missing runs."""
     return "\n".join(map(_draw, tables))
 
 
 def _draw(table: Table) -> str:
     header = [table.corner, *(heading.label for heading in table.headings)]
-    out = [f"{escaped(table.title)}\n", f"| {' | '.join(map(escaped, header))} |", f"|---|{'---:|' * len(table.headings)}"]
+    lines = [f"{escaped(table.title)}\n", f"| {' | '.join(map(escaped, header))} |", f"|---|{'---:|' * len(table.headings)}"]
     for line in table.lines:
         signed = line.source == "difference"
         cells = [_cell(table, heading, cell, signed=signed) for heading, cell in zip(table.headings, line.cells, strict=True)]
-        label = escaped(line_label(line)).replace("  ", "&nbsp;&nbsp;", 1) + _mark(table.marks(line.notes))
-        out.append(f"| {' | '.join([label, *cells])} |")
-    return "\n".join(out) + "\n" + _below(table)
+        label = escaped(line_label(line)).replace("  ", "&nbsp;&nbsp;", 1) + _superscript(table.marks(line.notes))
+        lines.append(f"| {' | '.join([label, *cells])} |")
+    return "\n".join(lines) + "\n" + _below(table)
 
 
 def _cell(table: Table, heading: Heading, cell: TableCell, *, signed: bool) -> str:
     before, after = STYLES.get(cell.place or 0, ("", ""))
     spread = deviation(heading, cell)
     subscript = f"<sub>±{spread}</sub>" if spread else ""
-    return f"{before}{escaped(number(heading, cell, signed=signed))}{after}{subscript}{_mark(table.marks(cell.notes))}"
+    return f"{before}{escaped(number(heading, cell, signed=signed))}{after}{subscript}{_superscript(table.marks(cell.notes))}"
 
 
 def _below(table: Table) -> str:
     lines = [f"- <sup>{mark}</sup> {escaped(text)}" for text, mark in table.footnotes.items()]
     lines += [f"- note: {escaped(text)}" for text in table.notes]
-    lines += [f"- missing: {code(one.command)}" for one in table.missing]
+    lines += [f"- missing: {code(missing.command)}" for missing in table.missing]
     return "\n" + "".join(f"{line}\n" for line in lines) if lines else ""
 
 
-def _mark(marks: str) -> str:
+def _superscript(marks: str) -> str:
     return f"<sup>{marks}</sup>" if marks else ""
 
 
 def escaped(text: str) -> str:
-    """`text` on one line, without HTML and without a table's column marks."""
+    """Return `text` on one line, with HTML and column separators escaped."""
     return html.escape(" ".join(text.splitlines()), quote=False).replace("|", r"\|")
 
 
 def code(text: str) -> str:
-    """`text` on one line as code; the backticks around it are more than stand together in it."""
+    """Return `text` on one line as code, between more backticks than it contains in a row."""
     line = " ".join(text.splitlines())
     longest = max(map(len, re.findall("`+", line)), default=0)
     fence, space = "`" * (longest + 1), " " if longest else ""
