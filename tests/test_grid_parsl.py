@@ -11,7 +11,7 @@ from hifi_processes import finish, run_hifi, start, wait_for, write_grid_file
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.grids.jobs import Places
+from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.grids.parsl_engine import ParslEngine
 
 LONG = ["batch_size=8", "epochs=150", "heads.k=2", "scoring.samples=12"]
@@ -77,7 +77,7 @@ def test_workers_are_told_to_encrypt_whatever_parsls_default_is(tmp_path, monkey
     monkeypatch.setattr(parsl, "HighThroughputExecutor", executor)
     (tmp_path / "site.yaml").write_text("provider: {kind: LocalProvider}\n")
     with pytest.raises(UsageError, match="no such argument"):
-        ParslEngine(Places(tmp_path), str(tmp_path / "site.yaml"), tmp_path / "runs")
+        ParslEngine(JobOptions(tmp_path), str(tmp_path / "site.yaml"), tmp_path / "runs")
     assert options["encrypted"] is True
 
 
