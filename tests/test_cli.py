@@ -277,7 +277,7 @@ def test_ls_cp_and_dry_run(hifi, tmp_path):
 def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
     words = ["--protocol", "demo", "--task", "mine.yaml", "--method", "my-bitfit.yaml", "epochs=1"]
     run = Path("results/runs/demo/demo/mine/my-bitfit/seed1")
-    with registry.only({}):
+    with registry.only_user_files({}):
         for source, own in (("tasks/demo-entailment", "mine.yaml"), ("methods/bitfit", "my-bitfit.yaml")):
             assert hifi("cp", source, own).code == 0
         assert hifi("train", *words, "limit=40").code == 0
@@ -291,10 +291,10 @@ def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
 
     Path("mine.yaml").unlink()
     Path("my-bitfit.yaml").unlink()
-    with registry.only({}):  # as in a later process
+    with registry.only_user_files({}):  # as in a later process
         again = hifi("eval", run)
         assert again.code == 0, again.err
-        assert registry.given("tasks", "mine") is None  # the run's own file stood for the name while it was read
+        assert registry.user_file("tasks", "mine") is None  # the run's own file stood for the name while it was read
 
 
 def test_no_secret_reaches_a_file(tiny, monkeypatch):

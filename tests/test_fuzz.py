@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import key_names
+from hifi_cli.config.base import fields_by_key
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import HifiError
 from hifi_cli.tasks import local_files, task_spec
@@ -22,7 +22,7 @@ QUICKLY = settings(max_examples=50, deadline=None, derandomize=True, suppress_he
 FULLY = settings(QUICKLY, max_examples=500)
 TIERS = [pytest.param(QUICKLY, id="short"), pytest.param(FULLY, id="full", marks=pytest.mark.slow)]
 NAMED = ("task", "method", "backbone", "protocol", "seed")  # set by options, never by a key
-KEYS = [key for key in key_names(RunConfig) if key.split(".")[0] not in (*NAMED, "stage1", "variant")]
+KEYS = [key for key in fields_by_key(RunConfig) if key.split(".")[0] not in (*NAMED, "stage1", "variant")]
 
 words = st.text(max_size=12)
 numbers = st.one_of(st.integers(-3, 10**9), st.floats(), st.sampled_from([1e-5, 0.1, 0.5, 10**400, -0.0]))

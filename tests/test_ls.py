@@ -10,6 +10,7 @@ import yaml
 from hifi_cli.cli import ls, schemas
 from hifi_cli.cli.app import app
 from hifi_cli.config import registry
+from hifi_cli.config.run_config import HeadsConfig
 
 YAMLS = sorted(registry.configs_directory().glob("*/*.yaml"))
 
@@ -55,17 +56,25 @@ def test_a_name_is_explained_with_settings_defaults_and_meanings(hifi):
     assert answer.code == 2 and "did you mean 'rte'?" in answer.err
 
 
+def test_a_configuration_key_is_explained_with_its_default(hifi):
+    assert hifi("ls", "weight_decay").out == "weight_decay=0.01  Weight decay of AdamW; not applied to biases and LayerNorms.\n"
+    section = hifi("ls", "heads").out.splitlines()
+    assert len(section) == 1 + len(HeadsConfig.model_fields)
+    assert any(line.startswith("heads.damping=0.85 ") for line in section)
+    assert "did you mean" in hifi("ls", "headz.damping").err
+
+
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_yaml_names_its_schema(path):
     lines = path.read_text().splitlines()
-    wanted = schemas.line(path.parent.name)
+    wanted = schemas.schema_comment(path.parent.name)
     assert lines[0].startswith("# ") and lines[1] == wanted, f"{path}: the second line must be {wanted}"
 
 
 @pytest.mark.parametrize("kind", schemas.KINDS)
 def test_the_stored_schemas_are_those_of_the_code(kind):
     stored = registry.configs_directory() / schemas.FOLDER / f"{kind}.json"
-    assert json.loads(stored.read_text()) == schemas.of(kind), "make schema writes them anew"
+    assert json.loads(stored.read_text()) == schemas.schema_of_kind(kind), "make schema writes them anew"
 
 
 def test_the_schemas_take_every_yaml_and_refuse_what_the_code_refuses(hifi):
@@ -99,10 +108,10 @@ def test_the_schemas_take_every_yaml_and_refuse_what_the_code_refuses(hifi):
 
 
 def test_editors_show_what_a_key_means():
-    keys = schemas.of("config")["definitions"]["RunConfig"]["properties"]
+    keys = schemas.schema_of_kind("config")["definitions"]["RunConfig"]["properties"]
     assert keys["warmup"]["description"].startswith("Fraction of the steps")
     for kind in schemas.KINDS:
-        for name, definition in schemas.of(kind)["definitions"].items():
+        for name, definition in schemas.schema_of_kind(kind)["definitions"].items():
             for key, schema in definition["properties"].items():
                 assert schema.get("description"), (kind, name, key)
 

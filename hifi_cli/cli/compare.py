@@ -14,7 +14,12 @@ def compare(
         typer.Argument(metavar="METHOD OTHER...", help="Methods.", autocompletion=options.complete("methods")),
     ],
     tasks: options.Tasks = None,
-    backbone: options.BackboneOfRuns = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="Only runs of this encoder.", rich_help_panel=options.WHICH, autocompletion=options.complete("backbones")
+        ),
+    ] = None,
     protocol: Annotated[
         str | None,
         typer.Option(

@@ -1,11 +1,14 @@
 """How `hifi ls` prints lists and explains one name."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from hifi_cli.config import registry
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 
 def print_columns(rows: list[list[str]]) -> None:
@@ -53,12 +56,15 @@ def print_explanation(kind: str, name: str) -> None:
 
 def _key_rows(key: str, value: Any) -> list[list[str]]:
     """A key of a YAML; a list of mappings, and a mapping of mappings or of origins, with a line for each of its entries."""
-    if isinstance(value, list) and (key == "deviations" or any(isinstance(one, dict) for one in value)):
-        return [[f"  {key}", ""], *(["", _flow(one).removeprefix("{").removesuffix("}")] for one in value)]
-    lines = isinstance(value, dict) and (key == "unstated" or all(isinstance(one, dict) for one in value.values()))
+    if isinstance(value, list) and (key == "deviations" or any(isinstance(entry, dict) for entry in value)):
+        return [[f"  {key}", ""], *(["", _flow(entry).removeprefix("{").removesuffix("}")] for entry in value)]
+    lines = isinstance(value, dict) and (key == "unstated" or all(isinstance(entry, dict) for entry in value.values()))
     if not lines:
         return [[f"  {key}", _flow(value)]]
-    return [[f"  {key}", ""], *([f"    {name}", _flow(one).removeprefix("{").removesuffix("}")] for name, one in value.items())]
+    return [
+        [f"  {key}", ""],
+        *([f"    {name}", _flow(entry).removeprefix("{").removesuffix("}")] for name, entry in value.items()),
+    ]
 
 
 def _print_settings(name: str) -> None:
@@ -77,6 +83,27 @@ def _print_settings(name: str) -> None:
             default = "" if here == field.default else f" Default: {_flow(field.default)}"
             rows.append([f"  {section}.{key}={_flow(here)}", f"{_one_line(field.description)}{default}"])
     print_columns([["  implemented", (method.__doc__ or "").partition("\n")[0]], *rows])
+
+
+def config_keys() -> "dict[str, FieldInfo]":
+    """All configuration keys of a run, with type, default and meaning."""
+    from hifi_cli.config.base import fields_by_key
+    from hifi_cli.config.run_config import RunConfig
+
+    return fields_by_key(RunConfig)
+
+
+def print_key(key: str) -> bool:
+    """A configuration key, or all keys of a section: default and meaning. False if there is no such key."""
+    rows = []
+    for name, field in config_keys().items():
+        if not f"{name}.".startswith(f"{key}."):
+            continue
+        has_default = isinstance(field.default, bool | int | float | str | None)
+        rows.append([f"{name}={_flow(field.default)}" if has_default else name, _one_line(field.description)])
+    if rows:
+        print_columns(rows)
+    return bool(rows)
 
 
 def _one_line(text: str | None) -> str:

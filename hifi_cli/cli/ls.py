@@ -1,4 +1,4 @@
-"""`hifi ls`: what there is, and what it means."""
+"""`hifi ls`: list and explain tasks, methods, keys and all other names."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -19,7 +19,7 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of co
     "published": "the papers' printed numbers",
     "grids": "sets of runs, for hifi grid",
     "sites": "machines that a grid can use",
-    "runs": "finished and unfinished runs in a results directory, and how they stand",
+    "runs": "finished and unfinished runs in a results directory, and their states",
     "schema": "JSON Schema of the YAMLs, for editors; hifi ls schema tasks for one kind",
 }
 
@@ -28,8 +28,8 @@ _STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # 
 
 def kinds() -> list[str]:
     """The kinds of things there are YAMLs of."""
-    there = sorted(path.name for path in registry.configs_directory().iterdir() if any(path.glob("*.yaml")))
-    return sorted(there, key=lambda kind: ([*_KINDS, kind].index(kind), kind))
+    folders = sorted(path.name for path in registry.configs_directory().iterdir() if any(path.glob("*.yaml")))
+    return sorted(folders, key=lambda kind: ([*_KINDS, kind].index(kind), kind))
 
 
 def complete(incomplete: str) -> list[str]:
@@ -42,7 +42,9 @@ def ls(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KIND|NAME]...", help="A kind (tasks, methods, ...), a name, or schema.", autocompletion=complete
+            metavar="[KIND|NAME]...",
+            help="A kind (tasks, methods, ...), a name, a configuration key, or schema.",
+            autocompletion=complete,
         ),
     ] = None,
     status: Annotated[
@@ -51,7 +53,7 @@ def ls(
     results_dir: options.ResultsDir = Path("results"),
     debug: options.Debug = False,
 ) -> None:
-    """List what there is of a kind, a line each; explain one task, method or other name; or print the JSON Schema."""
+    """List all names of a kind; explain a task, method, configuration key or other name; or print a JSON Schema."""
     from hifi_cli.cli import explain
     from hifi_cli.errors import UsageError
 
@@ -61,22 +63,23 @@ def ls(
     if words[0] == "schema":
         return _print_schema(words[1:])
     if words == ["runs"]:
-        return _runs(results_dir, status or ())
+        return _print_runs(results_dir, status or ())
     for word in words:
         if word in kinds():
-            explain.print_columns([_line(word, name) for name in registry.names(word)])
+            explain.print_columns([_summary(word, name) for name in registry.names(word)])
             continue
         folder, _, stem = word.rpartition("/")
-        found = [kind for kind in kinds() if stem in registry.names(kind) and folder in ("", kind)]
-        if not found:
-            known = [*kinds(), "runs", "schema", *(name for kind in kinds() for name in registry.names(kind))]
+        matching = [kind for kind in kinds() if stem in registry.names(kind) and folder in ("", kind)]
+        if not matching and not explain.print_key(word):
+            names = (name for kind in kinds() for name in registry.names(kind))
+            known = [*kinds(), "runs", "schema", *names, *explain.config_keys()]
             raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")
-        for kind in found:
+        for kind in matching:
             explain.print_explanation(kind, stem)
 
 
-def _line(kind: str, name: str) -> list[str]:
-    """Name, what it is, and where it comes from."""
+def _summary(kind: str, name: str) -> list[str]:
+    """Name, description and source."""
     content = registry.load(kind, name)
     return [name, str(content.get("description", "")), _source(kind, content)]
 
@@ -94,10 +97,10 @@ def _print_schema(kinds: list[str]) -> None:
 
     if len(kinds) > 1:
         raise UsageError(f"hifi ls schema prints one kind at a time: {' or '.join(kinds)}")
-    print(json.dumps(schemas.of(kinds[0]) if kinds else schemas.whole(), indent=1))
+    print(json.dumps(schemas.schema_of_kind(kinds[0]) if kinds else schemas.schema_of_all(), indent=1))
 
 
-def _runs(results_dir: Path, states: Collection[str]) -> None:
+def _print_runs(results_dir: Path, states: Collection[str]) -> None:
     from hifi_cli.grids.grid_display import duration
     from hifi_cli.records.run_status import statuses
 

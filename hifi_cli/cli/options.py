@@ -122,7 +122,9 @@ Backbone = Annotated[
 ]
 BackboneOfRuns = Annotated[
     str | None,
-    typer.Option("--backbone", help="Only runs of this encoder.", rich_help_panel=WHICH, autocompletion=complete("backbones")),
+    typer.Option(
+        "--backbone", help="Another encoder than the YAML's.", rich_help_panel=WHICH, autocompletion=complete("backbones")
+    ),
 ]
 Tasks = Annotated[
     str | None,

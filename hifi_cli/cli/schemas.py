@@ -9,7 +9,7 @@ FOLDER = "schema"  # of `configs/`, one file per kind, written by `hifi ls schem
 KINDS = ("backbones", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
 
 
-def of(kind: str) -> dict[str, Any]:
+def schema_of_kind(kind: str) -> dict[str, Any]:
     """The JSON Schema of a kind of YAML; `config` is that of a `-c` file.
 
     Raises:
@@ -49,14 +49,14 @@ def of(kind: str) -> dict[str, Any]:
     return schema
 
 
-def whole() -> dict[str, Any]:
+def schema_of_all() -> dict[str, Any]:
     """One JSON Schema for any of the YAMLs."""
-    parts = {kind: of(kind) for kind in KINDS}
+    parts = {kind: schema_of_kind(kind) for kind in KINDS}
     definitions = {name: one for part in parts.values() for name, one in part["definitions"].items()}
     choice = {kind: {"title": part["title"], "anyOf": part["anyOf"]} for kind, part in parts.items()}
     return {"$schema": parts["config"]["$schema"], "title": "hifi", "anyOf": list(choice.values()), "definitions": definitions}
 
 
-def line(kind: str) -> str:
+def schema_comment(kind: str) -> str:
     """The comment by which a YAML in `configs/<kind>/` names its schema to an editor."""
     return f"# yaml-language-server: $schema=../{FOLDER}/{kind}.json"

@@ -50,26 +50,26 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
         with _no_garbage_collection():
             from hifi_cli.runs.plan import plan
 
-            found = plan(config, results_dir, data_dir)
-        examples = "an unknown number of" if found.examples is None else f"{found.examples:,}"
-        steps = "" if found.steps is None else f"{found.steps:,} steps: "
+            run_plan = plan(config, results_dir, data_dir)
+        examples = "an unknown number of" if run_plan.examples is None else f"{run_plan.examples:,}"
+        steps = "" if run_plan.steps is None else f"{run_plan.steps:,} steps: "
         lines = {
-            "directory": f"{found.directory} ({found.state})",
-            "steps": f"{steps}{config.epochs} epochs of {examples} examples in batches of {found.batch_size}",
-            "parameters": _sizes(found.size) if found.size else "unknown without the backbone's configuration",
-            "memory": _memory(found.memory) if found.memory else "unknown without the backbone's configuration",
+            "directory": f"{run_plan.directory} ({run_plan.state})",
+            "steps": f"{steps}{config.epochs} epochs of {examples} examples in batches of {run_plan.batch_size}",
+            "parameters": _sizes(run_plan.size) if run_plan.size else "unknown without the backbone's configuration",
+            "memory": _memory(run_plan.memory) if run_plan.memory else "unknown without the backbone's configuration",
         }
-        for name, said in lines.items():
-            print(f"# {name:10} {said}")
-        for said in found.missing or ["nothing"]:
-            print(f"# missing    {said}")
+        for name, text in lines.items():
+            print(f"# {name:10} {text}")
+        for text in run_plan.missing or ["nothing"]:
+            print(f"# missing    {text}")
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Importing torch and transformers makes a million objects to stay; looking for garbage among them takes 0.7 s.
+    """Importing torch and transformers creates a million permanent objects; collecting garbage among them takes 0.7 s.
 
-    Frozen, they are not looked through when the process ends either, which takes 1 s more.
+    Freezing them also saves 1 s when the process ends.
     """
     gc.disable()
     try:
@@ -81,10 +81,10 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _sizes(size: "Size") -> str:
     stages = []
-    for number, one in enumerate(size.trained, start=1):
+    for number, counts in enumerate(size.trained, start=1):
         stage = f"stage {number}: " if len(size.trained) > 1 else ""
-        known = f"{one[0]:,} trained ({one[0] / size.total:.2%}), {one[1]:,} of them in the backbone" if one else ""
-        stages.append(f"{stage}{known or 'what the stage before finds'}")
+        known = f"{counts[0]:,} trained ({counts[0] / size.total:.2%}), {counts[1]:,} of them in the backbone" if counts else ""
+        stages.append(f"{stage}{known or 'determined by the previous stage'}")
     return f"{size.total:,}; {'; '.join(stages)}"
 
 

@@ -70,7 +70,7 @@ def table(
         )
         for one in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
     ]
-    measured = measures.of(specs[0], results_dir, data_dir) if specs else {}
+    measured = measures.measurements(specs[0], results_dir, data_dir) if specs else {}
     request = TableRequest(results, score, counted, published, measured)
     build = score_choices.under_all_scores if compare_scores else table_types.build_all
     tables = build(specs, request, layout=layout)

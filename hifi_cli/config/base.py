@@ -1,10 +1,11 @@
 """The base of every configuration model: frozen, closed to unknown keys, with errors of one line."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
@@ -66,7 +67,7 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
     key = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
-            return f"unknown key '{key}'{registry.nearest(key, key_names(model))}"
+            return f"unknown key '{key}'{registry.nearest(key, fields_by_key(model))}"
         case "missing":
             return f"'{key}' is missing"
         case "model_type":
@@ -74,12 +75,14 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{key}: {problem['msg']}, not {problem['input']!r:.60}"
 
 
-def key_names(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The dotted names of all keys of a model and of the models in it."""
+def fields_by_key(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+    """The fields of a model and of the models in it, by dotted key."""
+    fields: dict[str, FieldInfo] = {}
     for name, field in model.model_fields.items():
-        yield f"{prefix}{name}"
+        fields[f"{prefix}{name}"] = field
         for inner in _models_in(field.annotation):
-            yield from key_names(inner, f"{prefix}{name}.")
+            fields |= fields_by_key(inner, f"{prefix}{name}.")
+    return fields
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

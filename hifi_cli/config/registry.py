@@ -14,11 +14,11 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_bytes
 
 KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "grids", "sites")
-_MOST_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
-_DEEPEST = 100  # levels; libyaml overflows the stack at some thousands
+_MAX_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
+_MAX_DEPTH = 100  # levels; libyaml overflows the stack at some thousands
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast: a table reads every config.yaml
 
-_given: dict[tuple[str, str], Path] = {}  # a user's own files of this process, by the name that a configuration keeps
+_user_files: dict[tuple[str, str], Path] = {}  # files that the user named, by kind and name
 
 
 @cache
@@ -35,8 +35,8 @@ def names(kind: str) -> list[str]:
 
 def nearest(name: str, among: Iterable[str]) -> str:
     """A phrase that suggests the nearest known name, or nothing."""
-    found = difflib.get_close_matches(name, list(among), n=1, cutoff=0.5)
-    return f"; did you mean '{found[0]}'?" if found else ""
+    matches = difflib.get_close_matches(name, list(among), n=1, cutoff=0.5)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def is_file(name: str) -> bool:
@@ -44,27 +44,27 @@ def is_file(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def give(kind: str, path: Path) -> None:
-    """Let a file of the user's own stand for its name in this process."""
-    _given[kind, path.stem] = path
+def register_user_file(kind: str, path: Path) -> None:
+    """Use a user's file for its name in this process."""
+    _user_files[kind, path.stem] = path
 
 
-def given(kind: str, name: str) -> Path | None:
-    """The user's own file that stands for a name in this process."""
-    return _given.get((kind, name))
+def user_file(kind: str, name: str) -> Path | None:
+    """The user's file that is used for a name in this process."""
+    return _user_files.get((kind, name))
 
 
 @contextmanager
-def only(files: Mapping[tuple[str, str], Path]) -> Iterator[None]:
-    """Inside, these files of the user's own, by kind and name, stand for their names, and no others do."""
-    before = dict(_given)
-    _given.clear()
-    _given.update(files)
+def only_user_files(files: Mapping[tuple[str, str], Path]) -> Iterator[None]:
+    """Within the context, only these user files, by kind and name, are used."""
+    before = dict(_user_files)
+    _user_files.clear()
+    _user_files.update(files)
     try:
         yield
     finally:
-        _given.clear()
-        _given.update(before)
+        _user_files.clear()
+        _user_files.update(before)
 
 
 def find(kind: str, name: str) -> Path:
@@ -77,10 +77,10 @@ def find(kind: str, name: str) -> Path:
     if is_file(name):
         if not Path(name).is_file():
             raise MissingError(f"no file {name}")
-        give(kind, Path(name))
+        register_user_file(kind, Path(name))
         return Path(name)
-    if own := given(kind, name):
-        return own
+    if path := user_file(kind, name):
+        return path
     if name not in names(kind):
         raise UsageError(f"unknown {kind.removesuffix('s')} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
     return configs_directory() / kind / f"{name}.yaml"
@@ -95,7 +95,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         stat = path.stat()
-        value = copy.deepcopy(_parsed(path, stat.st_mtime_ns, stat.st_size))
+        value = copy.deepcopy(_parse_yaml(path, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -113,13 +113,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 @cache
-def _parsed(path: Path, changed: int, size: int) -> Any:  # noqa: ARG001
-    """A file's content as it was at that time: the thousand cells of a grid read the same few files."""
-    text, depth = read_bytes(path, at_most=_MOST_BYTES).decode("utf-8-sig"), 0
+def _parse_yaml(path: Path, mtime_ns: int, size: int) -> Any:  # noqa: ARG001
+    """A file's content, cached until it changes: the thousand cells of a grid read the same few files."""
+    text, depth = read_bytes(path, at_most=_MAX_BYTES).decode("utf-8-sig"), 0
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise ValueError(f"nested deeper than {_DEEPEST} levels")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
     return yaml.load(text, Loader=_LOADER)
 
 

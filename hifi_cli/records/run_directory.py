@@ -89,7 +89,7 @@ class RunDirectory:
         """
         config = self.config()
         copies = {named: self._own(*named) for named in _named(config)}
-        with registry.only({named: path for named, path in copies.items() if path.is_file()}):
+        with registry.only_user_files({named: path for named, path in copies.items() if path.is_file()}):
             yield config
 
     def _own(self, kind: str, name: str) -> Path:
@@ -98,7 +98,7 @@ class RunDirectory:
     def write_config(self, config: RunConfig) -> None:
         """Store the resolved configuration, and copies of the user's own YAMLs that it names."""
         for kind, name in _named(config):
-            own, copy = registry.given(kind, name), self._own(kind, name)
+            own, copy = registry.user_file(kind, name), self._own(kind, name)
             if own and own.resolve() != copy.resolve():
                 make_directory(copy.parent)
                 write_text(copy, own.read_text(encoding="utf-8"))
@@ -119,7 +119,7 @@ class RunDirectory:
             return
         held = self.config()
         for kind, name in _named(config):
-            files = registry.given(kind, name), self._own(kind, name)
+            files = registry.user_file(kind, name), self._own(kind, name)
             then_and_now = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in files}
             if len(then_and_now) > 1:
                 raise ConflictError(

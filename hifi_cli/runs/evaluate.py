@@ -132,7 +132,7 @@ def _refuse_code(path: Path, task: str, resources: ResourceCache) -> None:
     Raises:
         UsageError: they do.
     """
-    own, metric = registry.given("tasks", task), resources.task(task).evaluate
+    own, metric = registry.user_file("tasks", task), resources.task(task).evaluate
     if own and metric and metrics.is_code(metric) and not resources.trust:
         raise UsageError(
             f"{own} names a metric that is code, '{metric}', and that file is part of the run in {path}:"
