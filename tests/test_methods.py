@@ -19,8 +19,8 @@ from hifi_cli.config.methods import method_spec
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base
 from hifi_cli.methods.base import Context
-from hifi_cli.methods.hifi import RowLinear
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, reload
@@ -293,7 +293,7 @@ def test_rows_follow_the_trajectory_of_masked_full_gradients(make, resources):
         with torch.no_grad():
             for parameter, first in zip(masked.parameters(), start.parameters(), strict=True):
                 parameter[frozen] = first[frozen]
-    plain = tuned.merged()
+    plain = tuned.merge()
     torch.testing.assert_close(plain.weight, masked.weight, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(plain.bias, masked.bias, rtol=1e-12, atol=1e-12)
     assert torch.equal(plain.weight[frozen], start.weight[frozen])

@@ -14,7 +14,7 @@ from hifi_cli.files import digest, safe_name
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 # Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
 # a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves.
-KEYS_ADDED_SINCE_0_2: dict[str, Any] = {}
+KEYS_ADDED_SINCE_0_2: dict[str, Any] = {"kernels": "auto"}
 _NOT_ADDED = object()
 
 
@@ -154,6 +154,9 @@ class RunConfig(TrainingConfig):
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
     """`fp32`, `bf16`, or `auto`: bf16 where the hardware has it. On a CPU, bf16 is used for matrix products in training only;
     trainable weights and evaluation stay in fp32. A GPU uses autocast."""
+    kernels: Literal["auto", "torch"] = "auto"
+    """What computes on a CPU. `auto`: faster dropout, attention and matrix products, equal within rounding, with other dropout
+    masks. `torch`: stock PyTorch modules; bf16 is then torch.autocast in training."""
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""
     reuse_frozen: bool = False

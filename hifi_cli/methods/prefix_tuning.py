@@ -9,8 +9,7 @@ from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, fit_into, generator, task_head_names, train_only
-from hifi_cli.models.cpu_kernels import attend
-from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_prefix"
 _NAME = "hifi_prefixes"
@@ -61,10 +60,11 @@ class Prefixes(nn.Module):
 
 @dataclass(frozen=True)
 class PrefixOfLayer:
-    """What an attention module finds its prefix by."""
+    """What an attention module finds its prefix by, and what it computes its attention with."""
 
     prefixes: Prefixes
     layer: int
+    attention: AttentionFunction
 
 
 def attend_with_prefix(
@@ -85,7 +85,8 @@ def attend_with_prefix(
     seen = mine.prefixes.visible.expand(*attention_mask.shape[:3], -1)
     mask = torch.cat([attention_mask, seen], -1)
     key, value = torch.cat([key, own[0]], 2), torch.cat([value, own[1]], 2)
-    return attend(module, query, key, value, mask, **how)
+    attended: tuple[Tensor, Tensor | None] = mine.attention(module, query, key, value, mask, **how)
+    return attended
 
 
 class PrefixTuning(Method):
@@ -107,7 +108,7 @@ class PrefixTuning(Method):
     adds_modules = True
 
     def prepare(self, encoder: Encoder) -> None:
-        encoder.use_attention(ATTENTION, attend_with_prefix)
+        attention_function = encoder.set_attention(ATTENTION, attend_with_prefix)
         head = task_head_names(encoder)
         how = self.settings
         draws = generator(self.context.seed)
@@ -116,7 +117,7 @@ class PrefixTuning(Method):
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
         for layer in range(encoder.num_layers):
             attention: Any = encoder.model.get_submodule(encoder.path(layer, "attention"))
-            attention.prefix = PrefixOfLayer(prefixes, layer)
+            attention.prefix = PrefixOfLayer(prefixes, layer, attention_function)
         self._prefixes = prefixes
         self._values = f"{encoder.model.base_model_prefix}.{_NAME}.values"
         inside = self._values.removesuffix("values")

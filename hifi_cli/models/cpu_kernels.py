@@ -1,9 +1,10 @@
-"""The same layers, faster on a processor: dropout from a fast generator, attention on it, and faster matrix products.
+"""CPU kernels: dropout from a fast generator, attention with that dropout, and faster matrix products (`kernels: auto`).
 
 Nothing here changes what is computed beyond rounding: dropout keeps its rate to 1 in 65,536, evaluation is always float32,
-and so is every weight that trains.
+and so is every weight that trains. `kernels: torch` leaves all of it out.
 """
 
+import os
 from typing import Any
 
 import numpy as np
@@ -11,23 +12,61 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hifi_cli.models.cpu_linear import FastLinear
+from hifi_cli.models.cpu_linear import FastLinear, FastRowLinear
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.row_linear import RowLinear
 
 ATTENTION = "hifi_attention"
+_BF16_OUTPUTS = ("query", "key", "value", "ffn")  # parts whose outputs go into another product, the others' to the residual
+
+
+def install(encoder: Encoder, *, bf16: bool) -> None:
+    """Replace a pretrained model's dropout, attention and Linear modules by fast ones with the same parameters.
+
+    Args:
+        bf16: whether the products of the encoder's layers are bfloat16 in training.
+    """
+    # oneDNN would keep 1,024 compiled products, a third of a megabyte each, and batches by length have many shapes. Those
+    # of two or three batches are enough, and compiling costs less than can be measured.
+    for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and PyTorch's over it
+        os.environ.setdefault(capacity, "64")
+    has_interface = encoder.names.interface
+    layers = range(encoder.num_layers if has_interface else 0)
+    bf16_outputs = {encoder.path(layer, part) for layer in layers for part in _BF16_OUTPUTS}
+    for name, module in list(encoder.model.named_modules()):
+        if type(module) is nn.Dropout:
+            encoder.model.set_submodule(name, FastDropout(module.p))
+        elif type(module) is nn.Linear:
+            dtype = torch.bfloat16 if name in bf16_outputs else torch.float32
+            in_bf16 = bf16 and encoder.layer_of(name) is not None
+            encoder.model.set_submodule(name, FastLinear(module, training_dtype=dtype if in_bf16 else None))
+    if has_interface:
+        encoder.set_attention(ATTENTION, attention)
+    encoder.model.register_forward_pre_hook(_reseed)
+
+
+def install_row_linears(encoder: Encoder) -> None:
+    """Replace the RowLinear modules that a method put into the model by fast ones.
+
+    Other modules that methods add (adapters, LoRA) are small: they stay stock PyTorch.
+    """
+    for name, module in list(encoder.model.named_modules()):
+        if type(module) is RowLinear and isinstance(module.base_layer, FastLinear):
+            biases = module.row_bias is not None
+            encoder.model.set_submodule(name, FastRowLinear(module.base_layer, module.index.tolist(), biases=biases))
 
 
 class Noise:
-    """Random bits for dropout: a stream that is seeded afresh for every step from torch's generator.
+    """Random bits for dropout: a stream that every forward pass of training seeds anew from torch's generator.
 
-    PyTorch draws a double per entry on a processor, which takes a fifth of a fine-tuning step; 16 bits are enough here.
+    PyTorch draws a double per entry on a CPU, which takes a fifth of a fine-tuning step; 16 bits are enough here.
     """
 
     def __init__(self) -> None:
         self._bits: np.random.SFC64 | None = None
 
     def reseed(self) -> None:
-        """Begin a new stream, so that a step's noise follows from torch's generator alone."""
+        """Begin a new stream, so that the noise of a forward pass follows from torch's generator alone."""
         self._bits = np.random.SFC64(int(torch.randint(2**62, ()).item()))
 
     def keep(self, shape: torch.Size, p: float) -> Tensor:
@@ -43,13 +82,18 @@ class Noise:
 NOISE = Noise()
 
 
+def _reseed(model: nn.Module, _: Any) -> None:
+    if model.training:
+        NOISE.reseed()
+
+
 def _dropped(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     """X * keep * scale."""
     return keep.to(x.dtype).mul_(scale).mul_(x)
 
 
 class _Dropout(Function):
-    """x * keep / (1 - p), with one byte per entry kept for the way back."""
+    """x * keep / (1 - p), with one byte per entry kept for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, keep: Tensor, scale: float) -> Tensor:
@@ -63,25 +107,18 @@ class _Dropout(Function):
         return _dropped(gradients[0], keep, ctx.scale), None, None
 
 
-def dropout(x: Tensor, p: float) -> Tensor:
-    """Dropout in training; on other devices than the processor PyTorch's own."""
-    if p == 0:
-        return x
-    if x.device.type != "cpu":
-        return nn.functional.dropout(x, p)
-    result: Tensor = _Dropout.apply(x, NOISE.keep(x.shape, p), 1 / (1 - p))
-    return result
-
-
 class FastDropout(nn.Dropout):
     """nn.Dropout on the noise of this file."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p) if self.training else x
+        if not self.training or self.p == 0:
+            return x
+        result: Tensor = _Dropout.apply(x, NOISE.keep(x.shape, self.p), 1 / (1 - self.p))
+        return result
 
 
 class _Attention(Function):
-    """Attention with dropout on its weights; of the two kinds of weights one and a byte per entry are kept."""
+    """Attention with dropout on its weights; only the weights before dropout and a byte per entry are kept."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
@@ -98,20 +135,20 @@ class _Attention(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, keep = ctx.saved_tensors
         gradient = gradients[0]
-        of_value = _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
+        value_grad = _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
-            return None, None, of_value, None, None
-        of_weights = _dropped(gradient @ value.mT, keep, ctx.scale)
-        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        return of_scores @ key, of_scores.mT @ query, of_value, None, None
+            return None, None, value_grad, None, None
+        weights_grad = _dropped(gradient @ value.mT, keep, ctx.scale)
+        scores_grad = torch._softmax_backward_data(weights_grad, weights, -1, weights.dtype)
+        return scores_grad @ key, scores_grad.mT @ query, value_grad, None, None
 
 
-def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how: Any
+def attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention for transformers' attention interface: its own where no dropout applies, else with the noise of this file.
+    """Attention for transformers' attention interface: PyTorch's own without dropout, else with the noise of this file.
 
-    PyTorch has no fused attention with dropout on a processor.
+    PyTorch has no fused attention with dropout on a CPU.
 
     Args:
         query, key, value: [batch, heads, tokens, head size].
@@ -122,39 +159,8 @@ def attend(
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    p = how.get("dropout", 0.0)
-    if p == 0 or query.device.type != "cpu":
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **how)
-    attended: Tensor = _Attention.apply(query * how["scaling"], key, value, attention_mask, p)
+    p = settings.get("dropout", 0.0)
+    if p == 0:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)
+    attended: Tensor = _Attention.apply(query * settings["scaling"], key, value, attention_mask, p)
     return attended.transpose(1, 2).contiguous(), None
-
-
-_INNER = ("query", "key", "value", "ffn")  # their results go into another product, the others' to the residual
-
-
-def install(encoder: Encoder) -> None:
-    """Make an encoder's dropout, attention and products fast."""
-    for name, module in list(encoder.model.named_modules()):
-        if type(module) is nn.Dropout:
-            encoder.model.set_submodule(name, FastDropout(module.p))
-        elif type(module) is nn.Linear:
-            encoder.model.set_submodule(name, FastLinear(module))
-    if encoder.names.interface:
-        encoder.use_attention(ATTENTION, attend)
-
-
-def use_bf16(encoder: Encoder) -> None:
-    """Let the fast products of an encoder's layers be bfloat16 while it trains."""
-    inner = {encoder.path(layer, part) for layer in range(encoder.num_layers) for part in _INNER}
-    for name, module in encoder.model.named_modules():
-        if isinstance(module, FastLinear) and encoder.layer_of(name) is not None:
-            module.bf16 = torch.bfloat16 if name in inner and encoder.names.interface else torch.float32
-
-
-def wants_bf16(precision: str) -> bool:
-    """Whether `precision` (fp32, bf16, auto) means bfloat16 here; `auto`: where the hardware multiplies such matrices."""
-    if precision != "auto":
-        return precision == "bf16"
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported())
-    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())

@@ -19,6 +19,8 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 
+AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
+
 
 @dataclass(frozen=True)
 class Names:
@@ -151,8 +153,11 @@ class Encoder:
         path = self.path(layer, part)
         self.model.set_submodule(path, build(self.model.get_submodule(path)))
 
-    def use_attention(self, name: str, function: Callable[..., Any]) -> None:
-        """Let every layer compute its attention by `function`, under a name for transformers' attention interface.
+    def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
+        """Let every layer compute its attention with `function`, registered under `name` in transformers' attention interface.
+
+        Returns:
+            The function that computed it before.
 
         Raises:
             UsageError: this family computes attention by itself.
@@ -162,9 +167,12 @@ class Encoder:
 
         if not self.names.interface:
             raise UsageError(f"the attention of a '{self.model_type}' model is out of reach: choose another backbone or method")
+        config: Any = self.base.config
+        previous: AttentionFunction = AttentionInterface()[config._attn_implementation]
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, sdpa_mask)
         self.base.set_attn_implementation(name)  # type: ignore[operator]
+        return previous
 
     @contextmanager
     def only_layers(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:

@@ -14,14 +14,28 @@ from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
-from hifi_cli.models.cpu_kernels import NOISE, wants_bf16
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import distributed
 from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.tasks.tokenization import Example
+
+
+def uses_cpu_kernels(config: RunConfig) -> bool:
+    """Whether a run computes with the modules of `hifi_cli.models.cpu_kernels` instead of stock PyTorch."""
+    return config.kernels == "auto" and distributed.state().device.type == "cpu"
+
+
+def uses_bf16(precision: str) -> bool:
+    """Whether `precision` (fp32, bf16, auto) means bfloat16 here; `auto`: if the hardware multiplies such matrices."""
+    if precision != "auto":
+        return precision == "bf16"
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
 
 
 @dataclass
@@ -63,9 +77,13 @@ class ModelRunner:
         self.model, self.frozen_layers = self.encoder.model, None
 
     def precision(self) -> AbstractContextManager[Any]:
-        """Autocast to bf16 on a GPU, or nothing: on a processor the model's layers see to it themselves."""
-        on_gpu = self.accelerator.device.type == "cuda"
-        return torch.autocast("cuda", dtype=torch.bfloat16) if on_gpu and wants_bf16(self.config.precision) else nullcontext()
+        """torch.autocast to bf16 if the run asks for it: always on a GPU, in training only on a CPU.
+
+        Layers with CPU kernels cast their inputs themselves.
+        """
+        device = self.accelerator.device.type
+        autocasts = device == "cuda" or (self.encoder.model.training and not uses_cpu_kernels(self.config))
+        return torch.autocast(device, dtype=torch.bfloat16) if autocasts and uses_bf16(self.config.precision) else nullcontext()
 
     def logits(self, examples: list[Example]) -> Tensor:
         """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
@@ -124,7 +142,6 @@ class ModelRunner:
                 torch.cuda.set_rng_state_all(cuda_rng)
 
     def _accumulate_gradient(self, examples: list[Example], extra_loss: Callable[[nn.Module], Tensor | float] | None) -> Tensor:
-        NOISE.reseed()
         is_ddp = self.model is not self.encoder.model  # otherwise every process computes the whole batch
         world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if is_ddp else (1, 0)
         indices = list(range(len(examples)))[rank::world]

@@ -4,13 +4,12 @@ import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder, Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
+from hifi_cli.runs.model_runner import uses_bf16, uses_cpu_kernels
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
@@ -57,11 +56,12 @@ class ResourceCache:
     def pretrained(self, config: RunConfig) -> Pretrained:
         """A run's backbone with the head of its task."""
         task_head = self.task_head(config)
-        key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout}"
+        key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {config.kernels} {config.precision}"
         if key not in self._pretrained:
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
             loaded = encoders.load(config.backbone, task_head=task_head, dropout=config.dropout)
-            cpu_kernels.install(Encoder(loaded.model))
+            if uses_cpu_kernels(config):
+                cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision))
             self._pretrained[key] = loaded
         return self._pretrained[key]
 
@@ -70,10 +70,7 @@ class ResourceCache:
         pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
         encoders.initialise(model, pretrained.missing_keys, config.seed)
-        encoder = Encoder(model)
-        if cpu_kernels.wants_bf16(config.precision) and not torch.cuda.is_available():  # a GPU has autocast
-            cpu_kernels.use_bf16(encoder)
-        return encoder, pretrained
+        return Encoder(model), pretrained
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
         """A split's tokens."""

@@ -16,6 +16,7 @@ from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Context, Method
 from hifi_cli.models import delta as deltas
+from hifi_cli.models.cpu_kernels import install_row_linears
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records import run_files as stored
@@ -23,7 +24,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import distributed, head_selection, holdout, provenance
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.metric_logger import MetricLogger
-from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.model_runner import ModelRunner, uses_cpu_kernels
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.trainer import Diverged, Trainer, ValidationScores
 from hifi_cli.tasks import fewshot, metrics
@@ -76,6 +77,8 @@ def prepare(config: RunConfig, resources: ResourceCache, heads: methods.Heads | 
     runner = ModelRunner(encoder, task, config, head_selection.padding(pretrained.tokenizer))
     method = methods.build(config, Context(heads, pretrained.missing_keys, config.seed, config.stage1))
     method.prepare(encoder)
+    if uses_cpu_kernels(config):
+        install_row_linears(encoder)
     runner.to_device()
     return Prepared(task, method, encoder, runner, resources.task_head(config), pretrained.weights_id, plain)
 

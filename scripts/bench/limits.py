@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from work import BATCH_SIZE, Work
 
-from hifi_cli.models.cpu_linear import product
+from hifi_cli.models.cpu_linear import linear
 
 _SIZE, _ROUNDS = (1024, 768, 3072), 30
 _ADAM_BYTES = 28  # per number in a step: weight, gradient and both moments read, all but the gradient written
@@ -26,7 +26,7 @@ def rates() -> dict[str, float]:
     for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         x, weight = torch.randn(rows, inside).to(kind), torch.randn(out, inside).to(kind)
         with torch.no_grad():
-            found[name] = 2 * rows * inside * out / _fastest(lambda x=x, weight=weight: product(x, weight, None, weight, None))
+            found[name] = 2 * rows * inside * out / _fastest(lambda x=x, weight=weight: linear(x, weight, None, weight, None))
     source, target = torch.ones(2, 32 * 2**20)
     found["bytes"] = 2 * 4 * len(source) / _fastest(lambda: target.copy_(source))
     return found

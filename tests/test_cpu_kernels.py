@@ -1,18 +1,23 @@
-"""The fast paths against PyTorch's own."""
+"""CPU kernels (`kernels: auto`) against stock PyTorch (`kernels: torch`)."""
 
 import copy
+import json
+import os
 
 import pytest
 import torch
-from tiny_inputs import FAMILIES
+from tiny_inputs import FAMILIES, HIDDEN, LAYERS
 from torch import nn
 from torch.nn import functional
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from hifi_cli.methods.hifi import RowLinear
+from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout
-from hifi_cli.models.cpu_linear import FastLinear, product
+from hifi_cli.models.cpu_linear import FastLinear, FastRowLinear, linear
+from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import model_runner
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.tasks.batches import collate
@@ -43,7 +48,7 @@ def test_dropout_scales_what_it_keeps_and_its_gradient_likewise():
     (y * 2).sum().backward()
     torch.testing.assert_close(x.grad, 2 * kept.float() / 0.75)
     assert FastDropout(0.25).eval()(x) is x
-    assert cpu_kernels.dropout(x, 0.0) is x
+    assert FastDropout(0.0)(x) is x
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -58,15 +63,15 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     module = nn.Module()
     module.is_causal = False
     how = {"scaling": 8**-0.5}
-    found, _ = cpu_kernels.attend(module, query, key, value, mask, dropout=0.0, **how)
+    found, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=0.0, **how)
     torch.testing.assert_close(found, expected)
-    tiny, _ = cpu_kernels.attend(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
+    tiny, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
     torch.testing.assert_close(tiny, expected)
     direction = torch.randn(expected.shape, dtype=torch.float64)
     gradients = [torch.autograd.grad((one * direction).sum(), given, retain_graph=True)[0] for one in (tiny, expected)]
     torch.testing.assert_close(*gradients)
     draws = torch.stack(
-        [cpu_kernels.attend(module, query, key, value, mask, dropout=0.3, **how)[0].detach() for _ in range(3000)]
+        [cpu_kernels.attention(module, query, key, value, mask, dropout=0.3, **how)[0].detach() for _ in range(3000)]
     )
     torch.testing.assert_close(draws.mean(0), expected.detach(), rtol=0, atol=0.12)
     assert float(draws.std(0).mean()) > 0.05
@@ -80,7 +85,7 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
     def attended(*given):
         torch.manual_seed(1)
         NOISE.reseed()
-        return cpu_kernels.attend(nn.Module(), *given, mask, dropout=0.4, scaling=0.5)[0]
+        return cpu_kernels.attention(nn.Module(), *given, mask, dropout=0.4, scaling=0.5)[0]
 
     assert torch.autograd.gradcheck(attended, [one.requires_grad_() for one in (query, key, value)])
 
@@ -88,7 +93,7 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
 def test_bfloat16_products_are_near_and_evaluation_is_exact():
     torch.manual_seed(0)
     plain = nn.Linear(64, 48)
-    quick = FastLinear(copy.deepcopy(plain), bf16=torch.float32)
+    quick = FastLinear(copy.deepcopy(plain), training_dtype=torch.float32)
     x, y = (torch.randn(5, 7, 64).requires_grad_() for _ in range(2))
     with torch.no_grad():
         y.copy_(x)
@@ -115,7 +120,7 @@ def test_float32_products_are_pytorchs_forwards_and_backwards(shape, index):
         value.detach()[at].clone().requires_grad_()
         for value, at in ((x, slice(None)), (plain.weight, rows), (plain.bias, rows))
     ]
-    found = product(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index))
+    found = linear(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index))
     expected = plain(x.requires_grad_())
     torch.testing.assert_close(found, expected)
     assert found.dtype == torch.float32
@@ -125,12 +130,12 @@ def test_float32_products_are_pytorchs_forwards_and_backwards(shape, index):
     for one, other in zip(ours, (x.grad, plain.weight.grad[rows], plain.bias.grad[rows]), strict=True):
         torch.testing.assert_close(one.grad, other)
     ours[0].grad = None  # and from a gradient that is one number, not laid out in memory
-    product(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index)).sum().backward()
+    linear(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index)).sum().backward()
     torch.testing.assert_close(ours[0].grad, plain.weight.detach().sum(0).expand(shape))
 
 
 def test_a_frozen_weight_is_cast_once_and_a_changed_one_again():
-    quick = FastLinear(nn.Linear(8, 8).requires_grad_(False), bf16=torch.float32).train()
+    quick = FastLinear(nn.Linear(8, 8).requires_grad_(False), training_dtype=torch.float32).train()
     x = torch.randn(2, 8)
     quick(x)
     cast = quick._cast
@@ -147,8 +152,8 @@ def test_a_fused_optimisers_steps_are_seen():
     torch.manual_seed(0)
     linear = nn.Linear(8, 8)
     quick, tuned = (
-        FastLinear(copy.deepcopy(linear), bf16=torch.float32).train(),
-        RowLinear(FastLinear(linear, bf16=torch.float32), [0, 1], biases=True).train(),
+        FastLinear(copy.deepcopy(linear), training_dtype=torch.float32).train(),
+        FastRowLinear(FastLinear(linear, training_dtype=torch.float32), [0, 1], biases=True).train(),
     )
     x = torch.randn(4, 8)
     for module in (quick, tuned):
@@ -165,7 +170,7 @@ def test_tuned_rows_follow_their_parameter_in_bfloat16():
     torch.manual_seed(0)
     linear = nn.Linear(16, 12)
     tuned, slow = (
-        RowLinear(FastLinear(copy.deepcopy(linear), bf16=torch.float32), [2, 3, 7], biases=True).train(),
+        FastRowLinear(FastLinear(copy.deepcopy(linear), training_dtype=torch.float32), [2, 3, 7], biases=True).train(),
         RowLinear(linear, [2, 3, 7], biases=True),
     )
     x = torch.randn(6, 16)
@@ -174,7 +179,7 @@ def test_tuned_rows_follow_their_parameter_in_bfloat16():
     tuned.train()
     for _ in range(3):
         torch.testing.assert_close(tuned(x), slow(x), rtol=0.03, atol=0.03)
-        assert torch.equal(tuned.weight, slow.weight)
+        assert torch.equal(tuned.base_layer.weight[tuned.index], tuned.rows)
         with torch.no_grad():
             for module in (tuned, slow):
                 module.rows.add_(0.5)
@@ -186,7 +191,7 @@ def test_tuned_rows_follow_their_parameter_in_bfloat16():
         module(x).square().sum().backward()
     assert float((tuned.rows.grad - slow.rows.grad).norm() / slow.rows.grad.norm()) < 0.02
     assert float((tuned.row_bias.grad - slow.row_bias.grad).norm() / slow.row_bias.grad.norm()) < 0.02
-    assert torch.equal(tuned.eval()(x), slow.eval()(x))
+    torch.testing.assert_close(tuned.eval()(x), slow.eval()(x))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -216,5 +221,127 @@ def test_auto_means_what_the_hardware_has(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     for there in (False, True):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda there=there: there)
-        assert cpu_kernels.wants_bf16("auto") is there
-    assert cpu_kernels.wants_bf16("bf16") and not cpu_kernels.wants_bf16("fp32")
+        assert model_runner.uses_bf16("auto") is there
+    assert model_runner.uses_bf16("bf16") and not model_runner.uses_bf16("fp32")
+
+
+def test_evaluation_of_tuned_rows_is_float32_even_where_training_gives_bfloat16():
+    module = FastRowLinear(FastLinear(nn.Linear(8, 6), training_dtype=torch.bfloat16), [1, 4], biases=True)
+    x = torch.randn(3, 8)
+    assert module.train()(x).dtype == torch.bfloat16
+    output = module.eval()(x)
+    assert output.dtype == torch.float32
+    torch.testing.assert_close(output, nn.functional.linear(x, module.base_layer.weight, module.base_layer.bias))
+
+
+# --- whole runs with either setting
+
+
+def prepare(make, resources, method, *overrides):
+    config = make(method, *overrides)
+    return runs.prepare(config, resources, runs.chosen_heads(config, resources)), config
+
+
+@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora", "prefix-tuning"])
+def test_torch_runs_stock_modules_only(make, resources, method, monkeypatch):
+    capacity = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.delenv(capacity, raising=False)
+    prepared, _ = prepare(make, resources, method, "kernels=torch")
+    ours = {type(module).__name__ for module in prepared.encoder.model.modules() if type(module).__module__.startswith("hifi")}
+    assert ours <= {"RowLinear", "Prefixes"}
+    assert not prepared.encoder.model._forward_pre_hooks
+    assert capacity not in os.environ
+    config = prepared.encoder.base.config
+    assert config._attn_implementation == ("hifi_prefix" if method == "prefix-tuning" else "sdpa")
+    fast, _ = prepare(make, resources, method)
+    types = {type(module) for module in fast.encoder.model.modules()}
+    assert {FastLinear, FastDropout} <= types and not {RowLinear, nn.Dropout} & types
+    assert os.environ[capacity] == "64"
+
+
+def losses(config, resources):
+    """The training losses of every step."""
+    runs.run(config, resources)
+    lines = map(json.loads, RunDirectory.of(config, resources.results_dir).metrics.read_text().splitlines())
+    return torch.tensor([line["loss"] for line in lines if "loss" in line])
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 0.02)])
+@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora", "prefix-tuning"])
+def test_without_dropout_both_settings_give_the_same_losses(make, resources, method, precision, tolerance):
+    words = ["dropout=0.0", "log_every=1", "learning_rate=0.003", f"precision={precision}"]
+    fast = losses(make(method, *words), resources)
+    stock = losses(make(method, *words, "kernels=torch", "variant=torch"), resources)
+    assert len(fast) == 12 and fast.std() > 1e-3  # it learns, so a wrong gradient would show
+    torch.testing.assert_close(fast, stock, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_dropout_of_both_settings_has_its_rate_its_scale_and_no_memory(make, resources, kernels):
+    """The masks of every dropout module of a model in training, over several steps."""
+    p, steps = 0.25, 12
+    prepared, config = prepare(make, resources, "full-ft", f"dropout={p}", f"kernels={kernels}")
+    masks = {}
+
+    def record(name):
+        def hook(_, inputs, output):
+            kept = output != 0
+            torch.testing.assert_close(output[kept], (inputs[0] / (1 - p))[kept])
+            masks.setdefault(name, []).append(kept[..., : 6 * HIDDEN].flatten()[: 6 * HIDDEN].float())
+
+        return hook
+
+    for name, module in prepared.encoder.model.named_modules():
+        if isinstance(module, nn.Dropout) and "attention.self" not in name and name != "dropout":
+            module.register_forward_hook(record(name))
+    examples = runs.split_examples(config, resources).train[:8]
+    torch.manual_seed(0)
+    prepared.encoder.model.train()
+    for _ in range(steps):
+        prepared.runner.accumulate_gradient(examples)
+    drawn = torch.stack([mask for each in masks.values() for mask in each])  # [modules x steps, entries]
+    assert len(masks) == 1 + 2 * LAYERS and len(drawn) == steps * len(masks)
+    assert float(drawn.mean()) == pytest.approx(1 - p, abs=4 * (p * (1 - p) / drawn.numel()) ** 0.5)
+    correlation = torch.corrcoef(drawn).fill_diagonal_(0)
+    assert float(correlation.abs().max()) < 6 * drawn.shape[1] ** -0.5  # of any two modules or steps
+    assert float(correlation.square().mean()) == pytest.approx(1 / drawn.shape[1], rel=0.2)
+
+
+def test_attention_dropout_of_both_settings_spreads_alike():
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 6, 8)
+    module = nn.Module()
+    module.is_causal = False
+
+    def spread(attend):
+        draws = [attend(module, query, key, value, None, dropout=0.3, scaling=8**-0.5)[0] for _ in range(2000)]
+        return torch.stack(draws).std(0)
+
+    fast, stock = spread(cpu_kernels.attention), spread(sdpa_attention_forward)
+    assert float(fast.mean() / stock.mean()) == pytest.approx(1, abs=0.02)
+    torch.testing.assert_close(fast, stock, rtol=0.2, atol=0.02)
+
+
+def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(make, resources):
+    prepared, config = prepare(make, resources, "full-ft")
+    model, examples = prepared.encoder.model.train(), runs.split_examples(config, resources).train[:8]
+
+    def passes(count):
+        torch.manual_seed(3)
+        return [prepared.runner.logits(examples) for _ in range(count)]
+
+    first, second = passes(2)
+    assert not torch.equal(first, second)
+    NOISE.reseed()
+    assert torch.equal(passes(1)[0], first)
+    state = torch.random.get_rng_state()
+    model.eval()
+    prepared.runner.logits(examples)
+    assert torch.equal(torch.random.get_rng_state(), state)  # evaluation draws nothing
+
+
+def test_kernels_count_in_the_hash_only_where_they_are_not_the_default(make):
+    assert make().hash == make("full-ft", "kernels=auto").hash != make("full-ft", "kernels=torch").hash
+    content = make().model_dump(mode="json")
+    del content["kernels"]  # a config.yaml from before the key
+    assert config_hash_of(content) == make().hash

@@ -1,0 +1,41 @@
+"""A Linear of which only some rows train: the trainable part of HiFi (Gui & Xiao, ACL 2023, Algorithm 3)."""
+
+import torch
+from torch import Tensor, nn
+
+
+class RowLinear(nn.Module):
+    """Compute y = x W' + b, where only some rows of W (and of b) train, as parameters of their own.
+
+    Gradients, AdamW's moments, weight decay and updates exist for the tuned rows only. Masking the gradient of all of W
+    would cost the whole matrix's memory and time, and AdamW's weight decay would still move the frozen rows.
+
+    Attributes:
+        base_layer: the frozen pretrained Linear, W [out, in] and b [out].
+        index: the numbers of the tuned rows, int64 [tuned rows].
+        rows: the tuned rows of W, trainable, [tuned rows, in].
+        row_bias: the same rows of b, trainable, [tuned rows]; None when b stays frozen.
+    """
+
+    index: Tensor
+
+    def __init__(self, base_layer: nn.Linear, rows: list[int], *, biases: bool) -> None:
+        super().__init__()
+        self.base_layer = base_layer.requires_grad_(False)
+        self.register_buffer("index", torch.tensor(rows, device=base_layer.weight.device), persistent=False)
+        self.rows = nn.Parameter(base_layer.weight[rows])
+        self.row_bias = nn.Parameter(base_layer.bias[rows]) if biases and base_layer.bias is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = self.base_layer.bias[self.index] if self.row_bias is None and self.base_layer.bias is not None else self.row_bias
+        tuned = nn.functional.linear(x, self.rows, bias)
+        output: Tensor = self.base_layer(x)
+        return output.index_copy(-1, self.index, tuned)
+
+    @torch.no_grad()
+    def merge(self) -> nn.Linear:
+        """Write the tuned rows into W and b, and return the Linear, which computes the same."""
+        self.base_layer.weight.index_copy_(0, self.index, self.rows)
+        if self.row_bias is not None:
+            self.base_layer.bias.index_copy_(0, self.index, self.row_bias)
+        return self.base_layer
