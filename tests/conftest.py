@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +62,27 @@ def resources(tmp_path: Path, data: Path) -> ResourceCache:
     return ResourceCache(tmp_path / "results", data)
 
 
+@pytest.fixture
+def ask(encoders: dict[str, Path], resources: ResourceCache) -> Callable[..., Any]:
+    """Requests for the numbers of a figure, on the tiny BERT and data."""
+    from hifi_cli.analysis import figure_data
+    from hifi_cli.reports.figures.figure_spec import FigureSpec
+
+    def build(kind, settings=None, methods=("hifi-layerwise",), seeds=(1,), *words, train=False, task="rte"):
+        spec = FigureSpec(
+            description="d",
+            kind=kind,
+            tasks=[task],
+            methods=list(methods),
+            backbone=str(encoders["bert"]),
+            seeds=list(seeds),
+            settings=settings or {},
+        )
+        return figure_data.make_request(spec, resources, overrides=(*QUICK, *words), train=train)
+
+    return build
+
+
 @dataclass
 class CommandResult:
     """What a command printed, and its exit code."""
@@ -99,3 +121,12 @@ def tiny(hifi: Callable[..., CommandResult], encoders: dict[str, Path], data: Pa
         return hifi(command, "--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *words, *quick)
 
     return run
+
+
+@pytest.fixture
+def users_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A user's table over runs of every sort, in an empty directory."""
+    from synthetic_runs import write_users_table
+
+    monkeypatch.chdir(tmp_path)
+    return write_users_table()

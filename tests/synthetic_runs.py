@@ -121,3 +121,42 @@ def write_paper_runs(results_dir, spec, paper: PublishedTable):
             for seed, metrics in enumerate(runs, 1):
                 write_run(results_dir, row.method, task, seed, metrics.get(primary, 0.5), metrics=metrics,
                           protocol=spec.protocol, backbone=spec.backbone, shots=shots)  # fmt: skip
+
+
+USERS_TABLE = """
+description: A user's own table
+protocol: hifi
+backbone: bert-large
+published: ehft/reserve
+rows:
+  - {method: full-ft, label: Full-FT}
+  - {method: bitfit, label: 'Bit_Fit & more', published: eh-ft-lora-reserve}
+  - {method: linear-probing, label: Probing, published: none}
+columns:
+  - {task: rte, label: RTE}
+  - {task: cola, label: CoLA}
+  - {task: stsb, label: STS-B, metric: pearson}
+seeds: [1, 2]
+decimals: 2
+"""
+
+
+def write_users_table():
+    """A user's table over runs of every sort, in the working directory; returns the file's name."""
+    Path("mine.yaml").write_text(USERS_TABLE)
+    for seed, shift in ((1, 0.0), (2, 0.01)):
+        write_run("results", "full-ft", "rte", seed, 0.87 + shift)
+        write_run("results", "full-ft", "cola", seed, 0.68 + shift)
+        write_run("results", "full-ft", "stsb", seed, 0.91, metrics={"pearson": 0.92 + shift})
+        write_run(
+            "results",
+            "bitfit",
+            "rte",
+            seed,
+            0.88 + shift,
+            params={"trainable": 4, "trainable_backbone": 0, "stored": 4, "total": 1000},
+        )
+    write_run("results", "bitfit", "cola", 1, 0.68)
+    write_run("results", "bitfit", "cola", 2, 0.0, collapsed=True)
+    write_run("results", "bitfit", "stsb", 1, 0.9, limited=True)
+    return "mine.yaml"

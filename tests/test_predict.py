@@ -7,15 +7,19 @@ import sys
 import numpy as np
 import pytest
 
+from hifi_cli.config.sources import resolve
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.predict import predict, probabilities
+from hifi_cli.runs.resources import ResourceCache
 
 
-@pytest.fixture
-def trained(make, resources):
-    """A finished run of RTE: its directory, and the pairs of texts and logits it stored."""
-    config = make("full-ft", "epochs=8", "batch_size=4", "learning_rate=0.003")
+@pytest.fixture(scope="module")
+def trained(encoders, data, tmp_path_factory):
+    """A finished run of RTE: its directory, and the pairs of texts and logits it stored. The tests only read it."""
+    settings = ["epochs=8", "batch_size=8", "learning_rate=0.005"]
+    config = resolve(task="rte", method="full-ft", backbone=str(encoders["bert"]), protocol="hifi", overrides=settings)
+    resources = ResourceCache(tmp_path_factory.mktemp("trained"), data)
     runs.run(config, resources)
     directory = RunDirectory.of(config, resources.results_dir)
     pairs = [row.sequences[0] for row in resources.rows("rte").rows("validation")]

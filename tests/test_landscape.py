@@ -1,0 +1,92 @@
+"""Planes, surfaces and trajectories of the loss, against independent computations."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hifi_cli.analysis import (
+    instrumented_training,
+    landscape,
+)
+from hifi_cli.errors import UsageError
+
+
+def compute(asked):
+    analysis, request = asked
+    return analysis.compute(request).rows
+
+
+def test_principal_plane_against_numpy():
+    draws = torch.Generator().manual_seed(0)
+    snapshots = [[torch.randn(4, 3, generator=draws), torch.randn(5, generator=draws)] for _ in range(6)]
+    directions, places, shares = landscape.principal_plane(snapshots)
+    flat = np.stack([np.concatenate([part.numpy().ravel() for part in one]) for one in snapshots]).astype(np.float64)
+    centred = flat - flat.mean(0)
+    sigma, vectors = np.linalg.svd(centred, full_matrices=False)[1:]
+    np.testing.assert_allclose(shares, (sigma**2 / (sigma**2).sum())[:2], rtol=1e-4)
+    found = np.stack([np.concatenate([part.numpy().ravel() for part in one]) for one in directions])
+    np.testing.assert_allclose(np.abs(found @ vectors[:2].T), np.eye(2), atol=1e-3)
+    np.testing.assert_allclose(places[-1], 0, atol=1e-6)
+    np.testing.assert_allclose(places, (flat - flat[-1]) @ found.T, atol=1e-4)
+
+
+def test_filter_normalisation_by_hand():
+    weights = [torch.arange(12.0).view(4, 3) + 1, torch.ones(4)]
+    matrix, vector = landscape.filter_normalised(weights, torch.Generator().manual_seed(3))
+    drawn = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
+    for row in range(4):
+        norm = math.sqrt(sum(float(value) ** 2 for value in weights[0][row]))
+        length = math.sqrt(sum(float(value) ** 2 for value in drawn[row]))
+        assert torch.allclose(matrix[row], drawn[row] * norm / length)
+    assert not vector.any()
+
+
+def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, resources):
+    config = make("full-ft")
+    prepared = instrumented_training.train(config, resources, max_steps=2)
+    runner, weights = prepared.runner, list(prepared.encoder.model.parameters())
+    examples = resources.examples(config, "train", 128)[:6]
+    before = [weight.detach().clone() for weight in weights]
+    directions = [landscape.filter_normalised(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    found = {
+        (x, y): loss
+        for x, y, loss in landscape.surface(
+            runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
+        )
+    }
+    assert all(torch.equal(weight, kept) for weight, kept in zip(weights, before, strict=True))
+    with torch.no_grad():
+        assert found[0.0, 0.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-5)
+        for weight, along, across in zip(weights, *directions, strict=True):
+            weight += 0.5 * along - 1.0 * across
+        assert found[0.5, -1.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-4)
+
+
+@pytest.mark.parametrize("plane", ["pca", "random"])
+def test_landscapes_of_both_methods_and_regimes(ask, plane):
+    settings = {"plane": plane, "points": 3, "examples": 4, "snapshots": 3, "shots": [None, 4] if plane == "pca" else [None]}
+    rows = compute(ask("landscape", settings, ("full-ft", "hifi-layerwise")))
+    contours = [row for row in rows if row["part"] == "contour"]
+    panels = {(row["regime"], row["method"], row["moved"]) for row in contours}
+    assert len(panels) == (4 if plane == "pca" else 3)  # HiFi's tuned weights alone, and all of its model's
+    assert len(contours) == 9 * len(panels)
+    ways = [row for row in rows if row["part"] == "trajectory"]
+    if plane == "pca":
+        assert {row["step"] for row in ways if row["regime"] == "full-shot"} == {0, 4, 8, 12}
+        assert all(abs(row["x"]) < 1e-6 for row in ways if row["step"] == 12 and row["regime"] == "full-shot")
+    else:
+        assert not ways
+        centre = {
+            row["moved"]: row["loss"]
+            for row in contours
+            if row["method"] == "hifi-layerwise" and row["regime"] == "full-shot" and row["x"] == row["y"] == 0
+        }
+        assert centre["trained"] == pytest.approx(centre["all"], rel=1e-5)  # the merged model is the same model
+
+
+def test_a_few_shot_panel_without_enough_rows_is_refused_before_anything_trains(ask, monkeypatch):
+    monkeypatch.setattr(landscape, "train", lambda *_: pytest.fail("trained"))
+    with pytest.raises(UsageError, match=r"training rows of '.*'; 500 shots require 1000"):
+        compute(ask("landscape", {"shots": [None, 500]}, ("full-ft", "hifi-layerwise")))
