@@ -18,7 +18,7 @@ from hifi_cli.analysis import (
     head_ranking,
     scoring_variants,
     singular_values,
-    training,
+    training_curves,
     tsne,
 )
 from hifi_cli.analysis.required_runs import commands, ensure_finished
@@ -158,7 +158,7 @@ def test_literal_pagerank_is_flat_and_transposed_pagerank_ignores_richness(ask):
 
 
 def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make, resources):
-    rows = compute(ask("training", None, ("full-ft",), (1,), "report=last"))
+    rows = compute(ask("training-curves", None, ("full-ft",), (1,), "report=last"))
     config = make("full-ft", "report=last", "log_every=1")
     runs.run(config, resources)
     directory = RunDirectory.of(config, resources.results_dir)
@@ -173,7 +173,7 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
 
 
 def test_gradient_norms_of_head_and_backbone(ask, make, resources):
-    rows = compute(ask("training", None, ("full-ft",), (1,), "dropout=0.0"))
+    rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
     prepared = runs.prepare(config, resources, None)
     train = runs.split_examples(config, resources).train
@@ -189,7 +189,7 @@ def test_gradient_norms_of_head_and_backbone(ask, make, resources):
 
 
 def test_stage_2_begins_at_the_pretrained_weights(ask):
-    rows = compute(ask("training", {"shares": [0.25, 0.5]}, ("full-ft", "eh-ft-bitfit")))
+    rows = compute(ask("training-curves", {"shares": [0.25, 0.5]}, ("full-ft", "eh-ft-bitfit")))
     assert {row["share"] for row in rows} == {0.0, 0.25, 0.5}
     half = [row for row in rows if row["share"] == 0.5]
     assert [row["stage"] for row in half] == [1] * 6 + [2] * 6
@@ -301,8 +301,8 @@ def test_unknown_kinds_and_settings_are_refused(ask, tmp_path):
 
 
 def test_norm_and_distance_by_hand():
-    assert training.norm([torch.tensor([3.0]), None, torch.tensor([[4.0]])]) == 5
+    assert training_curves.norm([torch.tensor([3.0]), None, torch.tensor([[4.0]])]) == 5
     model = torch.nn.Linear(2, 1)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[3.0, 4.0]]))
-    assert training.distance_from({"weight": torch.zeros(1, 2)}, model) == 5
+    assert training_curves.distance_from({"weight": torch.zeros(1, 2)}, model) == 5

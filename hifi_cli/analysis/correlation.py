@@ -3,14 +3,14 @@
 import numpy as np
 
 from hifi_cli.analysis import scoring_variants
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 
 
 class Settings(scoring_variants.VariantSettings):
     """Which settings are compared."""
 
 
-def compute(request: FigureRequest) -> Points:
+def compute(request: FigureRequest) -> FigureTable:
     """Compute r_hh' and its ratio to the layer's largest, one row per task, setting, layer and pair of heads."""
     rows: list[Row] = []
     for task in request.spec.tasks:
@@ -20,4 +20,4 @@ def compute(request: FigureRequest) -> Points:
                 keys = {"task": task, "setting": variant, "layer": layer, "head": head, "other": other}
                 rows.append({**keys, "correlation": value, "normalized": value / correlation[layer].max()})
     notes = [scoring_variants.note(request.settings), "divided by each layer's largest value: one colour scale for all"]
-    return Points(rows, notes)
+    return FigureTable(rows, notes)

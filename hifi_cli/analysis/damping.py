@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS
@@ -19,7 +19,7 @@ class Settings(ConfigModel):
     """Repetitions of each timing; the shortest one counts."""
 
 
-def compute(request: FigureRequest) -> Points:
+def compute(request: FigureRequest) -> FigureTable:
     """Measure iterations to convergence and seconds, one row per task, damping factor and layer."""
     rows: list[Row] = []
     for task in request.spec.tasks:
@@ -37,4 +37,4 @@ def compute(request: FigureRequest) -> Points:
                 keys = {"task": task, "damping": damping, "layer": layer}
                 rows.append({**keys, "iterations": ranked.iterations, "seconds": min(seconds)})
     heads = request.config(request.spec.tasks[0]).heads
-    return Points(rows, [f"ranking {heads.rank}, epsilon {heads.epsilon:g}; time of one layer, the shortest of several"])
+    return FigureTable(rows, [f"ranking {heads.rank}, epsilon {heads.epsilon:g}; time of one layer, the shortest of several"])

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.models.encoder import Encoder
@@ -32,7 +32,7 @@ def required_runs(request: FigureRequest) -> list[RequiredRun]:
     ]
 
 
-def compute(request: FigureRequest) -> Points:
+def compute(request: FigureRequest) -> FigureTable:
     """Compute the features' L2 change, mean and standard deviation over training examples, one row per run."""
     rows: list[Row] = []
     for run in required_runs(request):
@@ -56,7 +56,7 @@ def compute(request: FigureRequest) -> Points:
                 "metric": results["primary_metric"],
             }
         )
-    return Points(rows, [f"the model of the reported epoch; {request.over_seeds}"])
+    return FigureTable(rows, [f"the model of the reported epoch; {request.over_seeds}"])
 
 
 @torch.inference_mode()

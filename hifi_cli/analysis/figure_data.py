@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pandas as pd
 
-from hifi_cli.analysis.base import FigureRequest, Points
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable
 from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished
 from hifi_cli.config.base import parse
 from hifi_cli.files import atomic_path, digest, locked, read_json, write_json
@@ -56,11 +56,11 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             logger.info(f"numbers: {path} (computed before)")
             notes, versions = previous.analysis_notes, previous.provenance
         else:
-            points: Points = analysis.compute(request)
+            table: FigureTable = analysis.compute(request)
             metadata_path.unlink(missing_ok=True)  # a CSV without metadata is recomputed; with another's it would be wrong
             with atomic_path(path) as temporary:
-                pd.DataFrame(points.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
-            notes = points.notes
+                pd.DataFrame(table.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
+            notes = table.notes
             versions = {key: value for key, value in provenance.describe().items() if key in _PROVENANCE}
             logger.info(f"numbers: {path}")
         spec = request.spec

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS, Array, Ranked
@@ -18,7 +18,7 @@ class Settings(ConfigModel):
     """Values of PageRank's damping factor d at which the selections are compared."""
 
 
-def compute(request: FigureRequest) -> Points:
+def compute(request: FigureRequest) -> FigureTable:
     """Compute the rows of two panels.
 
     `panel` values: one row per task, layer, ranking and head: its `value` relative to the layer's mean, its `rank` from 1,
@@ -40,7 +40,7 @@ def compute(request: FigureRequest) -> Points:
                 overlaps = overlap_rows(richness, correlation, damping, epsilon, k)
                 rows += [{**keys, "panel": "overlap", "damping": damping, **row} for row in overlaps]
     heads = request.config(request.spec.tasks[0]).heads
-    return Points(rows, [f"the top k = {heads.k} heads of a layer are chosen; heatmaps at d = {heads.damping:g}"])
+    return FigureTable(rows, [f"the top k = {heads.k} heads of a layer are chosen; heatmaps at d = {heads.damping:g}"])
 
 
 def value_rows(ranked: Ranked, k: int) -> list[Row]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from torch import Tensor, nn
 
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.run_config import RunConfig
@@ -74,23 +74,23 @@ class SnapshotRecorder(Callback):
         self.snapshots.append((step, [parameter.detach().cpu().clone() for parameter in self._trained]))
 
 
-def compute(asked: FigureRequest) -> Points:
-    """One row per grid point (`part` contour: x, y, loss) and, in a `pca` plane, per snapshot (`part` trajectory: x, y, step).
+def compute(request: FigureRequest) -> FigureTable:
+    """Compute a row per grid point (`part` contour: x, y, loss) and, for `pca`, per snapshot (`part` trajectory: x, y, step).
 
     `moved` says which weights the plane moves: those the method trains, or all of the model's. `share_x` and `share_y` are
     what the two directions explain of the trajectory's variance.
     """
     rows: list[Row] = []
-    for run in list(_runs(asked)):  # all of them first: too few rows for a regime are an error before anything trains
-        recorder = SnapshotRecorder(asked.settings.snapshots)
-        prepared = train(run.config, asked.resources, recorder)
+    for run in list(_runs(request)):  # all of them first: too few rows for a regime are an error before anything trains
+        recorder = SnapshotRecorder(request.settings.snapshots)
+        prepared = train(run.config, request.resources, recorder)
         points = (
-            _principal(asked.settings, prepared, recorder.snapshots, run.examples)
-            if asked.settings.plane == "pca"
-            else _random(asked.settings, prepared, run.examples)
+            _principal(request.settings, prepared, recorder.snapshots, run.examples)
+            if request.settings.plane == "pca"
+            else _random(request.settings, prepared, run.examples)
         )
         rows += [{**run.labels, **row} for row in points]
-    return Points(rows, [f"loss of up to {asked.settings.examples} training examples, dropout off; one seed"])
+    return FigureTable(rows, [f"loss of up to {request.settings.examples} training examples, dropout off; one seed"])
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class _Run:
     examples: list[Example]  # on which the loss is measured
 
 
-def _runs(asked: FigureRequest) -> Iterator[_Run]:
-    for task in asked.spec.tasks:
-        for shots in asked.settings.shots:
-            for method in asked.spec.methods:
-                few_shot = {"shots": shots, "epochs": asked.settings.few_shot_epochs}
-                config = asked.config(task, method, extra=few_shot if shots else {})
-                train_examples = split_examples(config, asked.resources).train
-                examples = head_selection.sample(train_examples, asked.settings.examples, asked.settings.seed)
+def _runs(request: FigureRequest) -> Iterator[_Run]:
+    for task in request.spec.tasks:
+        for shots in request.settings.shots:
+            for method in request.spec.methods:
+                few_shot = {"shots": shots, "epochs": request.settings.few_shot_epochs}
+                config = request.config(task, method, extra=few_shot if shots else {})
+                train_examples = split_examples(config, request.resources).train
+                examples = head_selection.sample(train_examples, request.settings.examples, request.settings.seed)
                 regime = f"{shots}-shot" if shots else "full-shot"
                 labels = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
                 yield _Run(labels, config, examples)
@@ -145,7 +145,7 @@ def _random(settings: Settings, prepared: Prepared, examples: list[Example]) -> 
 
 
 def principal_plane(snapshots: Sequence[Direction]) -> tuple[list[Direction], Floats, Floats]:
-    """The plane through the last weights that explains most of the trajectory's variance.
+    """Return the plane through the last weights that explains most of the trajectory's variance.
 
     Returns:
         Two orthonormal directions, the snapshots' coordinates [snapshots, 2] with the last at the origin, and the fractions
@@ -165,7 +165,7 @@ def principal_plane(snapshots: Sequence[Direction]) -> tuple[list[Direction], Fl
 
 
 def filter_normalised(weights: Sequence[Tensor], draws: torch.Generator) -> Direction:
-    """A random direction of which every filter (row of a matrix) has the norm of the weights' own; none in vectors.
+    """Draw a random direction in which every filter (row of a matrix) has the norm of the weights' own filter; 0 for vectors.
 
     Biases and LayerNorms stay where they are, as in Li et al.: the loss is not invariant to their scale.
     """

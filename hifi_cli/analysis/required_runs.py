@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.analysis.base import FigureRequest
+from hifi_cli.analysis.figure_request import FigureRequest
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, RunFailed

@@ -1,14 +1,14 @@
 """Information richness I_h of every head under several settings (HiFi, figure 3)."""
 
 from hifi_cli.analysis import scoring_variants
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 
 
 class Settings(scoring_variants.VariantSettings):
     """Which settings are compared."""
 
 
-def compute(request: FigureRequest) -> Points:
+def compute(request: FigureRequest) -> FigureTable:
     """Compute mean and standard deviation of I_h over the samples, one row per task, setting, layer and head."""
     rows: list[Row] = []
     for task in request.spec.tasks:
@@ -18,4 +18,4 @@ def compute(request: FigureRequest) -> Points:
                 for head, (mean, deviation) in enumerate(zip(means, deviations, strict=True)):
                     keys = {"task": task, "setting": variant, "layer": layer, "head": head}
                     rows.append({**keys, "mean": mean, "std": deviation})
-    return Points(rows, [scoring_variants.note(request.settings)])
+    return FigureTable(rows, [scoring_variants.note(request.settings)])

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from hifi_cli.analysis import scoring_variants
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.scoring.head_choice import choose_heads
 
 
@@ -14,7 +14,7 @@ class Settings(scoring_variants.VariantSettings):
     """Which settings are compared with the first of them."""
 
 
-def compute(request: FigureRequest) -> Points:
+def compute(request: FigureRequest) -> FigureTable:
     """Compute the agreement with the first setting, one row per task, setting, layer and measure.
 
     Measures: `richness`, Spearman's rank correlation of I_h; `correlation`, that of r_hh' over pairs of heads; `chosen`,
@@ -38,7 +38,7 @@ def compute(request: FigureRequest) -> Points:
                 if heads[layer]:
                     shared = len(set(heads[layer]) & set(other_heads[layer])) / len(heads[layer])
                     rows.append({**keys, "measure": "chosen", "value": shared, "chance": chance})
-    return Points(rows, [scoring_variants.note(request.settings)])
+    return FigureTable(rows, [scoring_variants.note(request.settings)])
 
 
 def _agreement(scores: dict[str, Any], others: dict[str, Any], layer: int) -> dict[str, float]:

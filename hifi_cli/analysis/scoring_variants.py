@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hifi_cli.analysis.base import FigureRequest
+from hifi_cli.analysis.figure_request import FigureRequest
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
 

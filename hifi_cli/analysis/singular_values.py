@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
@@ -23,7 +23,7 @@ class Settings(ConfigModel):
     """Seed that draws one head of each layer."""
 
 
-def compute(request: FigureRequest) -> Points:
+def compute(request: FigureRequest) -> FigureTable:
     """Compute the fraction of the sum in the first t singular values, mean and standard deviation over the samples.
 
     One row per task, layer, head and t.
@@ -43,7 +43,7 @@ def compute(request: FigureRequest) -> Points:
             for t, (mean, deviation) in enumerate(zip(samples.mean(0), samples.std(0), strict=True), 1):
                 rows.append({"task": task, "layer": layer, "head": heads[layer], "t": t, "mean": mean, "std": deviation})
     count = request.config(request.spec.tasks[0]).scoring.samples
-    return Points(rows, [f"one head of each layer, drawn at random; mean over {count} samples, shade: standard deviation"])
+    return FigureTable(rows, [f"one head of each layer, drawn at random; mean over {count} samples, shade: standard deviation"])
 
 
 @torch.inference_mode()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.base import ConfigModel
 
@@ -24,7 +24,7 @@ def required_runs(request: FigureRequest) -> list[RequiredRun]:
     return [run for _, run in _runs_by_value(request)]
 
 
-def compute(request: FigureRequest) -> Points:
+def compute(request: FigureRequest) -> FigureTable:
     """Collect the score of every run, one row each."""
     rows: list[Row] = []
     for value, run in _runs_by_value(request):
@@ -42,7 +42,7 @@ def compute(request: FigureRequest) -> Points:
                 "trained_share": results["params"]["trainable_backbone"] / results["params"]["total"],
             }
         )
-    return Points(rows, [request.over_seeds])
+    return FigureTable(rows, [request.over_seeds])
 
 
 def _runs_by_value(request: FigureRequest) -> list[tuple[float, RequiredRun]]:

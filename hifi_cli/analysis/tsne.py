@@ -1,4 +1,4 @@
-"""The hidden features of task heads after different beginnings, in two dimensions (EH-FT, figure 4)."""
+"""The hidden features of differently initialised task heads, in two dimensions (EH-FT, figure 4)."""
 
 import math
 
@@ -9,7 +9,7 @@ from sklearn.manifold import TSNE
 from sklearn.metrics import silhouette_score
 from torch import Tensor
 
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.run_config import RunConfig
@@ -35,44 +35,44 @@ class Settings(ConfigModel):
     seed: int = 0
 
 
-def compute(asked: FigureRequest) -> Points:
-    """One row per task, head, split and example: its place and label, and the head's accuracy and silhouette on the split.
+def compute(request: FigureRequest) -> FigureTable:
+    """Compute one row per task, head, split and example: coordinates and label, and the head's score and silhouette.
 
-    Every head reads the pretrained backbone, as at the beginning of full fine-tuning. Both splits share one map.
+    Every head reads the pretrained backbone, as at the start of full fine-tuning. Both splits share one map.
 
     Raises:
-        UsageError: the task has no classes, or its head no hidden layer of EH-FT's kind.
+        UsageError: the task has no classes, or its task head no hidden layer.
     """
     rows: list[Row] = []
-    for task in asked.spec.tasks:
-        for method in asked.spec.methods:
-            rows += _map(asked, asked.config(task, method))
-    return Points(rows, ["every head reads the pretrained backbone; training and development examples share one map"])
+    for task in request.spec.tasks:
+        for method in request.spec.methods:
+            rows += _map(request, request.config(task, method))
+    return FigureTable(rows, ["every head reads the pretrained backbone; training and development examples share one map"])
 
 
-def _map(asked: FigureRequest, config: RunConfig) -> list[Row]:
-    task = asked.resources.task_of(config)
+def _map(request: FigureRequest, config: RunConfig) -> list[Row]:
+    task = request.resources.task_of(config)
     if task.kind != "classification" or config.task_head.kind != "mlp":
         raise UsageError(
             f"{task.label}: the figure shows EH-FT's task head; a task with classes and task_head.kind=mlp are required"
         )
-    runner = with_trained_head(config, asked.resources)
-    splits = split_examples(config, asked.resources)
-    parts = {"train": splits.train[: asked.settings.examples], "dev": splits.reported[: asked.settings.examples]}
-    hidden, logits = hidden_features(runner, [one for part in parts.values() for one in part])
-    perplexity = min(asked.settings.perplexity, (len(hidden) - 1) / 3)
-    places = TSNE(perplexity=perplexity, random_state=asked.settings.seed, init="pca").fit_transform(hidden)
-    rows, at = [], 0
+    runner = with_trained_head(config, request.resources)
+    splits = split_examples(config, request.resources)
+    parts = {"train": splits.train[: request.settings.examples], "dev": splits.reported[: request.settings.examples]}
+    hidden, logits = hidden_features(runner, [example for part in parts.values() for example in part])
+    perplexity = min(request.settings.perplexity, (len(hidden) - 1) / 3)
+    coordinates = TSNE(perplexity=perplexity, random_state=request.settings.seed, init="pca").fit_transform(hidden)
+    rows, start = [], 0
     for split, examples in parts.items():
-        inside = slice(at, at := at + len(examples))
+        part = slice(start, start := start + len(examples))
         labels = [int(example.row.label or 0) for example in examples]
-        predicted = metrics.predictions_of(task, examples, logits[inside])
+        predicted = metrics.predictions_of(task, examples, logits[part])
         score = metrics.compute(task, rows_of(examples), predicted)[task.primary]
-        apart = float(silhouette_score(hidden[inside], labels)) if len(set(labels)) > 1 else math.nan
-        for (x, y), label in zip(places[inside], labels, strict=True):
-            place = {"task": config.task, "method": config.method, "head": _head(config), "split": split}
-            shown = {"x": float(x), "y": float(y), "label": task.labels[label]}
-            rows.append({**place, **shown, "score": score, "metric": task.primary, "silhouette": apart})
+        silhouette = float(silhouette_score(hidden[part], labels)) if len(set(labels)) > 1 else math.nan
+        for (x, y), label in zip(coordinates[part], labels, strict=True):
+            keys = {"task": config.task, "method": config.method, "head": _head(config), "split": split}
+            point = {"x": float(x), "y": float(y), "label": task.labels[label]}
+            rows.append({**keys, **point, "score": score, "metric": task.primary, "silhouette": silhouette})
     return rows
 
 
@@ -81,7 +81,7 @@ def _head(config: RunConfig) -> str:
 
 
 def with_trained_head(config: RunConfig, resources: ResourceCache) -> ModelRunner:
-    """The pretrained backbone with the head that stage 1 of a two-stage method leaves; else with a fresh one."""
+    """Return the pretrained backbone with the task head that stage 1 of a two-stage method trained, or else a new one."""
     encoder, pretrained = resources.encoder(config)
     if config.stage1:
         splits = split_examples(config, resources)
@@ -97,7 +97,7 @@ def with_trained_head(config: RunConfig, resources: ResourceCache) -> ModelRunne
 
 @torch.inference_mode()
 def hidden_features(runner: ModelRunner, examples: list[Example]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What goes into the head's last layer, and the logits.
+    """Return the inputs of the head's last layer, and the logits.
 
     Returns:
         [examples, head width] and [examples, outputs].
@@ -109,8 +109,8 @@ def hidden_features(runner: ModelRunner, examples: list[Example]) -> tuple[NDArr
     hidden, logits = [np.zeros(0)] * len(examples), [np.zeros(0)] * len(examples)
     try:
         for batch in evaluation_order([len(example) for example in examples], runner.config.eval_batch_size):
-            found = runner.logits([examples[index] for index in batch])
-            for index, features, output in zip(batch, captured.pop(), found, strict=True):
+            batch_logits = runner.logits([examples[index] for index in batch])
+            for index, features, output in zip(batch, captured.pop(), batch_logits, strict=True):
                 hidden[index], logits[index] = features.double().cpu().numpy(), output.double().cpu().numpy()
     finally:
         handle.remove()

@@ -22,7 +22,7 @@ FigureKind = Literal[
     "robustness",
     "singular-values",
     "sweep",
-    "training",
+    "training-curves",
     "tsne",
 ]
 

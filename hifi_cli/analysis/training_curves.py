@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hifi_cli.analysis.base import FigureRequest, Points, Row
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.run_config import RunConfig
@@ -68,33 +68,33 @@ class TrajectoryRecorder(Callback):
             self.rows.append({**self._step, "loss": line["loss"]})
 
 
-def compute(asked: FigureRequest) -> Points:
-    """One row per task, method, seed and measured step: loss, distance, and the norms of both gradients before clipping.
+def compute(request: FigureRequest) -> FigureTable:
+    """Train and record one row per task, method, seed and measured step: loss, distance and gradient norms before clipping.
 
     `stage_step` counts the steps of the stage alone.
     """
     rows: list[Row] = []
-    for task in asked.spec.tasks:
-        for method in asked.spec.methods:
-            for share in _shares(asked, task, method):
-                for seed in asked.spec.seeds:
+    for task in request.spec.tasks:
+        for method in request.spec.methods:
+            for share in _shares(request, task, method):
+                for seed in request.spec.seeds:
                     extra = {"log_every": 1} | ({} if share is None else {"settings.share": share})
-                    config = asked.config(task, method, seed, extra)
+                    config = request.config(task, method, seed, extra)
                     name = label_of("methods", method)
                     labels = {"task": task, "method": method, "label": name, "share": share or 0.0, "seed": seed}
-                    rows += [{**labels, **row} for row in _record(config, asked)]
-    seeds = len(asked.spec.seeds)
-    return Points(rows, [f"{seeds} seed{'s' * (seeds > 1)}"])
+                    rows += [{**labels, **row} for row in _record(config, request)]
+    seeds = len(request.spec.seeds)
+    return FigureTable(rows, [f"{seeds} seed{'s' * (seeds > 1)}"])
 
 
 def norm(gradients: Iterable[Tensor | None]) -> float:
-    """The Euclidean norm of several gradients together."""
+    """Return the Euclidean norm of several gradients together."""
     return math.sqrt(sum(float(gradient.detach().double().pow(2).sum()) for gradient in gradients if gradient is not None))
 
 
 @torch.no_grad()
 def distance_from(pretrained: dict[str, Tensor], model: nn.Module) -> float:
-    """||theta - theta*||, the Euclidean distance of the backbone's weights from the pretrained ones.
+    """Return ||theta - theta*||, the Euclidean distance of the backbone's weights from the pretrained weights.
 
     Weights that a stage keeps under another name, inside modules of a method, do not count.
     """
@@ -103,16 +103,16 @@ def distance_from(pretrained: dict[str, Tensor], model: nn.Module) -> float:
     return math.sqrt(sum(float(square) for square in squares))
 
 
-def _record(config: RunConfig, asked: FigureRequest) -> list[Row]:
-    encoder = Encoder(asked.resources.pretrained(config).model)
+def _record(config: RunConfig, request: FigureRequest) -> list[Row]:
+    encoder = Encoder(request.resources.pretrained(config).model)
     head = set(task_head_names(encoder))
     pretrained = {name: value.detach() for name, value in encoder.model.named_parameters() if name not in head}
-    recorder = TrajectoryRecorder(pretrained, asked.settings.every)
-    train(config, asked.resources, recorder)
+    recorder = TrajectoryRecorder(pretrained, request.settings.every)
+    train(config, request.resources, recorder)
     return recorder.rows
 
 
-def _shares(asked: FigureRequest, task: str, method: str) -> list[float | None]:
-    """Stage 1's shares a method is trained with; one run without stage 1 or without a choice of shares."""
-    shares: list[float] = asked.settings.shares
-    return [*shares] if shares and asked.config(task, method).stage1 else [None]
+def _shares(request: FigureRequest, task: str, method: str) -> list[float | None]:
+    """Return the fractions of stage 1 that a method is trained with; None: as configured, or without stage 1."""
+    shares: list[float] = request.settings.shares
+    return [*shares] if shares and request.config(task, method).stage1 else [None]

@@ -13,8 +13,8 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Points:
-    """A tidy table, one row per point of a figure.
+class FigureTable:
+    """The numbers of a figure as a tidy table, one row per point.
 
     Attributes:
         notes: what a reader must know besides, printed below the picture.
