@@ -1,4 +1,4 @@
-"""HiFi inside transformers' own Trainer, without the `hifi` command: score, choose, tune, merge, save.
+"""HiFi with transformers' Trainer, without the `hifi` command: score, select, tune, merge, save.
 
 python scripts/hifi_with_trainer.py --train train.tsv --model bert-base-uncased --to my-model
 
@@ -23,7 +23,7 @@ from hifi_cli import merge_heads, score_heads, select_heads, tune_heads
 
 
 def read(path: Path, tokenizer: PreTrainedTokenizerBase) -> tuple[Dataset, list[str]]:
-    """The file's rows as tokens and label numbers, and the labels' names."""
+    """Return the tokenized rows with label indices, and the label names."""
     rows = load_dataset("csv", data_files=str(path), delimiter="\t", split="train", quoting=3)
     names = sorted(set(map(str, rows["label"])))
     texts = [column for column in ("text", "text2") if column in rows.column_names]
@@ -53,7 +53,7 @@ def main() -> None:
     )
     collate = DataCollatorWithPadding(tokenizer)
 
-    # The four lines that make it HiFi: score on some training samples, choose, tune, and merge at the end.
+    # The four lines of HiFi: score heads on some training samples, select, tune, and merge at the end.
     sample = train.shuffle(seed=0).select(range(min(given.samples, len(train))))
     scores = score_heads(model, DataLoader(sample, batch_size=32, collate_fn=collate))
     tune_heads(model, select_heads(scores, k=given.k))

@@ -1,11 +1,11 @@
-"""Make the demo encoder: a small BERT, pretrained by masked language modelling on the demo grammar's own English.
+"""Pretrain the demo encoder: a small BERT, by masked language modeling on sentences of the demo grammar.
 
     python scripts/make_demo_encoder.py configs/backbones/demo
 
-The corpus is endless unlabelled text from hifi_cli.demo_data: single well-formed sentences, and pairs of a
-sentence and another way to say it, from which the encoder learns to look across the [SEP]. Beside masked language
-modelling it learns to spot damage done to that text without regard to its meaning: words replaced, dropped, added or
-exchanged, and pairs in the wrong order. No row and no label of the tasks' files takes part.
+The corpus is unlabelled text from hifi_cli.demo_data: single correct sentences, and pairs of a sentence and a
+paraphrase, from which the encoder learns to attend across the [SEP]. In addition to masked language modeling it learns
+to detect random damage of that text: words replaced, dropped, added or exchanged, and pairs in the wrong order. No row
+and no label of the tasks' files is used.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hifi_cli import demo_data
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 MAX_LENGTH = 128
-MASKED = 0.2  # more than BERT's 15 %: the sentences are short, and a small model learns from every hint
-PAIR_STEPS = 0.7  # share of the steps that see pairs; they take far longer to learn than single sentences
+MASKED = 0.2  # more than BERT's 15 %, because the sentences are short
+PAIR_STEPS = 0.7  # fraction of the steps with pairs, which take much longer to learn than single sentences
 IGNORED = -100
 
 
 def corpus(rng: random.Random, *, pairs: bool) -> Iterator[tuple[str, ...]]:
-    """Endless texts of one sentence, or of two related ones."""
+    """Yield texts of one sentence, or of two related sentences, without end."""
     if pairs:
         yield from demo_data.pairs(rng)
     else:
@@ -135,8 +135,8 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
     """Pretrain from scratch, with a line of progress every 200 steps.
 
     Besides the hidden words the model says which of the others are out of place, and its [CLS] whether anything is:
-    "loss" and "accuracy" are those of the hidden words, "found" is the share of the damaged words that it notices,
-    "judged" the share of the texts that its [CLS] judges rightly.
+    "loss" and "accuracy" are those of the hidden words, "found" is the fraction of the damaged words that it detects,
+    "judged" the fraction of the texts that its [CLS] classifies correctly.
     """
     torch.manual_seed(seed)
     rng, damage = random.Random(seed + 1), Damage(tokenizer, seed)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A real Slurm of two nodes on this machine, and a grid on it through Parsl. Debian: apt-get install slurm-wlm munge.
+# Start a Slurm of two nodes on this machine and run a grid on it through Parsl. Debian: apt-get install slurm-wlm munge.
 # As root: scripts/slurm-two-nodes.sh PYTHON [GRID] [WORD ...]   (PYTHON has hifi-cli[grid]; GRID is demo by default)
-# The daemons' state lies in a temporary directory; they are stopped at the end, and /etc is left as it is.
+# The daemons' state is in a temporary directory. They are stopped at the end, and /etc is not changed.
 set -euo pipefail
 PYTHON=$(command -v "${1:?the Python that has hifi-cli[grid]}")
 GRID=${2:-demo}

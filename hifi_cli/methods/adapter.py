@@ -12,7 +12,7 @@ _INIT_STD = 1e-3  # near zero, so that training starts at the pretrained model
 
 
 class Adapter(Method):
-    """Add a bottleneck after the attention's and after the feed-forward network's output, before residual and LayerNorm."""
+    """Train bottlenecks after the output of attention and feed-forward network, before residual and LayerNorm."""
 
     class Settings(ConfigModel):
         """Size of the adapters."""

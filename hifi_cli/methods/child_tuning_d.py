@@ -13,11 +13,11 @@ from hifi_cli.models.sparse_weights import SparseWeights
 
 
 class ChildTuningD(Method):
-    """Train the share p of the layers' weights with the highest Fisher information; embeddings and head train whole.
+    """Train the fraction p of the layers' weights with the highest Fisher information, all embeddings and the task head.
 
-    Fisher information is the mean, over the training batches, of the squared gradient, each tensor's clipped by its own norm
-    first, as the authors' code does. EH-FT's text says the lowest are kept; the authors' code and EH-FT's own keep the
-    highest. In training the full gradient is clipped, then masked. What is not kept never moves, not by weight decay either.
+    The Fisher information is the mean over the training batches of the squared gradient; the gradient of each tensor is
+    clipped first, as in the authors' code. In training the full gradient is clipped, then masked. Masked weights never
+    change, not even by weight decay.
     """
 
     class Settings(ConfigModel):

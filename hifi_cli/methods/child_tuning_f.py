@@ -10,10 +10,10 @@ from hifi_cli.models.encoder import Encoder
 
 
 class ChildTuningF(Method):
-    """Keep each gradient entry with probability p, divided by p, afresh in every step, before Adam's moments.
+    """Keep each gradient entry with probability p and divide it by p, with a new random mask in every step.
 
-    The full gradient is clipped, then masked; the expected gradient is the clipped one. No entry is frozen for good: moments
-    and weight decay move all of them.
+    The full gradient is clipped, then masked, before Adam's moments. The expected gradient is the clipped one. No weight stays
+    frozen: moments and weight decay change all weights.
     """
 
     class Settings(ConfigModel):

@@ -41,9 +41,10 @@ class KroneckerLinear(nn.Module):
 
 
 class Compacter(Method):
-    """Adapters as Houlsby's, their weights low-rank and hypercomplex; the LayerNorms and the task head train too.
+    """Train Houlsby's adapters with weights that are sums of Kronecker products, the LayerNorms and the task head.
 
-    The shared factors start from N(0, 1e-4), the rank-1 factors from Glorot's uniform distribution with the authors' gain.
+    The shared factors start from N(0, 1e-4), the rank-1 factors from Glorot's uniform distribution with the gain of the
+    authors' code, sqrt(2).
     """
 
     class Settings(ConfigModel):

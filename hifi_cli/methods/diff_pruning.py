@@ -55,12 +55,12 @@ def hard_concrete(gate: Tensor, draws: Generator | None) -> Tensor:
 
 
 class DiffPruning(Method):
-    """First a difference under an L0 penalty; then exactly the `share` of its largest entries, trained on.
+    """Search a sparse difference to the pretrained weights with an L0 penalty, then train the `share` largest entries.
 
-    The whole backbone is searched, a pretrained pooler too; what has no pretrained values (the classifier, a fresh pooler)
-    trains as in full fine-tuning. As in the authors' code the gates are an optimiser of their own: their rate never changes,
-    and their gradients, of about 1e-9, are clipped apart from the others. Clipped together with them they would vanish below
-    AdamW's epsilon, and no gate would close. In the second phase the gradient is masked first, then clipped.
+    The search covers the whole backbone, including a pretrained pooler. Parameters without pretrained values (the classifier,
+    a new pooler) train as in full fine-tuning. As in the authors' code the gates have an optimizer of their own with a
+    constant learning rate, and their gradients, of about 1e-9, are clipped separately: clipped together with the others, they
+    would fall below AdamW's epsilon, and no gate would close. In the second phase the gradient is masked, then clipped.
     """
 
     class Settings(ConfigModel):

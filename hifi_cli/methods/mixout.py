@@ -61,7 +61,7 @@ class MixLinear(nn.Module):
 
 
 class Mixout(Method):
-    """Train everything, with Linears mixed with the weights they started from; the dropout that this replaces is 0."""
+    """Train everything; Linears are mixed with their initial weights, and the dropout that this replaces is 0."""
 
     class Settings(ConfigModel):
         """How and where weights are mixed."""

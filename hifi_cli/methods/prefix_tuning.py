@@ -90,9 +90,9 @@ def attend_with_prefix(
 
 
 class PrefixTuning(Method):
-    """Train keys and values that stand beside every layer's own, and the task head.
+    """Train additional keys and values in every layer, and the task head.
 
-    Not through peft: its prefixes reach BERT-type models as a cache, which shifts their position ids.
+    Not implemented with peft, which passes prefixes to BERT-type models as a cache; that shifts their position ids.
     """
 
     class Settings(ConfigModel):

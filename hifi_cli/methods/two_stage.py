@@ -14,9 +14,9 @@ from hifi_cli.models.encoder import Encoder
 
 
 class TwoStage(Method):
-    """Stage 1 trains as any method does; stage 2 fine-tunes everything, from the pretrained backbone and stage 1's head.
+    """Train the task head by any method (stage 1), then everything, from the pretrained backbone and this head (stage 2).
 
-    Both stages have an optimiser and a schedule of their own and share the run's steps.
+    Each stage has its own optimizer and schedule. The run's steps are divided between the stages.
     """
 
     class Settings(ConfigModel):

@@ -33,7 +33,7 @@ def epochs(found: dict[str, Any]) -> str:
     """Each program's time divided by a rival's."""
     tasks = list(found["epochs"])
     ratios = {task: {(one["work"], one["against"]): one for one in found["epochs"][task]["ratios"]} for task in tasks}
-    lines = [_row("an epoch of", "beside", *_labels(tasks)), _row("---", "---", *["---:"] * len(tasks))]
+    lines = [_row("an epoch of", "baseline", *_labels(tasks)), _row("---", "---", *["---:"] * len(tasks))]
     for work, against in ratios[tasks[0]]:
         each = [ratios[task][work, against] for task in tasks]
         cells = [_cell(one["ratio"], None) for one in each]
