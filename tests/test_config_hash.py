@@ -1,12 +1,41 @@
 """The configuration hash, which decides whether a finished run is the same run: it may change only where the result may."""
 
+import pytest
+
 from hifi_cli.config import run_config
 from hifi_cli.config.run_config import HeadsConfig, RunConfig, TrainingConfig
 from hifi_cli.config.sources import resolve
 
+HASHES = {  # protocol, task, method, backbone: the hash, and that without the seed
+    ("hifi", "rte", "hifi-layerwise", "bert-large"): ("42ffcbb0cb2bc15a", "003487c6c84035f5"),
+    ("hifi", "stsb", "full-ft", "bert-large"): ("f3a7d17cebc703f7", "821cf569fc076699"),
+    ("hifi", "mrpc", "bitfit", "roberta-large"): ("fecdb2977fac6419", "0ec3ae243e7ae0fd"),
+    ("hifi", "squad", "lora", "bert-base"): ("7683c08e837a18fd", "7d315b551cdc5ce7"),
+    ("hifi", "mnli", "hifi-random", "bert-large"): ("f13f3028163c0ada", "d2b77c63d9f3a68a"),
+    ("hifi-fewshot", "sst2", "compacter", "bert-large"): ("50adb015add6d6ef", "485195e2d1866c9a"),
+    ("ehft", "rte", "full-ft", "roberta-large"): ("8d2763c8a7c8f42a", "abb2cbaeed423154"),
+    ("ehft", "wic", "eh-ft-lora-r512", "roberta-large"): ("713a893f1066aa57", "f42993711e0d6f0f"),
+    ("ehft-released", "copa", "prefix-tuning", "roberta-large"): ("e9f9518a43909d47", "46fd74a8ca44ba78"),
+    ("ehft-released", "stsb", "eh-ft-bitfit", "bert-large"): ("96245013d2200460", "a8d7df18af51cf13"),
+    ("laptop", "cola", "hifi-midtop", "minilm"): ("4a74f82b9bbf8f9a", "776db41cd7e829aa"),
+    ("demo", "demo-entailment", "diff-pruning", "demo"): ("7b50606fde81a534", "07149454439c4459"),
+}
+
 
 def resolved(task="rte", method="eh-ft-bitfit", backbone="roberta-large", protocol="ehft", **changes):
     return resolve(task=task, method=method, backbone=backbone, protocol=protocol, **changes)
+
+
+@pytest.mark.parametrize("names", HASHES, ids="/".join)
+def test_the_hashes_of_shipped_configurations_stay(names):
+    """A change here makes finished runs invalid.
+
+    If it comes from a new key, add the key to `KEYS_ADDED_SINCE_0_2` with the value that means what finished runs did. If a
+    default, a shipped YAML or the meaning of a key changed on purpose, write the new hashes here and say so in CHANGELOG.md.
+    """
+    protocol, task, method, backbone = names
+    config = resolve(task=task, method=method, backbone=backbone, protocol=protocol)
+    assert (config.hash, config.setting_hash) == HASHES[names]
 
 
 class LaterTraining(TrainingConfig):
