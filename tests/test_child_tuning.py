@@ -7,7 +7,7 @@ import pytest
 import torch
 from prepared_models import prepare, train_and_merge
 
-from hifi_cli.methods import child_tuning_d
+from hifi_cli.models.sparse_weights import top_k_masks
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.trainer import Trainer, calibration_gradients
 from hifi_cli.tasks.batches import collate
@@ -90,7 +90,7 @@ def test_the_full_gradient_is_clipped_and_then_masked(make, resources, method):
 
 
 def test_highest_is_exact_where_values_tie():
-    masks = child_tuning_d.highest({"a": torch.ones(3, 4), "b": torch.zeros(5)}, 0.5)
+    masks = top_k_masks({"a": torch.ones(3, 4), "b": torch.zeros(5)}, 0.5)
     assert sum(int(mask.sum()) for mask in masks.values()) == round(0.5 * 17)
     assert masks["a"].shape == (3, 4)
     assert not masks["b"].any()

@@ -5,7 +5,7 @@ from torch import Generator, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, generator, task_head_names, train_only
-from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
+from hifi_cli.models.bottleneck import Bottleneck, insert_adapters
 from hifi_cli.models.encoder import Encoder
 
 _INIT_STD = 1e-3  # near zero, so that training starts at the pretrained model
@@ -25,9 +25,8 @@ class Adapter(Method):
     def prepare(self, encoder: Encoder) -> None:
         draws = generator(self.context.seed)
         size, width = encoder.hidden_size, self.settings.bottleneck
-        head, norms = task_head_names(encoder), layer_norm_names(encoder)
-        added = insert(encoder, lambda: Bottleneck(_near_zero(size, width, draws), _near_zero(width, size, draws)))
-        train_only(encoder, [*head, *norms, *added])
+        added = insert_adapters(encoder, lambda: Bottleneck(_near_zero(size, width, draws), _near_zero(width, size, draws)))
+        train_only(encoder, [*task_head_names(encoder), *added])
 
 
 def _near_zero(inputs: int, outputs: int, draws: Generator) -> nn.Linear:

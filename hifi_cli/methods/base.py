@@ -237,3 +237,8 @@ def outside_backbone(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]
 def generator(seed: int) -> Generator:
     """Random numbers of a method's own, that follow from the run's seed alone."""
     return Generator().manual_seed(seed)
+
+
+def step_generator(seed: int, step: int) -> Generator:
+    """Random numbers of one step that follow from seed and step, so that a resumed run and every process draw the same."""
+    return generator(seed * 1_000_003 + step)

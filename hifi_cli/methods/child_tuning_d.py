@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, fit_into
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.sparse_weights import SparseWeights
+from hifi_cli.models.sparse_weights import SparseWeights, top_k_masks
 
 
 class ChildTuningD(Method):
@@ -43,7 +43,7 @@ class ChildTuningD(Method):
                     if most:
                         nn.utils.clip_grad_norm_(parameter, most)
                     fisher[name] += parameter.grad**2
-        self._child = SparseWeights(model, highest(fisher, self.settings.p))
+        self._child = SparseWeights(model, top_k_masks(fisher, self.settings.p))
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
         everything = super().trained(model)
@@ -66,13 +66,3 @@ class ChildTuningD(Method):
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         self._child = SparseWeights.from_delta(model, delta)
         fit_into(self.delta(model), delta)
-
-
-def highest(scores: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Masks of exactly the `share` (rounded to an entry) of all entries with the highest scores."""
-    joined = torch.cat([score.flatten() for score in scores.values()])
-    count = round(share * len(joined))
-    chosen = torch.zeros(len(joined), dtype=torch.bool, device=joined.device)
-    chosen[joined.topk(count).indices] = True
-    parts = chosen.split([score.numel() for score in scores.values()])
-    return {name: part.reshape(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}

@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, generator
+from hifi_cli.methods.base import Method, step_generator
 from hifi_cli.models.encoder import Encoder
 
 
@@ -26,8 +26,7 @@ class ChildTuningF(Method):
         encoder.model.requires_grad_(True)
 
     def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
-        # drawn from seed and step, so that a resumed run and every process draw the same
-        self._draws = generator(self.context.seed * 1_000_003 + step)
+        self._draws = step_generator(self.context.seed, step)
 
     def before_optimizer_step(self, model: nn.Module) -> None:
         for parameter in model.parameters():

@@ -7,7 +7,7 @@ from torch import Generator, Tensor, nn
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, generator, task_head_names, train_only
-from hifi_cli.models.bottleneck import Bottleneck, insert, layer_norm_names
+from hifi_cli.models.bottleneck import Bottleneck, insert_adapters
 from hifi_cli.models.encoder import Encoder
 
 _SHARED_STD = 1e-4
@@ -67,12 +67,11 @@ class Compacter(Method):
             )
         draws = generator(self.context.seed)
         shared = nn.Parameter(torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=draws))
-        head, norms = task_head_names(encoder), layer_norm_names(encoder)
-        added = insert(
+        added = insert_adapters(
             encoder,
             lambda: Bottleneck(KroneckerLinear(shared, size, width, draws), KroneckerLinear(shared, width, size, draws)),
         )
-        train_only(encoder, [*head, *norms, *added])
+        train_only(encoder, [*task_head_names(encoder), *added])
 
 
 def _glorot(shape: tuple[int, int, int], draws: Generator) -> Tensor:

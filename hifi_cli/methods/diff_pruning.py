@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, Phase, fit_into, generator, outside_backbone
+from hifi_cli.methods.base import Method, Phase, fit_into, outside_backbone, step_generator
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.sparse_weights import SparseWeights
+from hifi_cli.models.sparse_weights import SparseWeights, top_k_masks
 
 logger = logging.getLogger("hifi")
 
@@ -126,7 +126,7 @@ class DiffPruning(Method):
 
     def before_step(self, model: nn.Module, step: int) -> None:
         if not self._chosen:
-            draws = generator(self.context.seed * 1_000_003 + step)
+            draws = step_generator(self.context.seed, step)
             self._sampled = {name: gated.weight(draws) for name, gated in self.gated.items()}
             _write(model, self._sampled)
 
@@ -158,13 +158,8 @@ class DiffPruning(Method):
     def _prune(self, encoder: Encoder) -> None:
         """Keep the largest differences, put everything else back, and let only those train."""
         differences = {name: gated.weight(None) - gated.pretrained for name, gated in self.gated.items()}
-        sizes = torch.cat([difference.abs().flatten() for difference in differences.values()])
-        chosen = torch.zeros(len(sizes), dtype=torch.bool, device=sizes.device)
-        chosen[sizes.topk(round(self.settings.share * len(sizes))).indices] = True
-        parts = chosen.split([difference.numel() for difference in differences.values()])
-        masks = {}
-        for (name, difference), part in zip(differences.items(), parts, strict=True):
-            masks[name] = part.reshape(difference.shape)
+        masks = top_k_masks({name: difference.abs() for name, difference in differences.items()}, self.settings.share)
+        for name, difference in differences.items():
             encoder.model.get_parameter(name).copy_(self.gated[name].pretrained + difference * masks[name])
         self._chosen = SparseWeights(encoder.model, masks)
         self.gated.clear()

@@ -34,20 +34,21 @@ class Adapted(nn.Module):
         return result
 
 
-def insert(encoder: Encoder, build: Callable[[], Bottleneck]) -> list[str]:
-    """Put a new bottleneck behind both sub-layers of every layer.
+def insert_adapters(encoder: Encoder, build: Callable[[], Bottleneck]) -> list[str]:
+    """Put a new adapter behind both sub-layers of every layer.
 
     Returns:
-        The names of the parameters added.
+        The names of the parameters that train with Houlsby's adapters: their own, and the backbone's LayerNorms.
     """
     before = {id(parameter) for parameter in encoder.model.parameters()}
     for layer in range(encoder.num_layers):
         for part in SUBLAYERS:
             encoder.replace(layer, part, partial(Adapted, adapter=build()))
-    return [name for name, parameter in encoder.model.named_parameters() if id(parameter) not in before]
+    added = [name for name, parameter in encoder.model.named_parameters() if id(parameter) not in before]
+    return [*_layer_norm_names(encoder), *added]
 
 
-def layer_norm_names(encoder: Encoder) -> list[str]:
+def _layer_norm_names(encoder: Encoder) -> list[str]:
     """The names of the backbone's LayerNorm weights and biases, the embeddings' included."""
     norms = {id(module) for module in encoder.base.modules() if isinstance(module, nn.LayerNorm)}
     return [

@@ -64,3 +64,16 @@ class SparseWeights:
                 value.copy_(delta[name])
         sparse.scatter()
         return sparse
+
+
+def top_k_masks(scores: dict[str, Tensor], fraction: float) -> dict[str, Tensor]:
+    """Masks of the entries with the highest scores: exactly `fraction` (rounded to an entry) of all tensors' entries together.
+
+    Returns:
+        bool, each in the shape of its score.
+    """
+    joined = torch.cat([score.flatten() for score in scores.values()])
+    mask = torch.zeros(len(joined), dtype=torch.bool, device=joined.device)
+    mask[joined.topk(round(fraction * len(joined))).indices] = True
+    parts = mask.split([score.numel() for score in scores.values()])
+    return {name: part.reshape(score.shape) for (name, score), part in zip(scores.items(), parts, strict=True)}
