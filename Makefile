@@ -24,7 +24,7 @@ demo: $(READY)
 	@echo "all results:   results/demo"
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # All tests of killed processes, full disks, damaged files and 2,000 fuzzed inputs; make test runs a short version of each.
 test-faults: $(READY)
