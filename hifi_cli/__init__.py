@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from hifi_cli.version import __version__
 
 if TYPE_CHECKING:
-    from hifi_cli.library import HeadScores, merge_heads, score_heads, select_heads, tune_heads
+    from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
     from hifi_cli.runs.export_delta import open_model
 
-__all__ = ["HeadScores", "__version__", "merge_heads", "open_model", "score_heads", "select_heads", "tune_heads"]
+__all__ = ["ScoredHeads", "__version__", "merge_heads", "open_model", "score_heads", "select_heads", "tune_heads"]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,7 +28,7 @@ _READ = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "input
 
 
 @dataclass(frozen=True)
-class HeadScores:
+class ScoredHeads:
     """What `score_heads` found.
 
     Attributes:
@@ -42,7 +42,7 @@ class HeadScores:
     samples: int
 
 
-def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: float = 0.9) -> HeadScores:
+def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: float = 0.9) -> ScoredHeads:
     """Information richness and correlation of every attention head (HiFi, equations 1 to 7).
 
     Runs without gradients and without dropout, on the model's device, and leaves the model as it was. The paper takes
@@ -73,11 +73,11 @@ def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: f
             module.training = True
     if not samples:
         raise UsageError("score_heads: there was no batch; an iterator that was read before is empty")
-    return HeadScores((richness / samples).numpy(), (correlation / samples).numpy(), samples)
+    return ScoredHeads((richness / samples).numpy(), (correlation / samples).numpy(), samples)
 
 
 def select_heads(
-    scores: HeadScores,
+    scores: ScoredHeads,
     *,
     k: int = 3,
     rank: str = "pagerank",

@@ -94,7 +94,7 @@ def config_of(task: str, method: str, strategy: str, seed: int) -> RunConfig:
 
 def train_with_hifi(config: RunConfig, resources: ResourceCache) -> float:
     """The last epoch's score, in points."""
-    return 100 * float(run(config, resources, force=True)["scores"]["last"])
+    return 100 * float(run(config, resources, force=True).score("last"))
 
 
 def train_with_trainer(config: RunConfig, resources: ResourceCache) -> float:

@@ -69,7 +69,7 @@ def assert_resuming_changes_nothing(config, resources, other_resources, monkeypa
     assert not directory.results.is_file()
     resumed = runs.run(config, other_resources)
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, resources.results_dir).path)
-    assert without_measurements(resumed) == without_measurements(uninterrupted)
+    assert without_measurements(resumed.model_dump()) == without_measurements(uninterrupted.model_dump())
     assert not directory.checkpoint.exists()
 
 

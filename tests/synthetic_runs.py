@@ -13,6 +13,13 @@ from hifi_cli.reports.published import PublishedTable
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 
 
+MEASURED = {  # keys of results.json that no table shows
+    "split": "validation", "n_examples": {"train": 8, "selection": 4, "reported": 4}, "shots": None, "fewshot": None,
+    "limit": None, "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "wall_s": 2.0, "peak_memory_bytes": 1,
+    "gradient_accumulation_steps": {"requested": 1, "used": 1},
+}  # fmt: skip
+
+
 def flatten(values, prefix=""):
     """Nested values by dotted key, as the hash has them."""
     flat = {}
@@ -34,7 +41,7 @@ def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    content = {"schema": 1, **content, "config_hash": config_hash(config)}
+    content = {**MEASURED, "schema": 2, **content, "config_hash": config_hash(config)}
     (directory / "results.json").write_text(json.dumps(with_checksum(content)))
 
 
@@ -54,6 +61,8 @@ def write_run(
     curve=None,
     setting="a",
     shots=None,
+    limited=False,
+    params=None,
     **changes,
 ):
     """A finished run with `score` (between 0 and 1) at the best epoch; `curve` becomes metrics.jsonl."""
@@ -70,10 +79,10 @@ def write_run(
     primary = changes.pop("primary_metric", PRIMARY.get(task, "accuracy"))
     content = {
         "status": "done", "task": task, "method": method, "backbone": backbone, "protocol": protocol, "seed": seed,
-        "split": "validation", "selection": "few-shot" if shots else "validation", "shots": shots, "report": "best", "primary_metric": primary,
-        "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "total": 1000},
+        "selection": "few-shot" if shots else "validation", "shots": shots, "report": "best", "primary_metric": primary,
+        "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "stored_bytes": 160, "total": 1000, **(params or {})},
         "setting_hash": digest([method, task, setting, epochs, shots]),
-        "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "limited": False, "collapsed": False,
+        "limit": 16 if limited else None, "collapsed": False,
         "scores": {"last": score if last is None else last, "best": score, "max": score if top is None else top},
         "epochs": {"total": epochs, "last": epochs, "best": 2, "max": 2},
         "metrics": {primary: score, **(metrics or {})},

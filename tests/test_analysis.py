@@ -50,7 +50,7 @@ def test_richness_and_correlation_rows_are_the_scores(ask, resources):
     assert len(rows) == 2 * LAYERS * HEADS
     stored = scoring_variants.head_scores(ask("richness", {"warm_steps": 2})[1], "rte", "SL")
     found = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
-    assert found == {(layer, head): stored["richness"][layer][head] for layer in range(LAYERS) for head in range(HEADS)}
+    assert found == {(layer, head): stored.richness[layer][head] for layer in range(LAYERS) for head in range(HEADS)}
     rows = compute(ask("correlation", {"warm_steps": 2, "variants": ["ST"]}))
     for layer in range(LAYERS):
         inside = [row for row in rows if row["layer"] == layer]
@@ -88,7 +88,7 @@ def test_robustness_against_scipy_and_itself(ask):
     one, other = (scoring_variants.head_scores(asked[1], "rte", name) for name in ("PT", "LR"))
     for layer in range(LAYERS):
         found = {row["measure"]: row["value"] for row in rows if row["layer"] == layer}
-        assert found["richness"] == pytest.approx(spearmanr(one["richness"][layer], other["richness"][layer]).statistic)
+        assert found["richness"] == pytest.approx(spearmanr(one.richness[layer], other.richness[layer]).statistic)
     assert any(row["value"] < 1 for row in rows)
 
 
@@ -123,9 +123,7 @@ def test_damping_counts_the_rankings_own_iterations(ask, resources):
     found, _ = head_selection.scores(asked[1].config("rte"), resources)
     for row in rows:
         layer = row["layer"]
-        ranked = damping.RANKINGS["pagerank"](
-            np.array(found["richness"][layer]), np.array(found["correlation"][layer]), row["damping"], 1e-6
-        )
+        ranked = damping.RANKINGS["pagerank"](found.richness_array[layer], found.correlation_array[layer], row["damping"], 1e-6)
         assert row["iterations"] == ranked.iterations
         assert row["seconds"] > 0
 

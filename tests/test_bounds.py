@@ -217,16 +217,16 @@ def test_files_that_are_no_json_are_named(hifi, tmp_path, content):
 
 
 MANIFEST = {
-    "schema": 1,
-    "command": ["hifi", "train"], "hifi": "1", "libraries": {"torch": "2"}, "device": "cpu", "data": {"origin": {"train": "x"}},
-    "git": None,
+    "schema": 2,
+    "command": ["hifi", "train"], "hifi": "1", "libraries": {"torch": "2"}, "device": "cpu", "data": {"origin": {"train": "x"}, "fingerprint": {"train": "t"}},
+    "git": None, "python": "3", "threads": 1, "platform": "x", "heads": None, "backbone_weights_id": "w", "processes": 1,
 }  # fmt: skip
 WRONG_MANIFESTS = [
     {"git": "x"},
     {"libraries": [1]},
     {"libraries": None},
     {"data": "x"},
-    {"data": {"origin": ["x"]}},
+    {"data": {"fingerprint": {}, "origin": ["x"]}},
     {"command": "hifi"},
     {"device": 1},
 ]
@@ -239,7 +239,7 @@ def test_manifests_of_wrong_types_are_named(hifi, tmp_path, changes):
     assert hifi("report").code == 0
     change(run / "manifest.json", **changes)
     assert f"manifest.json is damaged ({next(iter(changes))}" in said(hifi("report"), 2)
-    (run / "manifest.json").write_text(json.dumps(with_checksum({"schema": 1})))
+    (run / "manifest.json").write_text(json.dumps(with_checksum({"schema": 2})))
     assert "manifest.json is damaged ('command' is missing)" in said(hifi("report"), 2)
 
 
@@ -252,9 +252,11 @@ def test_a_damaged_manifest_predictions_and_metrics_of_a_run_are_named(tiny, hif
         kept[: len(lines[0]) + 20]: "line 2",
         lines[0] + DEEP.encode(): "line 2",
         b"[1]\n": "line 1: no JSON object",
-        lines[0] + b'{"logits": "x"}\n': "line 2: logits",
-        lines[0] + b'{"logits": [1.0]}\n': "line 2: logits",
-        lines[0] + b'{"logits": [null, 1.0]}\n': "line 2: logits",
+        lines[0] + b'{"id": "1"}\n': "line 2: 'label' is missing",
+        **{
+            lines[0] + json.dumps({**json.loads(lines[1]), "logits": logits}).encode() + b"\n": "line 2: logits"
+            for logits in ("x", [1.0], [None, 1.0])
+        },
         b"\xff": "damaged",
         lines[0]: "does not hold the predictions of this split",
         b"": "does not hold the predictions of this split",

@@ -170,14 +170,23 @@ def test_bad_data_leave_nothing_behind(tiny, hifi, encoders, tmp_path):
 
 
 def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
-    def given(content):
-        Path("heads.json").write_text(json.dumps(with_checksum({"schema": 1, **content})))
+    assert tiny("select", "--out", "heads.json").code == 0
+    selection = json.loads(Path("heads.json").read_text())
+
+    def given(changes):
+        layers = len(changes["heads"])
+        per_layer = {
+            "values": [[0.1] * 4] * layers,
+            "iterations": [9] * layers,
+            "overlap": dict.fromkeys(selection["overlap"], [1] * layers),
+        }
+        Path("heads.json").write_text(json.dumps(with_checksum({**selection, **per_layer, **changes})))
         return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
 
     assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})
-    assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
+    assert "heads must be between 0 and 3" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0]]})
-    assert "not a heads file" in given({"backbone": "tiny-bert", "heads": "all"})
+    assert "heads.json is damaged (heads: " in given({"backbone": "tiny-bert", "heads": "all"})
     assert "only 4 heads" in one_line(tiny("select", "--k", "5"), 2)
 
 

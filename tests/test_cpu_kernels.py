@@ -212,7 +212,7 @@ def test_methods_train_in_bf16_and_comes_back_the_same(make, resources, method):
     how = ["epochs=14", "learning_rate=0.01"] if method == "lora" else ["epochs=10", "learning_rate=0.005"]
     config = make(method, "precision=bf16", *how, "warmup=0", "dropout=0.0")
     results = runs.run(config, resources)
-    assert results["scores"]["best"] > 0.7
+    assert results.scores.best > 0.7
     assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
 
 

@@ -12,7 +12,7 @@ from finished_runs import fingerprint, flip_bit, read_json, run_path, truncate
 from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated
-from hifi_cli.records import run_files
+from hifi_cli.records import stored_file
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import checkpoint
 from hifi_cli.runs import run as runs
@@ -57,7 +57,7 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
         runs.run(config, ResourceCache(small_disk, data))
     assert not directory.results.exists()
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
-    write_json = run_files.write_json
+    write_json = stored_file.write_json
 
     def full(path, value):
         if path.name == "results.json":
@@ -65,14 +65,14 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
         write_json(path, value)
 
     (small_disk / "ballast").unlink()
-    monkeypatch.setattr(run_files, "write_json", full)
+    monkeypatch.setattr(stored_file, "write_json", full)
     with pytest.raises(RunFailed, match=r"results\.json: No space left on device"):
         runs.run(config, ResourceCache(small_disk, data))
     assert not directory.results.exists()
     assert not [path for path in directory.path.glob(".*") if path.name != ".lock"]
-    monkeypatch.setattr(run_files, "write_json", write_json)
+    monkeypatch.setattr(stored_file, "write_json", write_json)
     (small_disk / "ballast").unlink()
-    assert runs.run(config, ResourceCache(small_disk, data))["scores"] == reference["scores"]
+    assert runs.run(config, ResourceCache(small_disk, data)).scores == reference.scores
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "whole").path)
 
 

@@ -142,7 +142,7 @@ def test_a_pretrained_pooler_is_searched(make, resources):
     assert sum(changed.values()) == round(0.05 * sum(before[name].numel() for name in changed))
     assert 0 < changed["bert.pooler.dense.weight"] < before["bert.pooler.dense.weight"].numel() / 2
     classifier = sum(value.numel() for name, value in after.items() if name.startswith("classifier"))
-    assert results["params"]["trainable"] == sum(changed.values()) + classifier
+    assert results.params.trainable == sum(changed.values()) + classifier
 
 
 def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(make, resources, tmp_path):
@@ -174,7 +174,7 @@ def test_diff_pruning_ends_with_exactly_its_share_changed(make, resources, share
     changed = {name: int((before[name] != after[name]).sum()) for name in before if not name.startswith("classifier")}
     assert sum(changed.values()) == round(share * sum(before[name].numel() for name in changed))
     outside = sum(count for name, count in changed.items() if "pooler" not in name)
-    assert results["params"]["trainable_backbone"] == outside
+    assert results.params.trainable_backbone == outside
 
 
 def test_diff_pruning_keeps_the_largest_differences(make, resources):

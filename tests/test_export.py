@@ -18,7 +18,7 @@ from hifi_cli.tasks.batches import collate
 def expected(config, resources, count=6):
     examples = runs.split_examples(config, resources).reported[:count]
     stored = RunDirectory.of(config, resources.results_dir).read_predictions()[:count]
-    return collate(examples, {"input_ids": 0, "token_type_ids": 0}), torch.tensor([row["logits"] for row in stored])
+    return collate(examples, {"input_ids": 0, "token_type_ids": 0}), torch.tensor([row.logits for row in stored])
 
 
 OWN_HEAD = ["task_head.kind=mlp", "task_head.width=16", "task_head.one_logit=true"]
@@ -124,15 +124,15 @@ def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make,
     said = classify([{"text": one, "text_pair": two} for ((one, two),) in (row.sequences for row in rows)])
     stored = RunDirectory.of(config, resources.results_dir).read_predictions()
     for one, row in zip(said, stored, strict=False):
-        assert one["label"] == row["prediction"]
-        assert one["score"] == pytest.approx(float(torch.tensor(row["logits"]).softmax(0).max()), abs=1e-4)
+        assert one["label"] == row.prediction
+        assert one["score"] == pytest.approx(float(torch.tensor(row.logits).softmax(0).max()), abs=1e-4)
     card = ModelCard.load(tmp_path / "plain" / "README.md")
     assert card.data.library_name == "transformers" and card.data.pipeline_tag == "text-classification"
     (score,) = card.data.eval_results
-    assert (score.metric_type, score.metric_value) == ("accuracy", results["metrics"]["accuracy"])
+    assert (score.metric_type, score.metric_value) == ("accuracy", results.metrics["accuracy"])
     assert (score.dataset_type, score.dataset_config, score.dataset_split) == ("nyu-mll/glue", "rte", "validation")
     for said in (
-        f"{100 * results['metrics']['accuracy']:.2f}",
+        f"{100 * results.metrics['accuracy']:.2f}",
         "seed: 1",
         "full-ft",
         "command: `hifi",
@@ -150,5 +150,5 @@ def test_a_number_leaves_a_pipeline_as_it_is(make, resources, hifi, data, tmp_pa
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
     regress = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
     ((one, two),) = resources.rows("stsb").rows("validation")[0].sequences
-    stored = RunDirectory.of(config, resources.results_dir).read_predictions()[0]["logits"][0]
+    stored = RunDirectory.of(config, resources.results_dir).read_predictions()[0].logits[0]
     assert regress({"text": one, "text_pair": two})["score"] == pytest.approx(stored, abs=1e-4)

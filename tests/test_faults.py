@@ -133,7 +133,7 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monke
     assert stops == 6
     directories = [RunDirectory.of(config, tmp_path / name).path for name in ("whole", "stopped")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
-    assert results["scores"] == whole_run["scores"]
+    assert results.scores == whole_run.scores
 
 
 def _terminate(*_):

@@ -1,6 +1,5 @@
 """Grids: which runs a table needs, how they are shared out, what becomes of those that fail, and what a search chooses."""
 
-import json
 import shlex
 from concurrent.futures import Future
 from functools import cache
@@ -18,7 +17,8 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec, jobs, search
 from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
-from hifi_cli.records.run_status import State, Status, status
+from hifi_cli.records.run_files import EpochMetrics
+from hifi_cli.records.run_status import RunState, RunStatus, status
 from hifi_cli.reports import table_types
 from hifi_cli.reports.table_spec import ScoresSpec
 
@@ -52,7 +52,7 @@ def test_a_process_that_closes_counts_as_done_only(tmp_path):
     progress = GridProgress(found)
     at_work = [Job("train", (first, second)), Job("train", (third, fourth)), Job("score", (last,))]
     progress.running = {Future(): (job, tmp_path) for job in at_work}
-    progress.finished = dict.fromkeys((first, second, third), Status(State.DONE))
+    progress.finished = dict.fromkeys((first, second, third), RunStatus(RunState.DONE))
     assert grid_display.status_line(progress).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
 
 
@@ -157,11 +157,12 @@ def write(cell, results_dir, state="done", score=0.5):
     content = {
         **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
         "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
-        "params": {"trainable": 40, "trainable_backbone": 20, "total": 1000}, "collapsed": False, "limited": False,
+        "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "stored_bytes": 160, "total": 1000}, "collapsed": False,
+        "epochs": dict.fromkeys(("total", "last", "best", "max"), 2),
         "setting_hash": cell.config.setting_hash,
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
-    store_run(directory, config, content)
+    store_run(directory.path, config, content)
     return status(directory)
 
 
@@ -187,12 +188,12 @@ def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
 def test_a_grid_sweeps_what_a_kill_left_in_finished_runs(tmp_path):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
     write(cell, tmp_path)
-    checkpoint = cell.run_directory(tmp_path) / "checkpoints" / "last.pt"
+    checkpoint = cell.run_directory(tmp_path).checkpoint
     checkpoint.parent.mkdir()
-    for path in (checkpoint, checkpoint.with_name(".last.pt.x7"), cell.run_directory(tmp_path) / ".metrics.jsonl.x8"):
+    for path in (checkpoint, checkpoint.with_name(".last.pt.x7"), cell.run_directory(tmp_path).path / ".metrics.jsonl.x8"):
         path.write_text("half")
     scheduled(tmp_path, {}, found=[cell])
-    left = {path.name for path in cell.run_directory(tmp_path).rglob("*") if path.is_file()}
+    left = {path.name for path in cell.run_directory(tmp_path).path.rglob("*") if path.is_file()}
     assert left - {".lock"} == {"results.json", "config.yaml"}
 
 
@@ -200,11 +201,11 @@ def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
     progress, _, scheduler = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [JobOutcome(1)] * 2}, retries=1)
     (cell,) = progress.failed
     assert (cell.name, len(progress.finished), progress.left) == ("demo-entailment/bitfit/seed1", 7, 0)
-    recorded = read_json(cell.run_directory(tmp_path) / "failure.json")
+    recorded = read_json(cell.run_directory(tmp_path).failure)
     assert recorded["lines"] == ["much", "hifi: demo-entailment/bitfit/seed1 went wrong"]
     assert (recorded["attempts"], recorded["exit_code"]) == (2, 1)
     assert recorded["command"] == scheduler.command(cell)
-    assert status(cell.run_directory(tmp_path)).state is State.FAILED
+    assert status(cell.run_directory(tmp_path)).state is RunState.FAILED
 
 
 def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
@@ -245,7 +246,7 @@ def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch)
 def test_a_directory_of_another_configuration_is_a_failure(tmp_path):
     found = cells(tasks=["demo-entailment"], methods=["full-ft"])
     other = cells("epochs=1", tasks=["demo-entailment"], methods=["full-ft"])[0]
-    place = other.run_directory(tmp_path)
+    place = other.run_directory(tmp_path).path
     place.mkdir(parents=True)
     (place / "config.yaml").write_text(yaml.safe_dump(other.config.model_dump(mode="json")))
     progress, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)]}, found=found)
@@ -256,8 +257,8 @@ def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
     found = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
     for cell in found[:3]:
         write(cell, tmp_path)
-    (found[0].run_directory(tmp_path) / "delta.safetensors").write_bytes(b"not what was written")
-    truncate(found[1].run_directory(tmp_path) / "results.json")
+    found[0].run_directory(tmp_path).delta.write_bytes(b"not what was written")
+    truncate(found[1].run_directory(tmp_path).results)
     progress, engine, _ = scheduled(tmp_path, {}, found=found)
     assert len(progress.finished) == 4
     assert progress.finished_before == 1
@@ -271,22 +272,22 @@ def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
     scores = {"0.0005": (0.5, 0.7), "0.002": (0.9, 0.2)}
     done = {cell: write(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1]) for cell in found}
     (one,) = search.choose(done, tmp_path)
-    assert one["chosen"] == {"setting": {"learning_rate": "0.0005"}, "score": pytest.approx(0.6), "seeds": 2}
-    assert len(one["tried"]) == 2
+    assert one.chosen.model_dump() == {"setting": {"learning_rate": "0.0005"}, "score": pytest.approx(0.6), "seeds": 2}
+    assert len(one.tried) == 2
     done[found[0]] = write(found[0], tmp_path, "diverged")
-    assert search.choose(done, tmp_path)[0]["chosen"]["setting"] == {"learning_rate": "0.002"}
+    assert search.choose(done, tmp_path)[0].chosen.setting == {"learning_rate": "0.002"}
     assert list(search.lines(search.choose(done, tmp_path))) == [
         "demo-entailment  full-ft  learning_rate=0.002  55.00 (55.00 to 55.00 over 2 settings, 2 seeds)"
     ]
 
 
 def test_a_search_reads_the_split_that_chooses(tmp_path):
-    directory = tmp_path / "run"
-    directory.mkdir()
-    lines = [{"epoch": epoch, "selection": value, "accuracy": 0.9} for epoch, value in ((1, 0.3), (2, 0.4))]
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    results = {"selection": "holdout", "report": "best", "scores": {"best": 0.9}, "epochs": {"best": 2}}
-    assert search.score(directory, Status(State.DONE, results=results)) == 0.4
+    (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
+    result = write(cell, tmp_path).result.model_copy(update={"selection": "holdout"})
+    directory = cell.run_directory(tmp_path)
+    for epoch, value in ((1, 0.3), (2, 0.4)):
+        directory.append_metrics(EpochMetrics(epoch=epoch, selection=value, accuracy=0.9))
+    assert search.selection_score(directory, result) == 0.4
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,10 @@ def test_scores_are_those_of_the_command_line(make, resources, encoders):
     sampled = head_selection.sample(train, config.scoring.samples, config.scoring.seed)
     found = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
     assert found.samples == 12
-    np.testing.assert_allclose(found.richness, stored["richness"], atol=0.1)  # 1/12: one index at a singular value's edge
-    np.testing.assert_allclose(found.correlation, stored["correlation"], rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(found.richness, stored.richness, atol=0.1)  # 1/12: one index at a singular value's edge
+    np.testing.assert_allclose(found.correlation, stored.correlation, rtol=1e-4, atol=1e-9)
     chosen = select_heads(found, k=2)
-    assert chosen.heads == head_selection.choose(stored, config.heads.selection_arguments(1), resources.results_dir)[0]["heads"]
+    assert chosen.heads == head_selection.choose(stored, config.heads.selection_arguments(1), resources.results_dir)[0].heads
 
 
 def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(model, encoders):

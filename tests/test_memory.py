@@ -37,9 +37,9 @@ def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, t
     with pytest.raises(RunFailed, match="a batch of 8 in 1 parts does not fit in memory; --auto-batch"):
         runs.run(config, ResourceCache(tmp_path / "failed", data))
     results = runs.run(config, ResourceCache(tmp_path / "halved", data), auto_batch=True)
-    assert results["gradient_accumulation_steps"] == {"requested": 1, "used": 4}
+    assert (results.gradient_accumulation_steps.requested, results.gradient_accumulation_steps.used) == (1, 4)
     assert seen.count(8) == 1 + 1 + 1  # the refused run, the first training batch, the first evaluation batch
-    assert results["scores"] == pytest.approx(reference["scores"], abs=0.05)
+    assert dict(results.scores) == pytest.approx(dict(reference.scores), abs=0.05)
     deltas = [load_arrays(RunDirectory.of(config, tmp_path / name).delta) for name in ("whole", "halved")]
     for name, value in deltas[0].items():
         assert deltas[1][name] == pytest.approx(value, abs=2e-4), name

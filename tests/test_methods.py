@@ -71,15 +71,15 @@ def test_a_finished_run(make, resources, hifi, tmp_path, method, family):
     before = {name: value.clone() for name, value in plain.model.state_dict().items()}
     results = runs.run(config, resources)
     directory = directory_of(config, resources)
-    check_counts(method, plain, results["params"], family)
-    check_stored_size(directory, results["params"])
+    check_counts(method, plain, results.params, family)
+    check_stored_size(directory, results.params)
     with reload(directory.path, resources) as (prepared, _):
         added = set(prepared.encoder.model.state_dict()) - set(before) if prepared.method.adds_modules else set()
         prepared.method.merge(prepared.encoder)
     after = prepared.encoder.model.state_dict()
     assert before.keys() == after.keys() - added
     changed = {name: (before[name] != after[name]) for name in before}
-    check_frozen(method, prepared, changed, results["params"])
+    check_frozen(method, prepared, changed, results.params)
     if (heads := runs.chosen_heads(config, resources)) and SPECS[method].implementation == "hifi":
         check_heads(prepared.encoder, changed, heads)
     if method in FORMULAS:
@@ -98,18 +98,18 @@ def check_counts(method, plain, counts, family):
     if method == "diff-pruning":  # a pretrained pooler is searched with the backbone: how many entries it gets the data decide
         pooler = sum(parameter.numel() for name, parameter in plain.task_head_parameters() if "pooler" in name)
         shape, head = replace(shape, E=shape.E + pooler), head - pooler
-        assert trained_count(method, shape) - pooler <= counts["trainable_backbone"] <= trained_count(method, shape)
+        assert trained_count(method, shape) - pooler <= counts.trainable_backbone <= trained_count(method, shape)
     else:
-        assert counts["trainable_backbone"] == trained_count(method, shape)
-    assert counts["trainable"] == trained_count(method, shape) + head
-    assert counts["stored"] == stored_count(method, shape) + head
-    assert counts["total"] == sum(parameter.numel() for parameter in plain.model.parameters())
+        assert counts.trainable_backbone == trained_count(method, shape)
+    assert counts.trainable == trained_count(method, shape) + head
+    assert counts.stored == stored_count(method, shape) + head
+    assert counts.total == sum(parameter.numel() for parameter in plain.model.parameters())
 
 
 def check_stored_size(directory, counts):
     """The delta holds only what changed."""
-    assert directory.delta.stat().st_size <= 1.02 * counts["stored_bytes"] + 20_000
-    assert counts["stored_bytes"] <= 4 * counts["stored"] + counts["total"] / 8 + 100  # a bit an entry where they are sparse
+    assert directory.delta.stat().st_size <= 1.02 * counts.stored_bytes + 20_000
+    assert counts.stored_bytes <= 4 * counts.stored + counts.total / 8 + 100  # a bit an entry where they are sparse
 
 
 def check_frozen(method, prepared, changed, counts):
@@ -119,9 +119,9 @@ def check_frozen(method, prepared, changed, counts):
     assert [name for name, mask in changed.items() if mask.any() and name not in head and not allowed.search(name)] == []
     moved = sum(int(mask.sum()) for mask in changed.values())
     if implementation != "lora":  # an update of rank r moves the whole matrix
-        assert moved <= counts["trainable"]
+        assert moved <= counts.trainable
     if implementation not in ("lora", "prefix_tuning", "compacter", "adapter"):  # which train modules of their own
-        assert moved > counts["trainable"] / 2
+        assert moved > counts.trainable / 2
     trained_names = set(prepared.method.trained(prepared.encoder.model)) & changed.keys()
     assert trained_names >= head - {"bert.pooler.dense.weight"}
     if implementation in ("child_tuning_d", "diff_pruning"):  # need not choose an entry of every tensor
@@ -156,7 +156,7 @@ def check_export(method, directory, config, resources, hifi, to):
         assert hifi(*export).code == 0
         model = AutoModelForSequenceClassification.from_pretrained(to)
     batch = collate(runs.split_examples(config, resources).reported[:6], {"input_ids": 0, "token_type_ids": 0})
-    stored = torch.tensor([row["logits"] for row in directory.read_predictions()[:6]])
+    stored = torch.tensor([prediction.logits for prediction in directory.read_predictions()[:6]])
     torch.testing.assert_close(logits_of(model, batch), stored, rtol=1e-4, atol=1e-5)
 
 
@@ -183,8 +183,8 @@ def test_a_diverged_run_has_the_counts_of_its_last_phase(make, resources, method
         "eh-ft-bitfit": sum(sizes.values()),
         "child-tuning-d": sum(sizes.values()) - layers + round(0.3 * layers),
     }
-    assert results["status"] == "diverged"
-    assert (results["params"]["trainable"], results["params"]["stored"]) == (expected[method], expected[method])
+    assert results.status == "diverged"
+    assert (results.params.trainable, results.params.stored) == (expected[method], expected[method])
 
 
 @every_implementation
@@ -211,14 +211,14 @@ def test_loss_falls(make, resources, method):
     lines = directory_of(config, resources).metrics.read_text().splitlines()
     losses = [line["loss"] for line in map(json.loads, lines) if "loss" in line]
     assert sum(losses[-6:]) < 0.9 * sum(losses[:6])
-    assert results["scores"]["best"] > 0.7
+    assert results.scores.best > 0.7
 
 
 def test_two_seeds_differ_and_one_repeats(make, resources, tmp_path, data):
     results = [runs.run(make("hifi-layerwise", seed=seed), resources) for seed in (1, 2)]
     again = runs.run(make("hifi-layerwise"), type(resources)(tmp_path / "again", data))
-    assert results[0]["delta_sha256"] == again["delta_sha256"]
-    assert results[0]["delta_sha256"] != results[1]["delta_sha256"]
+    assert results[0].delta_sha256 == again.delta_sha256
+    assert results[0].delta_sha256 != results[1].delta_sha256
 
 
 def bert_large():
@@ -302,11 +302,11 @@ def test_rows_follow_the_trajectory_of_masked_full_gradients(make, resources):
 def test_without_biases_they_stay(make, resources):
     config = make("hifi-layerwise", "settings.biases=false")
     prepared = runs.prepare(config, resources, runs.chosen_heads(config, resources))
-    assert runs.count_parameters(prepared)["trainable_backbone"] == LAYERS * HIDDEN // HEADS * 2 * 3 * HIDDEN
+    assert runs.count_parameters(prepared).trainable_backbone == LAYERS * HIDDEN // HEADS * 2 * 3 * HIDDEN
 
 
 def test_tuned_rows_train_in_bf16_too(make, resources):
     results = runs.run(make("hifi-layerwise", "precision=bf16"), resources)
-    assert results["status"] == "done"
+    assert results.status == "done"
     found = evaluate(RunDirectory.of(make("hifi-layerwise", "precision=bf16"), resources.results_dir).path, resources)
     assert found.largest_difference == 0

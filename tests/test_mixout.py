@@ -18,7 +18,7 @@ def test_mixout_without_mixing_is_full_ft_without_dropout(make, resources):
         make("full-ft", "learning_rate=1e-3", "dropout=0"),
         make("mixout", "learning_rate=1e-3", "settings.p=0", "settings.place=all"),
     )
-    assert runs.run(mixed, resources)["scores"] == runs.run(plain, resources)["scores"]
+    assert runs.run(mixed, resources).scores == runs.run(plain, resources).scores
     one, other = (RunDirectory.of(config, resources.results_dir).delta for config in (plain, mixed))
     torch.testing.assert_close(
         load_file(one), load_file(other), rtol=0, atol=1e-4

@@ -50,9 +50,9 @@ def test_counts_are_those_of_the_run(make, resources):
         config = make(method, "epochs=1", family=family)
         results = runs.run(config, resources)
         found = plan(config, resources.results_dir, resources.data_dir)
-        counts = results["params"]
-        assert found.size.trained[-1] == (counts["trainable"], counts["trainable_backbone"])
-        assert found.size.total == counts["total"]
+        counts = results.params
+        assert found.size.trained[-1] == (counts.trainable, counts.trainable_backbone)
+        assert found.size.total == counts.total
         assert found.state == "finished (done): would be skipped"
 
 

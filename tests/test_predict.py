@@ -39,9 +39,9 @@ def test_tsv_in_tsv_out_with_the_run_s_own_predictions(trained, hifi, tmp_path):
     assert answer.code == 0, answer.err
     header, *rows = (line.split("\t") for line in answer.out.splitlines())
     assert header == ["id", "prediction", "entailment", "not_entailment"]
-    assert [row[1] for row in rows] == [one["prediction"] for one in stored] and len({row[1] for row in rows}) == 2
+    assert [row[1] for row in rows] == [one.prediction for one in stored] and len({row[1] for row in rows}) == 2
     for row, one in zip(rows, stored, strict=True):
-        np.testing.assert_allclose([float(cell) for cell in row[2:]], softmax(one["logits"]), atol=1e-4)
+        np.testing.assert_allclose([float(cell) for cell in row[2:]], softmax(one.logits), atol=1e-4)
     assert "warning" not in answer.err  # no data are read, and none are missed
 
 
@@ -56,7 +56,7 @@ def test_json_lines_and_a_pipe(trained, hifi, tmp_path, monkeypatch):
     answer = hifi("predict", run, "-")
     said = [json.loads(line) for line in answer.out.splitlines()]
     assert [one["id"] for one in said] == ["0", "1", "2", "3"]
-    assert [one["prediction"] for one in said] == [one["prediction"] for one in stored[:4]]
+    assert [one["prediction"] for one in said] == [one.prediction for one in stored[:4]]
     assert sum(said[0]["probabilities"].values()) == pytest.approx(1)
     (tmp_path / "bare.tsv").write_text("\n".join("\t".join(pair) for pair in pairs[:4]) + "\n")  # no header
     answer = hifi("predict", run, tmp_path / "bare.tsv", "--format", "jsonl", "--out", tmp_path / "said.jsonl")

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_files import EpochMetrics, StepMetrics
 from hifi_cli.runs import metric_logger as metric_loggers
 from hifi_cli.runs import run as runs
 from hifi_cli.runs import trackers
@@ -59,10 +60,10 @@ def start_logger(make, resources):
 
 
 LINES = [
-    {"step": 2, "loss": 0.75, "learning_rate": 1e-4},
-    {"epoch": 1, "accuracy": 0.5, "f1": 0.25},
-    {"step": 5, "loss": 0.5, "learning_rate": 5e-5},
-    {"epoch": 2, "accuracy": 0.75, "f1": 0.5},
+    StepMetrics(step=2, loss=0.75, learning_rate=1e-4),
+    EpochMetrics(epoch=1, accuracy=0.5, f1=0.25),
+    StepMetrics(step=5, loss=0.5, learning_rate=5e-5),
+    EpochMetrics(epoch=2, accuracy=0.75, f1=0.5),
 ]
 
 
@@ -71,7 +72,9 @@ def test_a_pipe_gets_a_plain_line_an_epoch_and_the_file_every_line(start_logger,
         for line in LINES:
             now.time += 2
             metric_logger.on_log(line)
-    assert [json.loads(line) for line in metric_logger.directory.metrics.read_text().splitlines()] == LINES
+    assert metric_logger.directory.read_metrics() == LINES
+    stored = [json.loads(line) for line in metric_logger.directory.metrics.read_text().splitlines()]
+    assert stored[:2] == [{"step": 2, "loss": 0.75, "learning_rate": 1e-4}, {"epoch": 1, "accuracy": 0.5, "f1": 0.25}]
     messages = [record.message for record in caplog.records if record.levelno == logging.INFO]
     assert len(messages) == 2
     assert re.fullmatch(

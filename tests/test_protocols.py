@@ -219,10 +219,10 @@ def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
         lines = [json.loads(line) for line in RunDirectory.of(config, resources.results_dir).metrics.read_text().splitlines()]
         by_epoch[metric] = [line[metric] for line in lines if "epoch" in line]
     for metric, found in results.items():
-        assert found["primary_metric"] == metric
-        assert found["scores"]["best"] == found["scores"]["max"] == found["metrics"][metric] == max(by_epoch[metric])
-        assert found["epochs"]["best"] == 1 + by_epoch[metric].index(max(by_epoch[metric]))
-    assert results["spearman"]["scores"] != results["pearson"]["scores"]
+        assert found.primary_metric == metric
+        assert found.scores.best == found.scores.max == found.metrics[metric] == max(by_epoch[metric])
+        assert found.epochs.best == 1 + by_epoch[metric].index(max(by_epoch[metric]))
+    assert results["spearman"].scores != results["pearson"].scores
     for wrong in ("pearsn", "accuracy"):
         with pytest.raises(UsageError, match=f"primary_metric: STS-B has no '{wrong}'.*it has spearman, pearson"):
             runs.run(make("full-ft", f"primary_metric={wrong}", task="stsb"), resources)

@@ -37,7 +37,7 @@ def test_pagerank_is_networkxs(seed, damping):
 
 def test_pagerank_is_networkxs_on_an_encoders_scores(make, resources):
     found, _ = head_selection.scores(make("hifi-layerwise"), resources)
-    for richness, correlation in zip(np.array(found["richness"]), np.array(found["correlation"]), strict=True):
+    for richness, correlation in zip(found.richness_array, found.correlation_array, strict=True):
         ranked = pagerank(richness, correlation, 0.85, 1e-12)
         np.testing.assert_allclose(ranked.values, networkx_pagerank(correlation, 0.85), atol=1e-8)
 

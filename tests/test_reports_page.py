@@ -57,8 +57,9 @@ def page(tmp_path, monkeypatch, hifi):
     write_run("results", "full-ft", "rte", 4, 0.1, limited=True)
     Path("results/heads/bert-large/rte").mkdir(parents=True)
     heads = {"backbone": "bert-large", "task": "rte", "rank": "pagerank", "strategy": "midtop", "k": 2,
-             "heads": [[], [0, 3]], "values": [[1.0, 2.0, 3.0, 4.0], [4.0, 1.0, 2.0, 3.0]]}  # fmt: skip
-    Path("results/heads/bert-large/rte/x.json").write_text(json.dumps(with_checksum({"schema": 1, **heads})))
+             "damping": 0.85, "epsilon": 1e-6, "num_heads": 4, "heads": [[], [0, 3]], "values": [[1.0, 2.0, 3.0, 4.0], [4.0, 1.0, 2.0, 3.0]],
+             "iterations": [9, 9], "ties": [], "overlap": {"richness": [0, 1], "correlation": [0, 2]}, "scores_sha256": "s"}  # fmt: skip
+    Path("results/heads/bert-large/rte/x.json").write_text(json.dumps(with_checksum({"schema": 2, **heads})))
     answer = hifi("report")
     assert answer.code == 0, answer.err
     assert answer.out == "results/report.html\n"

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from synthetic_runs import write_run
 
-from hifi_cli.files import with_checksum
-
 
 def rows_of(answer):
     return {(row["name"], row["source"]): row for row in json.loads(answer.out)["rows"]}
@@ -187,14 +185,6 @@ def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     assert missing[0]["command"].endswith("shots=null")
 
 
-def test_the_shots_of_a_run_stored_before_results_told_them_are_those_of_its_directory(hifi):
-    folder = write_run("results", "bitfit", "rte", 1, 0.5, shots=16)
-    content = json.loads((folder / "results.json").read_text())
-    del content["shots"], content["checksum"]
-    (folder / "results.json").write_text(json.dumps(with_checksum(content)))
-    assert "16-shot" in json.loads(hifi("table", "--format", "json").out)["title"]
-
-
 def test_each_score_is_the_epochs_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, last=0.5, top=0.7)
     for score, value in (("best", 60.0), ("last", 50.0), ("max", 70.0)):
@@ -212,7 +202,7 @@ def test_each_score_is_the_epochs_own(hifi):
 
 
 def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all(users_table, hifi):
-    curve = [{"step": 5, "loss": 1.0}] + [
+    curve = [{"step": 5, "loss": 1.0, "learning_rate": 1e-5}] + [
         {"epoch": epoch, "spearman": 0.9, "pearson": value} for epoch, value in ((1, 0.5), (2, 0.4), (3, 0.3))
     ]
     write_run("results", "full-ft", "stsb", 1, 0.9, metrics={"pearson": 0.4}, curve=curve)

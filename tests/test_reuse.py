@@ -95,7 +95,7 @@ def test_the_frozen_layers_run_once(make, resources, monkeypatch):
     results = runs.run(config, resources)
     assert not any(training for training, _ in passes)
     evaluations = config.epochs + 1  # after each epoch, and of the model that is kept
-    assert sum(rows for _, rows in passes) == results["n_examples"]["train"] + evaluations * results["n_examples"]["reported"]
+    assert sum(rows for _, rows in passes) == results.n_examples.train + evaluations * results.n_examples.reported
 
 
 def test_what_does_not_fit_is_one_clear_error(make, resources, monkeypatch):

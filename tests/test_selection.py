@@ -37,8 +37,8 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, r
     assert drawn == [drawn_by_hand(seed, 2) for seed in (1, 2, 3)]
     assert drawn[0] != drawn[1]
     assert {file["seed"]: file["heads"] for file in heads_files(resources)} == dict(zip((1, 2, 3), drawn, strict=True))
-    assert len({result["setting_hash"] for result in results}) == 1
-    assert len({str(result["heads_sha256"]) for result in results}) == 1  # the runs may stand in one mean
+    assert len({result.setting_hash for result in results}) == 1
+    assert len({str(result.heads_sha256) for result in results}) == 1  # the runs may stand in one mean
 
 
 def test_the_runs_of_a_table_may_have_drawn_different_random_heads(tiny, hifi):
@@ -52,15 +52,15 @@ def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
     configs = [make("hifi-random", "epochs=1", "heads.seed=5", seed=seed) for seed in (1, 2)]
     results = [runs.run(config, resources) for config in configs]
     assert [heads_of(config, resources) for config in configs] == [drawn_by_hand(5, 2)] * 2
-    assert results[0]["heads_sha256"] == results[1]["heads_sha256"] is not None
+    assert results[0].heads_sha256 == results[1].heads_sha256 is not None
 
 
 def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
     configs = [make("hifi-layerwise", "epochs=1", seed=seed) for seed in (1, 2)]
     results = [runs.run(config, resources) for config in configs]
     (file,) = heads_files(resources)
-    assert "seed" not in file
-    assert results[0]["heads_sha256"] == results[1]["heads_sha256"] is not None
+    assert file["seed"] is None
+    assert results[0].heads_sha256 == results[1].heads_sha256 is not None
     assert make("hifi-layerwise").hash == make("hifi-layerwise", "heads.seed=5").hash
     assert make("hifi-random").hash != make("hifi-random", "heads.seed=1").hash
 
@@ -106,7 +106,7 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     for name, which in {"as it is": set(), "held": held, "kept": {min(kept)}}.items():
         directory = write_changed(data, tmp_path / name, which)
         content, _ = head_selection.scores(config, ResourceCache(tmp_path / "results", directory))
-        scores[name] = content["richness"], content["correlation"]
+        scores[name] = content.richness, content.correlation
     assert scores["held"] == scores["as it is"]
     assert scores["kept"] != scores["as it is"]
 
@@ -156,4 +156,4 @@ def test_score_and_select_leave_the_held_out_rows_out_too(tiny, data, tmp_path):
 def test_runs_whose_seed_decides_what_is_scored_may_stand_in_one_mean(make, resources):
     for changed in ("selection=holdout", "scoring.warm_steps=2"):
         results = [runs.run(make("hifi-layerwise", "epochs=1", changed, seed=seed), resources, force=True) for seed in (1, 2)]
-        assert results[0]["heads_sha256"] is results[1]["heads_sha256"] is None
+        assert results[0].heads_sha256 is results[1].heads_sha256 is None

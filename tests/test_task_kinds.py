@@ -29,32 +29,34 @@ def test_a_run_learns_is_stored_and_is_made_again(make, task_kinds_data, tmp_pat
     resources = ResourceCache(tmp_path / "results", task_kinds_data)
     config = make(method, *CASES[task], "learning_rate=0.003", task=task)
     results = runs.run(config, resources)
-    assert results["status"] == "done" and not results["collapsed"]
-    assert results["n_examples"] == dict.fromkeys(("train", "selection", "reported"), ROWS * (2 if task == "multirc" else 1))
+    assert results.status == "done" and not results.collapsed
+    assert results.n_examples.model_dump() == dict.fromkeys(
+        ("train", "selection", "reported"), ROWS * (2 if task == "multirc" else 1)
+    )
     directory = RunDirectory.of(config, resources.results_dir)
     again = evaluate(directory.path, resources)
-    assert again.largest_difference == 0 and again.scores == results["metrics"]
+    assert again.largest_difference == 0 and again.scores == results.metrics
     if method == "full-ft":
-        assert results["scores"]["best"] > {"copa": 0.8, "swag": 0.6, "multirc": 0.8, "squad": 0.5, "mnli": 0.8}[task]
+        assert results.scores.best > {"copa": 0.8, "swag": 0.6, "multirc": 0.8, "squad": 0.5, "mnli": 0.8}[task]
     if task == "squad":
         predictions = directory.read_predictions()
-        assert [row["id"] for row in predictions] == [f"q{at}" for at in range(ROWS)]
-        assert results["metrics"]["span_em"] == sum([row["prediction"]] == row["label"] for row in predictions) / ROWS
+        assert [row.id for row in predictions] == [f"q{at}" for at in range(ROWS)]
+        assert results.metrics["span_em"] == sum([row.prediction] == row.label for row in predictions) / ROWS
 
 
 def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, task_kinds_data, tmp_path):
     resources = ResourceCache(tmp_path / "results", task_kinds_data)
     config = make("full-ft", "epochs=12", "learning_rate=0.003", task="mnli")
     results = runs.run(config, resources)
-    matched, mismatched = results["metrics"]["accuracy"], results["metrics"]["accuracy_mismatched"]
+    matched, mismatched = results.metrics["accuracy"], results.metrics["accuracy_mismatched"]
     assert matched > 0.8 and mismatched < 0.2  # the mismatched labels are shifted: whoever knows one set fails the other
-    assert results["scores"]["best"] == matched
-    assert results["extra_validation"]["mismatched"]["best"] == mismatched
+    assert results.scores.best == matched
+    assert results.extra_validation["mismatched"].best == mismatched
     lines = [json.loads(line) for line in (RunDirectory.of(config, resources.results_dir).metrics).read_text().splitlines()]
     by_epoch = [line["accuracy_mismatched"] for line in lines if "epoch" in line]
-    assert results["extra_validation"]["mismatched"] == {
+    assert results.extra_validation["mismatched"].model_dump() == {
         "last": by_epoch[-1],
-        "best": by_epoch[results["epochs"]["best"] - 1],
+        "best": by_epoch[results.epochs.best - 1],
         "max": max(by_epoch),
     }
     (task_kinds_data / "MNLI" / "dev_mismatched.tsv").rename(tmp_path / "away")
@@ -64,7 +66,7 @@ def test_mnlis_two_scores_come_from_one_model_and_are_kept_apart(make, task_kind
         alone = runs.run(config, ResourceCache(tmp_path / "other", task_kinds_data))
     finally:
         Path(tmp_path / "away").rename(task_kinds_data / "MNLI" / "dev_mismatched.tsv")
-    assert alone["metrics"] == {"accuracy": matched} and alone["extra_validation"] == {}
+    assert alone.metrics == {"accuracy": matched} and alone.extra_validation == {}
 
 
 def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi, encoders, task_kinds_data):

@@ -99,7 +99,8 @@ def test_a_score_is_that_of_the_configuration_beside_it(hifi, tiny, trained, dat
 
 
 CHANGES = {
-    "another schema": lambda path: seal(path, {**read_json(path), "schema": 2}),
+    "an older schema": lambda path: seal(path, {**read_json(path), "schema": 1}),
+    "a newer schema": lambda path: seal(path, {**read_json(path), "schema": 3}),
     "no schema": lambda path: seal(path, {key: value for key, value in read_json(path).items() if key != "schema"}),
     "no checksum": lambda path: path.write_text(
         json.dumps({key: value for key, value in read_json(path).items() if key != "checksum"})

@@ -85,11 +85,11 @@ def test_reserve_keeps_what_stage_1_trained(make, resources, method, part):
 def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
     config = make("eh-ft-bitfit", "epochs=3", "settings.share=0.6")
     results = runs.run(config, resources)
-    assert results["epochs"]["best"] == 3 or results["epochs"]["best"] == 2
+    assert results.epochs.best == 3 or results.epochs.best == 2
     lines = (RunDirectory.of(config, resources.results_dir).path / "metrics.jsonl").read_text()
     assert '"epoch": 1' in lines
     early = make("eh-ft-bitfit", "epochs=2", "settings.share=0.5", seed=2)
-    assert runs.run(early, resources)["epochs"]["best"] == 2
+    assert runs.run(early, resources).epochs.best == 2
 
 
 # --- the schedule of EH-FT's code

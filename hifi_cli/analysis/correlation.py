@@ -15,7 +15,7 @@ def compute(request: FigureRequest) -> FigureTable:
     rows: list[Row] = []
     for task in request.spec.tasks:
         for variant in request.settings.variants:
-            correlation = scoring_variants.head_scores(request, task, variant)["correlation"]
+            correlation = scoring_variants.head_scores(request, task, variant).correlation_array
             for (layer, head, other), value in np.ndenumerate(correlation):
                 keys = {"task": task, "setting": variant, "layer": layer, "head": head, "other": other}
                 rows.append({**keys, "correlation": value, "normalized": value / correlation[layer].max()})

@@ -2,8 +2,6 @@
 
 import time
 
-import numpy as np
-
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
@@ -27,8 +25,8 @@ def compute(request: FigureRequest) -> FigureTable:
         scores, _ = head_selection.scores(config, request.resources)
         rank, epsilon = RANKINGS[config.heads.rank], config.heads.epsilon
         for damping in request.settings.dampings:
-            for layer in range(scores["num_layers"]):
-                richness, correlation = (np.array(scores[key][layer]) for key in ("richness", "correlation"))
+            for layer in range(scores.num_layers):
+                richness, correlation = scores.richness_array[layer], scores.correlation_array[layer]
                 seconds = []
                 for _ in range(request.settings.repeats):
                     start = time.perf_counter()

@@ -41,7 +41,7 @@ def compute(request: FigureRequest) -> FigureTable:
         pad = head_selection.padding(pretrained.tokenizer)
         examples = single_sequences(split_examples(config, resources).train[: request.settings.examples])
         before = features(Encoder(pretrained.model), examples, pad)
-        with evaluate.reload(run.directory.path, resources) as (prepared, results):
+        with evaluate.reload(run.directory.path, resources) as (prepared, result):
             distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)
         rows.append(
             {
@@ -52,8 +52,8 @@ def compute(request: FigureRequest) -> FigureTable:
                 "examples": len(examples),
                 "mean": distances.mean(),
                 "std": distances.std(),
-                "score": results["scores"][results["report"]],
-                "metric": results["primary_metric"],
+                "score": result.score(),
+                "metric": result.primary_metric,
             }
         )
     return FigureTable(rows, [f"the model of the reported epoch; {request.over_seeds}"])

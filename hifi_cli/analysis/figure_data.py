@@ -61,7 +61,7 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             with atomic_path(path) as temporary:
                 pd.DataFrame(table.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
             notes = table.notes
-            versions = {key: value for key, value in provenance.describe().items() if key in _PROVENANCE}
+            versions = provenance.describe().model_dump(include=set(_PROVENANCE))
             logger.info(f"numbers: {path}")
         spec = request.spec
         metadata = FigureMetadata(

@@ -1,7 +1,5 @@
 """What decides which heads are chosen: every ranking next to the others, and their overlaps against the damping factor."""
 
-import numpy as np
-
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
@@ -30,8 +28,8 @@ def compute(request: FigureRequest) -> FigureTable:
         config = request.config(task)
         k, epsilon = config.heads.k, config.heads.epsilon
         scores, _ = head_selection.scores(config, request.resources)
-        for layer in range(scores["num_layers"]):
-            richness, correlation = (np.array(scores[key][layer]) for key in ("richness", "correlation"))
+        for layer in range(scores.num_layers):
+            richness, correlation = scores.richness_array[layer], scores.correlation_array[layer]
             keys = {"task": task, "layer": layer}
             for name in (*SIGNALS, *PAGERANKS):
                 ranked = RANKINGS[name](richness, correlation, config.heads.damping, epsilon)

@@ -13,6 +13,7 @@ from hifi_cli.files import file_digest
 from hifi_cli.grids.cells import GridCell, variant
 from hifi_cli.grids.jobs import JobOptions, training_jobs
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_result import RunResult
 from hifi_cli.runs import run as runs
 
 
@@ -29,16 +30,16 @@ class RequiredRun:
 
     @property
     def directory(self) -> RunDirectory:
-        return RunDirectory.of(self.config, self.results_dir)
+        return self.cell.run_directory(self.results_dir)
 
     @property
     def is_finished(self) -> bool:
         """Whether it finished with exactly this configuration."""
-        return self.directory.results.is_file() and self.results()["config_hash"] == self.config.hash
+        return self.directory.results.is_file() and self.result().config_hash == self.config.hash
 
-    def results(self) -> dict[str, Any]:
-        """Read its results.json; see `hifi_cli.records.run_files.read`."""
-        return self.directory.read_results()
+    def result(self) -> RunResult:
+        """Read its result; see `RunDirectory.read_result`."""
+        return self.directory.read_result()
 
     def fingerprint(self) -> list[str]:
         """Return configuration hash and results.json digest, which identify this run."""
@@ -75,7 +76,7 @@ def ensure_finished(required: Sequence[RequiredRun], request: FigureRequest) -> 
     for run in missing:
         runs.run(run.config, request.resources)
     for run in required:
-        if (status := run.results()["status"]) != "done":
+        if (status := run.result().status) != "done":
             raise RunFailed(f"the run in {run.directory.path} {status}: the figure cannot be drawn with it")
 
 

@@ -14,7 +14,7 @@ def compute(request: FigureRequest) -> FigureTable:
     for task in request.spec.tasks:
         for variant in request.settings.variants:
             scores = scoring_variants.head_scores(request, task, variant)
-            for layer, (means, deviations) in enumerate(zip(scores["richness"], scores["richness_std"], strict=True)):
+            for layer, (means, deviations) in enumerate(zip(scores.richness_array, scores.richness_std_array, strict=True)):
                 for head, (mean, deviation) in enumerate(zip(means, deviations, strict=True)):
                     keys = {"task": task, "setting": variant, "layer": layer, "head": head}
                     rows.append({**keys, "mean": mean, "std": deviation})

@@ -1,12 +1,11 @@
 """How far the scores and the chosen heads agree between settings, in numbers (HiFi, section 5.1)."""
 
-from typing import Any
-
 import numpy as np
 from scipy.stats import spearmanr
 
 from hifi_cli.analysis import scoring_variants
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
+from hifi_cli.records.head_files import HeadScores
 from hifi_cli.scoring.head_choice import choose_heads
 
 
@@ -26,12 +25,12 @@ def compute(request: FigureRequest) -> FigureTable:
         config = request.config(task)
         arguments = config.heads.selection_arguments(config.seed)
         scores = scoring_variants.head_scores(request, task, first)
-        heads = choose_heads(scores["richness"], scores["correlation"], **arguments).heads
-        chance = config.heads.k / scores["num_heads"]
+        heads = choose_heads(scores.richness_array, scores.correlation_array, **arguments).heads
+        chance = config.heads.k / scores.num_heads
         for variant in others:
             other_scores = scoring_variants.head_scores(request, task, variant)
-            other_heads = choose_heads(other_scores["richness"], other_scores["correlation"], **arguments).heads
-            for layer in range(scores["num_layers"]):
+            other_heads = choose_heads(other_scores.richness_array, other_scores.correlation_array, **arguments).heads
+            for layer in range(scores.num_layers):
                 keys = {"task": task, "setting": variant, "layer": layer}
                 for measure, value in _agreement(scores, other_scores, layer).items():
                     rows.append({**keys, "measure": measure, "value": value, "chance": None})
@@ -41,9 +40,11 @@ def compute(request: FigureRequest) -> FigureTable:
     return FigureTable(rows, [scoring_variants.note(request.settings)])
 
 
-def _agreement(scores: dict[str, Any], others: dict[str, Any], layer: int) -> dict[str, float]:
-    pairs = np.triu_indices(scores["num_heads"], 1)
+def _agreement(scores: HeadScores, others: HeadScores, layer: int) -> dict[str, float]:
+    pairs = np.triu_indices(scores.num_heads, 1)
     return {
-        "richness": float(spearmanr(scores["richness"][layer], others["richness"][layer]).statistic),
-        "correlation": float(spearmanr(scores["correlation"][layer][pairs], others["correlation"][layer][pairs]).statistic),
+        "richness": float(spearmanr(scores.richness_array[layer], others.richness_array[layer]).statistic),
+        "correlation": float(
+            spearmanr(scores.correlation_array[layer][pairs], others.correlation_array[layer][pairs]).statistic
+        ),
     }

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
 from hifi_cli.analysis.figure_request import FigureRequest
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.records.head_files import HeadScores
 from hifi_cli.runs import head_selection
 
 _STANDARD: dict[str, Any] = {
@@ -43,15 +42,10 @@ class VariantSettings(ConfigModel):
     """Names of the compared settings."""
 
 
-def head_scores(request: FigureRequest, task: str, variant: str) -> dict[str, Any]:
-    """Return the head scores of a task under a setting, `richness`, `richness_std` and `correlation` as arrays.
-
-    Returns:
-        richness [layers, heads], correlation [layers, heads, heads], and the rest of the scores file.
-    """
+def head_scores(request: FigureRequest, task: str, variant: str) -> HeadScores:
+    """Return the head scores of a task under a setting."""
     extra = {**_STANDARD, "scoring.warm_steps": request.settings.warm_steps, **VARIANTS[variant]}
-    scores, _ = head_selection.scores(request.config(task, extra=extra), request.resources)
-    return {**scores, **{key: np.array(scores[key]) for key in ("richness", "richness_std", "correlation")}}
+    return head_selection.scores(request.config(task, extra=extra), request.resources)[0]
 
 
 def note(settings: VariantSettings) -> str:

@@ -28,7 +28,7 @@ def compute(request: FigureRequest) -> FigureTable:
     """Collect the score of every run, one row each."""
     rows: list[Row] = []
     for value, run in _runs_by_value(request):
-        results = run.results()
+        result = run.result()
         rows.append(
             {
                 "task": run.cell.task,
@@ -36,10 +36,10 @@ def compute(request: FigureRequest) -> FigureTable:
                 "key": request.settings.key,
                 "x": value,
                 "seed": run.config.seed,
-                "score": results["scores"][results["report"]],
-                "metric": results["primary_metric"],
+                "score": result.score(),
+                "metric": result.primary_metric,
                 "epochs": run.config.epochs,
-                "trained_share": results["params"]["trainable_backbone"] / results["params"]["total"],
+                "trained_share": result.params.trainable_backbone / result.params.total,
             }
         )
     return FigureTable(rows, [request.over_seeds])

@@ -15,8 +15,9 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.records.run_files import MetricsLine, StepMetrics
 from hifi_cli.reports.table_spec import label_of
-from hifi_cli.runs.trainer import Callback, LogLine, Trainer
+from hifi_cli.runs.trainer import Callback, Trainer
 
 
 class Settings(ConfigModel):
@@ -63,9 +64,9 @@ class TrajectoryRecorder(Callback):
         distance = distance_from(self.pretrained, trainer.model) if is_due else None
         self._step = {"stage": phase + 1, "step": step, "stage_step": phase_step, "distance": distance, **self._gradient_norms}
 
-    def on_log(self, line: LogLine) -> None:
-        if "loss" in line and self._step["distance"] is not None:
-            self.rows.append({**self._step, "loss": line["loss"]})
+    def on_log(self, line: MetricsLine) -> None:
+        if isinstance(line, StepMetrics) and self._step["distance"] is not None:
+            self.rows.append({**self._step, "loss": line.loss})
 
 
 def compute(request: FigureRequest) -> FigureTable:

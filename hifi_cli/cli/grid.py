@@ -117,11 +117,12 @@ def _engine(name: str, site: str, jobs: int | None, job_options: "JobOptions", d
 
 def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path) -> None:
     from hifi_cli.grids import search
+    from hifi_cli.records.search_result import SearchResult
 
-    chosen = search.choose(progress.finished, results_dir)
+    searches = search.choose(progress.finished, results_dir)
     path = results_dir / "grids" / grid.name / "chosen.json"
-    search.store(chosen, path, grid=grid.name, protocol=grid.protocol, backbone=grid.backbone)
-    for line in search.lines(chosen):
+    SearchResult(grid=grid.name, protocol=grid.protocol, backbone=grid.backbone, searches=searches).write(path)
+    for line in search.lines(searches):
         print(line)
     options.logger.info(f"chosen settings: {path}")
 

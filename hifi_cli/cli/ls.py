@@ -106,7 +106,7 @@ def _print_runs(results_dir: Path, states: Collection[str]) -> None:
 
     for directory, run in statuses(results_dir):
         if not states or run.state in states:
-            results = run.results or {}
-            score = f"{100 * results['scores'][results['report']]:.2f}" if results.get("scores") else ""
-            took = duration(results["time_s"]) if "time_s" in results else ""
-            print(f"{run.state:10}  {score:>6}  {took:>8}  {directory}" + (f"  {run.detail}" if run.detail else ""))
+            result = run.result
+            score = f"{100 * result.score():.2f}" if result and result.is_done else ""
+            took = duration(result.time_s) if result and result.time_s is not None else ""
+            print(f"{run.state:10}  {score:>6}  {took:>8}  {directory.path}" + (f"  {run.detail}" if run.detail else ""))

@@ -56,6 +56,7 @@ def select(
     )
     if dry_run:
         return print_configs(resolved)
+    from hifi_cli.records.head_files import HeadScores
     from hifi_cli.runs import head_selection
     from hifi_cli.runs.resources import ResourceCache
 
@@ -63,16 +64,16 @@ def select(
     for config in (run.config for run in resolved):
         if scores:
             how = config.heads.selection_arguments(config.seed)
-            chosen, path = head_selection.choose(head_selection.read_scores(scores), how, results_dir, out=out)
+            selection, path = head_selection.choose(HeadScores.read(scores), how, results_dir, out=out)
         else:
-            chosen, path = head_selection.heads(config, resources, out=out)
-        print_heads(chosen)
-        for line in head_selection.explain(chosen):
+            selection, path = head_selection.heads(config, resources, out=out)
+        print_heads(selection)
+        for line in head_selection.explain(selection):
             options.logger.info(line)
         options.logger.info(f"heads: {path}")
 
 
 def _task_of(scores: Path) -> str:
-    from hifi_cli.files import read_json
+    from hifi_cli.records.head_files import HeadScores
 
-    return str(read_json(scores, what="scores").get("task"))
+    return HeadScores.read(scores).task

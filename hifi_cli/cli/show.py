@@ -11,6 +11,7 @@ import yaml
 
 if TYPE_CHECKING:
     from hifi_cli.config.sources import ResolvedConfig
+    from hifi_cli.records.head_files import HeadScores, HeadSelection
     from hifi_cli.runs.evaluate import Evaluation
     from hifi_cli.runs.plan import Size
 
@@ -94,17 +95,17 @@ def _memory(parts: tuple[int, int, int]) -> str:
     return f"about {sum(parts) / 1e9:.2f} GB beside the libraries' own: {', '.join(each)}"
 
 
-def print_scores(found: dict[str, Any]) -> None:
+def print_scores(scores: "HeadScores") -> None:
     """Each layer's richness and total correlation per head."""
-    print(f"information richness I_h of {found['backbone']} on {found['task']}, mean of {found['samples']} samples")
-    _print_grid(found["richness"], "{:6.2f}")
+    print(f"information richness I_h of {scores.backbone} on {scores.task}, mean of {scores.samples} samples")
+    _print_grid(scores.richness, "{:6.2f}")
     print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
-    _print_grid([[1000 * sum(row) for row in layer] for layer in found["correlation"]], "{:6.2f}")
+    _print_grid([[1000 * sum(row) for row in layer] for layer in scores.correlation], "{:6.2f}")
 
 
-def print_heads(chosen: dict[str, Any]) -> None:
+def print_heads(selection: "HeadSelection") -> None:
     """The chosen heads of each layer."""
-    for layer, heads in enumerate(chosen["heads"]):
+    for layer, heads in enumerate(selection.heads):
         print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
 
 

@@ -65,5 +65,5 @@ def train(
     results = [
         runs.run(config, resources, force=force, resume=resume, auto_batch=auto_batch, report_to=reported) for config in configs
     ]
-    if any(one["status"] != "done" for one in results):
+    if not all(result.is_done for result in results):
         raise typer.Exit(1)

@@ -13,6 +13,7 @@ from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.grids.grid_spec import Grid
+from hifi_cli.records.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, eq=False)  # a cell is equal to itself alone
@@ -50,9 +51,9 @@ class GridCell:
         rows = registry.load("tasks", self.task).get("rows") or {}
         return float(self.config.epochs * (self.config.limit or rows.get("train") or 1000))
 
-    def run_directory(self, results_dir: Path) -> Path:
+    def run_directory(self, results_dir: Path) -> RunDirectory:
         """The run's directory."""
-        return results_dir / self.config.run_path
+        return RunDirectory.of(self.config, results_dir)
 
 
 def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:

@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from hifi_cli.config.base import parse
-from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import RunConfig
 from hifi_cli.files import make_directory
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.jobs import Job, JobOptions, blocks, scoring_jobs, scoring_key, training_jobs
-from hifi_cli.records.run_status import State, Status, record_failure, status, sweep
+from hifi_cli.records.run_files import Failure
+from hifi_cli.records.run_status import RunState, RunStatus, status
 
 LAST_LINES = 12
 _STOPPED = (130, 143)  # exit codes of a process that was told to stop: not a failure of its cell
@@ -72,7 +70,7 @@ class GridProgress:
     """
 
     cells: list[GridCell]
-    finished: dict[GridCell, Status] = field(default_factory=dict)
+    finished: dict[GridCell, RunStatus] = field(default_factory=dict)
     failed: dict[GridCell, str] = field(default_factory=dict)
     running: dict["Future[JobOutcome]", tuple[Job, Path]] = field(default_factory=dict)
     attempts: Counter[GridCell] = field(default_factory=Counter)
@@ -96,7 +94,7 @@ class GridProgress:
     @property
     def diverged(self) -> dict[GridCell, str]:
         """Cells whose loss was not finite, with the reason."""
-        return {cell: status.detail for cell, status in self.finished.items() if status.state is State.DIVERGED}
+        return {cell: status.detail for cell, status in self.finished.items() if status.state is RunState.DIVERGED}
 
 
 class Scheduler:
@@ -117,12 +115,12 @@ class Scheduler:
         """Return the jobs that are left; jobs that score come first."""
         unfinished, damaged = [], []
         for cell in self.progress.cells:
-            run_status = status(cell.run_directory(self.options.results_dir), deltas=True)
+            run_status = status(cell.run_directory(self.options.results_dir), check_delta=True)
             if run_status.is_finished and self._is_of(cell, run_status):
                 self.progress.finished[cell] = run_status
             else:
                 unfinished.append(cell)
-                damaged += [cell] if run_status.state is State.DAMAGED else []
+                damaged += [cell] if run_status.state is RunState.DAMAGED else []
         scoring = scoring_jobs(unfinished)
         self._unscored = set(scoring)
         self.progress.finished_before = len(self.progress.finished)
@@ -133,7 +131,7 @@ class Scheduler:
         """Run every job, repeat those that may succeed, and return the state of every cell."""
         self._waiting = [(0.0, job) for job in self.plan(engine.processes)]
         for cell in self.progress.finished:
-            sweep(cell.run_directory(self.options.results_dir))
+            cell.run_directory(self.options.results_dir).remove_leftovers_if_unlocked()
         self.logs = _next_directory(self.logs) if self._waiting else self.logs
         try:
             while self._waiting or self.progress.running:
@@ -167,7 +165,7 @@ class Scheduler:
         """Find cells that finished in processes that are still running."""
         for job, _ in self.progress.running.values():
             for cell in job.cells if job.command == "train" and not job.force else ():
-                results = cell.run_directory(self.options.results_dir) / "results.json"
+                results = cell.run_directory(self.options.results_dir).results
                 if cell not in self.progress.finished and results.is_file():
                     self._check_finished(cell)
 
@@ -221,7 +219,7 @@ class Scheduler:
     def _repeat(self, cells: tuple[GridCell, ...], job: Job, after: float = 0.0) -> None:
         if not cells:
             return
-        damaged = [cell for cell in cells if status(cell.run_directory(self.options.results_dir)).state is State.DAMAGED]
+        damaged = [cell for cell in cells if status(cell.run_directory(self.options.results_dir)).state is RunState.DAMAGED]
         parts = (damaged, [cell for cell in cells if cell not in damaged])
         for part in parts:
             for block in blocks(part, len(part)) if part else []:
@@ -229,26 +227,26 @@ class Scheduler:
                 self._waiting.append((time.monotonic() + after, repeated))
 
     def _record_failure(self, cell: GridCell, job: Job, outcome: JobOutcome, lines: list[str]) -> None:
-        record_failure(
-            cell.run_directory(self.options.results_dir),
+        failure = Failure(
             exit_code=outcome.exit_code,
             attempts=self.progress.attempts[cell],
             command=self.command(cell) if job.command == "train" else job.command_line(self.options),
             lines=lines,
         )
+        cell.run_directory(self.options.results_dir).record_failure(failure)
 
     def command(self, cell: GridCell) -> str:
         """Return the plain command line that repeats one cell."""
         return Job("train", (cell,)).command_line(self.options)
 
     @staticmethod
-    def _is_of(cell: GridCell, run_status: Status) -> bool:
-        return run_status.results is not None and run_status.results.get("config_hash") == cell.config.hash
+    def _is_of(cell: GridCell, run_status: RunStatus) -> bool:
+        return run_status.result is not None and run_status.result.config_hash == cell.config.hash
 
     def _is_taken(self, cell: GridCell) -> bool:
         """Return whether a cell's directory holds a run of another configuration."""
-        path = cell.run_directory(self.options.results_dir) / "config.yaml"
-        return path.is_file() and parse(RunConfig, read_yaml(path), str(path)).hash != cell.config.hash
+        directory = cell.run_directory(self.options.results_dir)
+        return directory.config_file.is_file() and directory.read_config().hash != cell.config.hash
 
 
 def _next_directory(parent: Path) -> Path:

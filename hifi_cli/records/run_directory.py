@@ -1,34 +1,40 @@
-"""Where a run keeps its files, and which of them say that it is finished."""
+"""The directory of a run: the names of its files, and everything that reads or writes them."""
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import ValidationError
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.run_config import RunConfig, config_hash_of, run_path_of
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import make_directory, read_jsonl, write_text
-from hifi_cli.records import run_files
-from hifi_cli.records.run_status import checkpoint_path, failure_path, leftovers
+from hifi_cli.files import locked, make_directory, read_jsonl, write_text
+from hifi_cli.records.run_files import EpochMetrics, Failure, Manifest, MetricsLine, Prediction, metrics_line
+from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.stored_file import describe_problem
+
+DELTA = "delta.safetensors"
+Line = TypeVar("Line")
+_AGAIN = "train the run again with --force"
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The directory of a run, `RunConfig.place` in a results directory; results.json is written last."""
+    """The directory of a run, `RunConfig.run_path` in a results directory; results.json is written last."""
 
     path: Path
 
     @classmethod
     def of(cls, config: RunConfig, results_dir: Path) -> "RunDirectory":
-        """The directory a configuration's run belongs in."""
+        """The directory where a configuration's run belongs."""
         return cls(results_dir / config.run_path)
 
     @property
@@ -36,60 +42,69 @@ class RunDirectory:
         return self.path / ".lock"
 
     @property
-    def delta(self) -> Path:
-        return self.path / "delta.safetensors"
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
 
     @property
-    def predictions(self) -> Path:
-        return self.path / "predictions.jsonl"
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
 
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
     @property
-    def manifest(self) -> Path:
-        return run_files.manifest_path_in(self.path)
+    def delta(self) -> Path:
+        return self.path / DELTA
 
     @property
     def results(self) -> Path:
-        return run_files.path_in(self.path)
+        return self.path / "results.json"
 
     @property
     def failure(self) -> Path:
-        """Where a grid records a failed attempt; see `hifi_cli.records.run_status`."""
-        return failure_path(self.path)
+        """A failed attempt that a grid recorded; a new attempt removes it."""
+        return self.path / "failure.json"
 
     @property
     def checkpoint(self) -> Path:
-        return checkpoint_path(self.path)
+        """The state of an unfinished run."""
+        return self.path / "checkpoints" / "last.pt"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
 
     @property
     def own(self) -> Path:
-        """Where copies of the user's own YAMLs are kept, as KIND/NAME.yaml: without them the run could not be read again."""
+        """Copies of the user's own YAMLs, as KIND/NAME.yaml: without them the run could not be read again."""
         return self.path / "own"
 
-    def config(self) -> RunConfig:
-        """The configuration the directory holds.
+    @property
+    def predictions(self) -> Path:
+        """Predictions of the reported split; those of another one are in predictions-SPLIT.jsonl."""
+        return self.path / "predictions.jsonl"
+
+    def read_config(self) -> RunConfig:
+        """The configuration in the directory.
 
         Raises:
-            MissingError: it holds none.
+            MissingError: there is none.
         """
-        path = self.path / "config.yaml"
-        if not path.is_file():
+        if not self.config_file.is_file():
             raise MissingError(f"no run in {self.path} (config.yaml is missing)")
-        return parse(RunConfig, read_yaml(path), str(path))
+        return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
 
     @contextmanager
     def opened(self) -> Iterator[RunConfig]:
-        """The configuration the directory holds; inside, the run's own YAMLs and no others stand for the names in it.
+        """The configuration in the directory; inside the block, names in it mean the run's own YAMLs and no others.
 
         Raises:
-            MissingError: it holds none.
+            MissingError: there is none.
         """
-        config = self.config()
-        copies = {named: self._own(*named) for named in _named(config)}
-        with registry.only_user_files({named: path for named, path in copies.items() if path.is_file()}):
+        config = self.read_config()
+        copies = {name: self._own(*name) for name in _named_files(config)}
+        with registry.only_user_files({name: path for name, path in copies.items() if path.is_file()}):
             yield config
 
     def _own(self, kind: str, name: str) -> Path:
@@ -97,17 +112,104 @@ class RunDirectory:
 
     def write_config(self, config: RunConfig) -> None:
         """Store the resolved configuration, and copies of the user's own YAMLs that it names."""
-        for kind, name in _named(config):
+        for kind, name in _named_files(config):
             own, copy = registry.user_file(kind, name), self._own(kind, name)
             if own and own.resolve() != copy.resolve():
                 make_directory(copy.parent)
                 write_text(copy, own.read_text(encoding="utf-8"))
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        write_text(self.path / "config.yaml", f"# the resolved configuration of this run; hash {config.hash}\n{text}")
+        write_text(self.config_file, f"# the resolved configuration of this run; hash {config.hash}\n{text}")
 
-    def read_results(self) -> dict[str, Any]:
-        """A finished run's results.json; see `hifi_cli.records.run_files.read`."""
-        return run_files.read(self.path)
+    def read_result(self) -> RunResult:
+        """The result of a finished run, which must be that of the config.yaml beside it.
+
+        Raises:
+            MissingError: the run is not finished.
+            UsageError: it is damaged, or the result of another configuration.
+            SchemaError: a version of hifi with another layout wrote it.
+        """
+        result = RunResult.read(self.results)
+        config_hash, _ = self._hash_and_path()
+        if config_hash != result.config_hash:
+            raise UsageError(
+                f"{self.results} is not the result of the config.yaml beside it (hash {result.config_hash}, not"
+                f" {config_hash}); put the config.yaml of the run back, or {_AGAIN}"
+            )
+        return result
+
+    def check_location(self, results_dir: Path) -> None:
+        """Refuse a run at another path than its configuration's: a copy would count twice.
+
+        Raises:
+            UsageError: it is at another path, or its config.yaml is damaged or missing.
+        """
+        _, path = self._hash_and_path()
+        if self.path != results_dir / path:
+            raise UsageError(
+                f"{self.path} holds the run that belongs in {results_dir / path}: move it there, or a copy out of {results_dir}"
+            )
+
+    def _hash_and_path(self) -> tuple[str, PurePath]:
+        """Hash and path of the configuration in the directory, which is not validated: a table reads thousands."""
+        if not self.config_file.is_file():
+            raise UsageError(f"{self.results} has no config.yaml beside it; put that of the run back, or {_AGAIN}")
+        content = read_yaml(self.config_file)
+        try:
+            return config_hash_of(content), run_path_of(content)
+        except (KeyError, TypeError, ValueError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise UsageError(f"{self.config_file} is not the configuration of a run ({problem}); {_AGAIN}") from None
+
+    def read_manifest(self) -> Manifest:
+        """Where the run's numbers come from.
+
+        Raises:
+            MissingError: the run has no manifest.
+            UsageError: it is damaged.
+            SchemaError: a version of hifi with another layout wrote it.
+        """
+        return Manifest.read(self.manifest)
+
+    def append_metrics(self, line: MetricsLine) -> None:
+        """Append a line to metrics.jsonl."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line.to_dict()) + "\n")
+
+    def read_metrics(self) -> list[MetricsLine]:
+        """The lines of metrics.jsonl.
+
+        Raises:
+            MissingError: there is none.
+            UsageError: a line is damaged; it is named.
+        """
+        return _read_lines(self.metrics, "metrics", metrics_line)
+
+    def read_epochs(self) -> dict[int, EpochMetrics]:
+        """The metrics after each epoch, by its number; see `read_metrics`."""
+        return {line.epoch: line for line in self.read_metrics() if isinstance(line, EpochMetrics)}
+
+    def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
+        """Store the predictions of the reported split, or of another one in a file of its own."""
+        path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
+        write_text(path, "".join(json.dumps(prediction.model_dump()) + "\n" for prediction in predictions))
+        return path
+
+    def read_predictions(self) -> list[Prediction]:
+        """The predictions of the reported split, in the order of its rows, all with the same number of logits.
+
+        Raises:
+            MissingError: there are none.
+            UsageError: a line is damaged; it is named.
+        """
+        predictions = _read_lines(self.predictions, "predictions", Prediction.model_validate)
+        for number, prediction in enumerate(predictions, start=1):
+            if len(prediction.logits) != len(predictions[0].logits):
+                raise UsageError(f"{self.predictions} is damaged (line {number}: logits: not as many as in line 1); {_AGAIN}")
+        return predictions
+
+    def record_failure(self, failure: Failure) -> None:
+        """Store a failed attempt."""
+        failure.write(self.failure)
 
     def check_is_of(self, config: RunConfig) -> None:
         """Refuse a directory that holds a run of another configuration.
@@ -115,69 +217,89 @@ class RunDirectory:
         Raises:
             ConflictError: it does; the first differing key is named.
         """
-        if not (self.path / "config.yaml").is_file():
+        if not self.config_file.is_file():
             return
-        held = self.config()
-        for kind, name in _named(config):
+        stored = self.read_config()
+        for kind, name in _named_files(config):
             files = registry.user_file(kind, name), self._own(kind, name)
-            then_and_now = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in files}
-            if len(then_and_now) > 1:
+            contents = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in files}
+            if len(contents) > 1:
                 raise ConflictError(
                     f"{self.path} holds a run by another {kind.removesuffix('s')} file {name}.yaml;"
                     " use --force to replace it or another --results-dir"
                 )
-        if held.hash != config.hash:
+        if stored.hash != config.hash:
             raise ConflictError(
-                f"{self.path} holds a run of another configuration ({_difference(held, config)});"
+                f"{self.path} holds a run of another configuration ({_first_difference(stored, config)});"
                 " use --force to replace it or another --results-dir"
             )
 
-    def sweep(self) -> None:
-        """Remove what a killed process left; see `hifi_cli.records.run_status.leftovers`. The caller holds the lock."""
-        for path in leftovers(self.path):
+    def leftovers(self) -> list[Path]:
+        """What a killed process left: half-written files, and the checkpoint of a finished run."""
+        folders = (self.path, self.checkpoint.parent)
+        temporary = [path for folder in folders for path in folder.glob(".*") if path != self.lock]
+        finished = self.results.is_file() and self.checkpoint.is_file()
+        return [*temporary, *([self.checkpoint] if finished else [])]
+
+    def remove_leftovers(self) -> None:
+        """Remove what a killed process left. The caller holds the lock."""
+        for path in self.leftovers():
             path.unlink(missing_ok=True)
+
+    def remove_leftovers_if_unlocked(self) -> None:
+        """The same, unless another process is writing here."""
+        if self.leftovers():
+            with locked(self.lock, wait=False) as is_held:
+                if is_held:
+                    self.remove_leftovers()
 
     def clear(self) -> None:
         """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run."""
         others = (*self.path.glob("predictions-*.jsonl"), self.metrics, self.manifest, self.failure, self.checkpoint)
         for path in (self.results, self.delta, self.predictions, *others):
             path.unlink(missing_ok=True)
-        for folder in (self.path / "tensorboard", self.own):
+        for folder in (self.tensorboard, self.own):
             shutil.rmtree(folder, ignore_errors=True)
-        (self.path / "config.yaml").unlink(missing_ok=True)
-
-    def write_predictions(self, rows: list[dict[str, Any]], split: str | None = None) -> Path:
-        """One JSON object per row of the reported split, or of another one in a file of its own."""
-        path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
-        write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
-        return path
-
-    def read_predictions(self) -> list[dict[str, Any]]:
-        """The stored predictions, in the order of the split's rows; each has `logits`, as many as the others.
-
-        Raises:
-            MissingError: there are none.
-            UsageError: they are damaged.
-        """
-        rows = read_jsonl(self.predictions, what="predictions")
-        for number, row in enumerate(rows, start=1):
-            if not _is_logits(row.get("logits")) or len(row["logits"]) != len(rows[0]["logits"]):
-                raise UsageError(f"{self.predictions} is damaged (line {number}: logits); train the run again with --force")
-        return rows
+        self.config_file.unlink(missing_ok=True)
 
 
-def _is_logits(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(number, int | float) for number in value)
+def run_directories(results_dir: Path) -> list[RunDirectory]:
+    """Every run in a results directory, finished or not, sorted by path."""
+    files = (path for name in ("config.yaml", "failure.json") for path in (results_dir / "runs").rglob(name))
+    return [RunDirectory(path) for path in sorted({file.parent for file in files})]
 
 
-def _named(config: RunConfig) -> list[tuple[str, str]]:
+def finished_runs(results_dir: Path) -> Iterator[tuple[RunDirectory, RunResult]]:
+    """Every finished run in a results directory, sorted by path; variants, which no table shows, are left out.
+
+    Raises:
+        UsageError: a run is damaged, or at another path than its configuration's.
+    """
+    for file in sorted((results_dir / "runs").glob("*/*/*/*/seed*/results.json")):
+        directory = RunDirectory(file.parent)
+        result = directory.read_result()
+        directory.check_location(results_dir)
+        yield directory, result
+
+
+def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Line]) -> list[Line]:
+    lines = []
+    for number, content in enumerate(read_jsonl(path, what=what), start=1):
+        try:
+            lines.append(parse_line(content))
+        except ValidationError as error:
+            raise UsageError(f"{path} is damaged (line {number}: {describe_problem(error)}); {_AGAIN}") from None
+    return lines
+
+
+def _named_files(config: RunConfig) -> list[tuple[str, str]]:
     """The YAMLs that a configuration names and does not hold, as kind and name."""
     stage1 = [("methods", config.stage1.method)] if config.stage1 else []
     return [("tasks", config.task), ("methods", config.method), *stage1]
 
 
-def _difference(held: RunConfig, wanted: RunConfig) -> str:
-    left, right = held.model_dump(mode="json"), wanted.model_dump(mode="json")
+def _first_difference(stored: RunConfig, requested: RunConfig) -> str:
+    left, right = stored.model_dump(mode="json"), requested.model_dump(mode="json")
     for key, value in right.items():
         if left[key] != value and isinstance(value, dict):
             inner = next((name for name in value if left[key].get(name) != value[name]), None)

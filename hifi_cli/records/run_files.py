@@ -1,109 +1,155 @@
-"""What is stored for others to read: results.json, which marks a run as finished, manifest.json, and chosen heads."""
+"""The other files of a run: manifest.json, lines of metrics.jsonl and predictions.jsonl, and failure.json."""
 
-from pathlib import Path, PurePath
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import config_hash_of, run_path_of
-from hifi_cli.errors import UsageError
-from hifi_cli.files import read_with_checksum, with_checksum, write_json
-from hifi_cli.records.file_types import Manifest, RunResult, check
+from pydantic import ConfigDict
 
-SCHEMA = MANIFEST_SCHEMA = HEADS_SCHEMA = 1
-_AGAIN = "train the run again with --force"
+from hifi_cli.records.stored_file import Record, StoredFile
 
 
-def path_in(directory: Path) -> Path:
-    """Where a run's directory has it."""
-    return directory / "results.json"
+class GitState(Record):
+    """The commit of the project's checkout, and whether files differ from it."""
+
+    commit: str
+    changed: bool
 
 
-def write(directory: Path, content: dict[str, Any]) -> None:
-    """Mark a run as finished."""
-    write_json(path_in(directory), with_checksum({"schema": SCHEMA, **content}))
+class Provenance(Record):
+    """The command, the code, the libraries and the machine that made a number.
+
+    Attributes:
+        command: the words of the command line.
+        hifi: version of hifi.
+        git: None without a checkout.
+        libraries: versions; None for a library that is not installed.
+        device: name of the GPU, or of the CPU.
+        threads: of torch.
+    """
+
+    command: list[str]
+    hifi: str
+    git: GitState | None
+    python: str
+    libraries: dict[str, str | None]
+    device: str
+    threads: int
+    platform: str
 
 
-def read(directory: Path) -> dict[str, Any]:
-    """A finished run's results, which must be those of the config.yaml beside them.
+class DataSource(Record):
+    """Fingerprint and origin of the rows of every split."""
+
+    fingerprint: dict[str, str]
+    origin: dict[str, str]
+
+
+class Manifest(StoredFile, Provenance):
+    """manifest.json: where the numbers of a run come from.
+
+    Attributes:
+        heads: the attention heads the method tunes, a list per layer; None for a method that needs none.
+        backbone_weights_id: commit on the hub, or SHA-256 of the weights file.
+        processes: how many trained together.
+    """
+
+    schema_number: ClassVar[int] = 2
+    description: ClassVar[str] = "manifest"
+    remedy: ClassVar[str] = "train the run again with --force"
+
+    heads: list[list[int]] | None
+    backbone_weights_id: str
+    data: DataSource
+    processes: int
+
+
+class Failure(StoredFile):
+    """failure.json: a failed attempt of a grid to make the run; the next attempt removes it.
+
+    Attributes:
+        exit_code: None where the process vanished.
+        command: the command line that repeats the run.
+        lines: the last lines of the process's output.
+    """
+
+    schema_number: ClassVar[int] = 1
+    description: ClassVar[str] = "failure.json"
+    remedy: ClassVar[str] = "delete it"
+
+    exit_code: int | None
+    attempts: int
+    command: str
+    lines: list[str]
+
+
+class StepMetrics(Record):
+    """A line of metrics.jsonl after some optimizer steps.
+
+    Attributes:
+        step: finished optimizer steps.
+        loss: mean since the line before.
+    """
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+    step: int
+    loss: float
+    learning_rate: float
+
+    def to_dict(self) -> dict[str, float]:
+        """The line as it is stored."""
+        return self.model_dump()
+
+
+class EpochMetrics(Record):
+    """A line of metrics.jsonl after an epoch; every metric on the reported split is a key of its own.
+
+    Attributes:
+        epoch: finished epochs.
+        selection: primary metric on the selection split, where that is not the reported one.
+    """
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=True)
+    __pydantic_extra__: dict[str, float]
+
+    epoch: int
+    selection: float | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics on the reported split, and on extra validation splits as `metric_split`."""
+        return self.__pydantic_extra__
+
+    def to_dict(self) -> dict[str, float]:
+        """The line as it is stored."""
+        selection = {} if self.selection is None else {"selection": self.selection}
+        return {"epoch": self.epoch, **self.metrics, **selection}
+
+
+MetricsLine = StepMetrics | EpochMetrics
+
+
+def metrics_line(content: Mapping[str, Any]) -> MetricsLine:
+    """A line of metrics.jsonl, typed.
 
     Raises:
-        MissingError: the run is not finished.
-        UsageError: they are damaged, or those of another configuration.
-        SchemaError: they were written by a version with another layout.
+        ValidationError: a key is missing or of a wrong type.
     """
-    path = path_in(directory)
-    content = read_with_checksum(path, what="results.json of a finished run", schema=SCHEMA)
-    check(RunResult, content, path)
-    config_hash, _ = _stored_config(directory)
-    if config_hash != content["config_hash"]:
-        raise UsageError(
-            f"{path} is not the result of the config.yaml beside it (hash {content['config_hash']}, not {config_hash});"
-            f" put the config.yaml of the run back, or {_AGAIN}"
-        )
-    return content
+    return (EpochMetrics if "epoch" in content else StepMetrics).model_validate(content)
 
 
-def manifest_path_in(directory: Path) -> Path:
-    """Where a run's directory has the manifest."""
-    return directory / "manifest.json"
+class Prediction(Record):
+    """A line of predictions.jsonl.
 
-
-def write_manifest(directory: Path, content: dict[str, Any]) -> None:
-    """Store where a run's numbers come from."""
-    write_json(manifest_path_in(directory), with_checksum({"schema": MANIFEST_SCHEMA, **content}))
-
-
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """Where a run's numbers come from.
-
-    Raises:
-        MissingError: the run has no manifest.
-        UsageError: it is damaged.
-        SchemaError: it was written by a version with another layout.
+    Attributes:
+        label: the correct label's word, a number, or all correct answers; None where it is not known.
+        prediction: likewise.
+        logits: an answer has two, of its first and of its last token.
     """
-    path = manifest_path_in(directory)
-    content = read_with_checksum(path, what="manifest", schema=MANIFEST_SCHEMA)
-    check(Manifest, content, path)
-    return content
 
+    model_config = ConfigDict(allow_inf_nan=True)
 
-def write_heads(path: Path, content: dict[str, Any]) -> None:
-    """Store chosen heads."""
-    write_json(path, with_checksum({"schema": HEADS_SCHEMA, **content}))
-
-
-def read_heads(path: Path) -> dict[str, Any]:
-    """Chosen heads.
-
-    Raises:
-        MissingError: no such file.
-        UsageError: it is damaged.
-        SchemaError: it was written by a version with another layout.
-    """
-    return read_with_checksum(path, what="heads", schema=HEADS_SCHEMA)
-
-
-def check_location(directory: Path, results_dir: Path) -> None:
-    """Refuse a run that does not lie where its configuration belongs, as the copy of another one.
-
-    Raises:
-        UsageError: it lies elsewhere, or its config.yaml is damaged or missing.
-    """
-    _, place = _stored_config(directory)
-    if directory != results_dir / place:
-        raise UsageError(
-            f"{directory} holds the run that belongs in {results_dir / place}: move it there, or a copy out of {results_dir}"
-        )
-
-
-def _stored_config(directory: Path) -> tuple[str, PurePath]:
-    """The hash and the place of the configuration in a run's directory."""
-    path = directory / "config.yaml"
-    if not path.is_file():
-        raise UsageError(f"{path_in(directory)} has no config.yaml beside it; put that of the run back, or {_AGAIN}")
-    content = read_yaml(path)
-    try:
-        return config_hash_of(content), run_path_of(content)
-    except (KeyError, TypeError, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path} is not the configuration of a run ({problem}); {_AGAIN}") from None
+    id: str
+    label: str | float | list[str] | None
+    prediction: str | float | None
+    logits: list[float]

@@ -1,20 +1,19 @@
-"""What a run's directory says of the run: finished, damaged, failed, running, or begun."""
+"""The status of a run, found out from its directory: finished, damaged, failed, running, or begun."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from hifi_cli.errors import SchemaError, UsageError
-from hifi_cli.files import file_digest, is_locked, locked, read_with_checksum, with_checksum, write_json
-from hifi_cli.records import run_files
+from hifi_cli.files import file_digest, is_locked
+from hifi_cli.records.run_directory import RunDirectory, run_directories
+from hifi_cli.records.run_files import Failure
+from hifi_cli.records.run_result import RunResult
 
-FAILURE_SCHEMA = 1
 
-
-class State(StrEnum):
-    """How a run stands."""
+class RunState(StrEnum):
+    """How far a run has come."""
 
     DONE = "done"
     DIVERGED = "diverged"
@@ -26,103 +25,62 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Status:
-    """How a run stands, and why.
+class RunStatus:
+    """How far a run has come, and why.
 
     Attributes:
-        results: of a finished run.
         detail: one line.
+        result: of a finished run.
     """
 
-    state: State
+    state: RunState
     detail: str = ""
-    results: dict[str, Any] | None = None
+    result: RunResult | None = None
 
     @property
     def is_finished(self) -> bool:
         """Whether there is nothing left to run."""
-        return self.state in (State.DONE, State.DIVERGED)
+        return self.state in (RunState.DONE, RunState.DIVERGED)
 
 
-def failure_path(directory: Path) -> Path:
-    """Where a failed attempt is recorded; a new attempt removes it."""
-    return directory / "failure.json"
-
-
-def checkpoint_path(directory: Path) -> Path:
-    """Where a run that is not finished keeps its state."""
-    return directory / "checkpoints" / "last.pt"
-
-
-def leftovers(directory: Path) -> list[Path]:
-    """What a killed process left in a run's directory: half-written files, and the checkpoint of a run that is finished."""
-    checkpoint = checkpoint_path(directory)
-    temporary = [path for folder in (directory, checkpoint.parent) for path in folder.glob(".*") if path.name != ".lock"]
-    finished = (directory / "results.json").is_file() and checkpoint.is_file()
-    return [*temporary, *([checkpoint] if finished else [])]
-
-
-def sweep(directory: Path) -> None:
-    """Remove what a killed process left, unless another process is writing there."""
-    if leftovers(directory):
-        with locked(directory / ".lock", wait=False) as had:
-            for path in leftovers(directory) if had else []:
-                path.unlink(missing_ok=True)
-
-
-def record_failure(directory: Path, *, exit_code: int | None, attempts: int, command: str, lines: list[str]) -> None:
-    """Record a failed attempt in the run's directory, with the last lines it said."""
-    content = {
-        "schema": FAILURE_SCHEMA,
-        "exit_code": exit_code,
-        "attempts": attempts,
-        "command": command,
-        "lines": lines,
-    }
-    write_json(failure_path(directory), with_checksum(content))
-
-
-def status(directory: Path, *, deltas: bool = False) -> Status:
-    """How the run in a directory stands.
+def status(directory: RunDirectory, *, check_delta: bool = False) -> RunStatus:
+    """The status of the run in a directory.
 
     Args:
-        deltas: compare the delta of a finished run with its checksum; a missing one is no damage (big files stay out of git).
+        check_delta: compare the delta of a finished run with its checksum. A missing one is no damage: large files stay
+            out of git.
 
     Raises:
-        SchemaError: the run was stored by a version with another layout; it is not damaged, and must not be replaced.
+        SchemaError: a version with another layout stored the run; it is not damaged, and must not be replaced.
     """
-    delta, failure = directory / "delta.safetensors", failure_path(directory)
-    if is_locked(directory / ".lock"):
-        return Status(State.RUNNING)
-    if run_files.path_in(directory).is_file():
+    if is_locked(directory.lock):
+        return RunStatus(RunState.RUNNING)
+    if directory.results.is_file():
         try:
-            content = run_files.read(directory)
-            if deltas and delta.is_file() and content.get("delta_sha256") != file_digest(delta):
-                return Status(State.DAMAGED, f"{delta} is not the file the run wrote")
+            result = directory.read_result()
         except SchemaError:
             raise
         except UsageError as error:
-            return Status(State.DAMAGED, str(error))
-        return Status(State(content["status"]), str(content.get("reason", "")), content)
-    if failure.is_file():
+            return RunStatus(RunState.DAMAGED, str(error))
+        if check_delta and directory.delta.is_file() and result.delta_sha256 != file_digest(directory.delta):
+            return RunStatus(RunState.DAMAGED, f"{directory.delta} is not the file the run wrote")
+        return RunStatus(RunState(result.status), result.reason, result)
+    if directory.failure.is_file():
         try:
-            content = read_with_checksum(failure, what="failure.json", schema=FAILURE_SCHEMA)
+            failure = Failure.read(directory.failure)
         except UsageError as error:
-            return Status(State.FAILED, str(error))
-        lines = content.get("lines")
-        last = lines[-1] if lines and isinstance(lines, list) else f"exit code {content.get('exit_code')}"
-        return Status(State.FAILED, str(last))
-    return Status(State.UNFINISHED if (directory / "config.yaml").is_file() else State.ABSENT)
+            return RunStatus(RunState.FAILED, str(error))
+        return RunStatus(RunState.FAILED, failure.lines[-1] if failure.lines else f"exit code {failure.exit_code}")
+    return RunStatus(RunState.UNFINISHED if directory.config_file.is_file() else RunState.ABSENT)
 
 
-def statuses(results_dir: Path) -> Iterator[tuple[Path, Status]]:
-    """Every run below a results directory, in the order of their paths; a finished one away from its place is damaged."""
-    runs = results_dir / "runs"
-    for directory in sorted({path.parent for name in ("config.yaml", "failure.json") for path in runs.rglob(name)}):
+def statuses(results_dir: Path) -> Iterator[tuple[RunDirectory, RunStatus]]:
+    """The status of every run in a results directory, sorted by path; a finished run at a wrong path is damaged."""
+    for directory in run_directories(results_dir):
         found = status(directory)
         try:
             if found.is_finished:
-                run_files.check_location(directory, results_dir)
+                directory.check_location(results_dir)
         except UsageError as error:
-            found = Status(State.DAMAGED, str(error))
+            found = RunStatus(RunState.DAMAGED, str(error))
         yield directory, found

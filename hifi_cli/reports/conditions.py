@@ -1,9 +1,10 @@
 """Which runs may be compared: what runs of different methods must agree in, and what is said where they do not."""
 
+from hifi_cli.config.choices import Score
 from hifi_cli.reports.run_records import RunRecord
 
 
-def disagreement(first: RunRecord, second: RunRecord, score: str | None) -> str:
+def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> str:
     """The conditions in which two runs do not agree, with both values; empty where they do.
 
     Args:

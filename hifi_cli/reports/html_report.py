@@ -10,9 +10,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
-from hifi_cli.records import run_files
+from hifi_cli.records.head_files import HeadSelection
 from hifi_cli.reports import charts, table
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Line, Table
@@ -60,9 +59,9 @@ def render(tables: Sequence[Table], records: Sequence[RunRecord], results_dir: P
 
 def anchor(record: RunRecord) -> str:
     """The run's place in the list of origins."""
-    content = record.content
-    words = [*(content[key] for key in ("protocol", "backbone", "task", "method")), record.shots]
-    return safe_name(f"run-{'-'.join(words)}-{content['seed']}")
+    result = record.result
+    words = (result.protocol, result.backbone, result.task, result.method, record.shots)
+    return safe_name(f"run-{'-'.join(words)}-{result.seed}")
 
 
 def pictures(found: Table) -> list[ReportPicture]:
@@ -89,12 +88,9 @@ def heatmaps(results_dir: Path) -> list[ReportPicture]:
     """
     drawn = []
     for path in sorted((results_dir / "heads").glob("*/*/*.json")):
-        content = run_files.read_heads(path)
-        try:
-            title = f"{content['backbone']}, {content['task']}: {content['rank']}, {content['strategy']}, k={content['k']}"
-            drawn.append(ReportPicture(title, charts.head_values(content["values"], content["heads"])))
-        except (KeyError, TypeError, ValueError, IndexError):
-            raise UsageError(f"{path} is not a heads file; delete it and select again") from None
+        selection = HeadSelection.read(path)
+        title = f"{selection.backbone}, {selection.task}: {selection.rank}, {selection.strategy}, k={selection.k}"
+        drawn.append(ReportPicture(title, charts.head_values(selection.values, selection.heads)))
     return drawn
 
 
@@ -102,8 +98,8 @@ def _series(line: Line, number: int) -> charts.MethodScores | None:
     cell = line.cells[number]
     if line.source != "runs" or not cell.samples:
         return None
-    params = cell.samples[0].record.content["params"]
-    share = 100 * params["trainable"] / params["total"]
+    params = cell.samples[0].record.result.params
+    share = 100 * params.trainable / params.total
     if share <= 0:
         return None
     return charts.MethodScores(line.label, share, [sample.score for sample in cell.samples])
@@ -111,16 +107,16 @@ def _series(line: Line, number: int) -> charts.MethodScores | None:
 
 def _origin(record: RunRecord, out: Path) -> dict[str, Any]:
     """Where a run's numbers come from, as the list shows it."""
-    manifest = run_files.read_manifest(record.path) if run_files.manifest_path_in(record.path).is_file() else {}
-    git = manifest.get("git") or {}
-    commit = str(git.get("commit") or "")[:10]
+    directory = record.directory
+    manifest = directory.read_manifest() if directory.manifest.is_file() else None
+    git = manifest.git if manifest else None
     return {
         "anchor": anchor(record),
-        "content": record.content,
+        "result": record.result,
         "shots": "" if record.shots == "full" else f", {record.shots}-shot",
         "mark": " and ".join(record.marks),
-        "link": quote(os.path.relpath(run_files.path_in(record.path), out.parent).replace(os.sep, "/")),
-        "commit": f"{commit}{' + changes' if git.get('changed') else ''}" if commit else "",
-        "torch": (manifest.get("libraries") or {}).get("torch", ""),
-        "device": manifest.get("device", ""),
+        "link": quote(os.path.relpath(directory.results, out.parent).replace(os.sep, "/")),
+        "commit": f"{git.commit[:10]}{' + changes' if git.changed else ''}" if git else "",
+        "torch": (manifest.libraries.get("torch") or "") if manifest else "",
+        "device": manifest.device if manifest else "",
     }

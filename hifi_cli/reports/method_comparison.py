@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hifi_cli.config.choices import Score
 from hifi_cli.errors import MissingError
 from hifi_cli.reports.run_pairs import PairedRuns, counted_noun, paired
 from hifi_cli.reports.run_records import RunRecord
@@ -32,7 +33,12 @@ class Comparison:
 
 
 def compare(
-    records: Sequence[RunRecord], methods: Sequence[str], *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
+    records: Sequence[RunRecord],
+    methods: Sequence[str],
+    *,
+    tasks: Sequence[str],
+    score: Score | None,
+    counted: frozenset[str],
 ) -> Table:
     """Compare the first method with each of the others, correct for their number, and say what can be concluded.
 
@@ -66,7 +72,7 @@ def compare(
         )
     few = "" if records[0].shots == "full" else f", {records[0].shots}-shot"
     left_out = dict.fromkeys(note for pairs in chosen for note in pairs.notes)
-    setting = f"protocol {records[0].content['protocol']}, backbone {records[0].content['backbone']}{few}"
+    setting = f"protocol {records[0].result.protocol}, backbone {records[0].result.backbone}{few}"
     return Table(
         title=f"{label_of('methods', methods[0])} minus each other method, in points ({setting})",
         headings=headings,
@@ -202,9 +208,9 @@ def _difference_between_tasks(comparison: Comparison) -> str:
     )
 
 
-def _caveats(records: Sequence[RunRecord], score: str | None) -> list[str]:
+def _caveats(records: Sequence[RunRecord], score: Score | None) -> list[str]:
     """Name what makes the scores of both methods too high."""
-    chosen = {score or record.content["report"] for record in records}
-    if chosen <= {"last"} or all(record.content.get("selection") == "holdout" for record in records):
+    chosen = {score or record.result.report for record in records}
+    if chosen <= {"last"} or all(record.result.selection == "holdout" for record in records):
         return []
     return ["the epoch was chosen on the reported split, so all scores are slightly too high; --score last avoids this"]

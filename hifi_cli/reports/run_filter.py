@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from hifi_cli.config import registry
+from hifi_cli.config.choices import Score
 from hifi_cli.files import command_line
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Missing, Sample, TableCell
@@ -24,8 +25,8 @@ def comparable(
         counted: marks (`collapsed`, `limited`, `unequal`) whose runs are counted.
     """
     notes: list[str] = []
-    kept = [record for record in records if not seeds or record.content["seed"] in seeds]
-    if others := sorted({record.content["seed"] for record in records} - {record.content["seed"] for record in kept}):
+    kept = [record for record in records if not seeds or record.result.seed in seeds]
+    if others := sorted({record.result.seed for record in records} - {record.result.seed for record in kept}):
         listed = ",".join(map(str, others))
         notes.append(f"{_runs(len(records) - len(kept))} of other seeds left out (--seeds {listed} takes them)")
     refused = Counter(mark for record in kept if (mark := _refused(record, counted)))
@@ -46,10 +47,10 @@ def comparable(
     return kept, notes
 
 
-def cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: str | None) -> TableCell:
+def cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: Score | None) -> TableCell:
     """Mean and deviation over seeds, in percent; runs that did not keep the required number are left out with a footnote."""
     values = [(one, one.score(score, metric)) for one in records]
-    samples = tuple(Sample(one.content["seed"], 100 * value, one) for one, value in values if value is not None)
+    samples = tuple(Sample(one.result.seed, 100 * value, one) for one, value in values if value is not None)
     if lost := len(values) - len(samples):
         notes = [
             *notes,
@@ -85,9 +86,9 @@ def missing(
     """
     wanted: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for task in dict.fromkeys(tasks):
-        final = {one.content["seed"] for one in there.get(task, []) if {"collapsed", "diverged"} & set(one.marks)}
-        final |= {one.content["seed"] for one in kept.get(task, [])}
-        taken = {one.content["seed"] for one in there.get(task, [])}
+        final = {one.result.seed for one in there.get(task, []) if {"collapsed", "diverged"} & set(one.marks)}
+        final |= {one.result.seed for one in kept.get(task, [])}
+        taken = {one.result.seed for one in there.get(task, [])}
         for forced in (False, True):
             absent = tuple(seed for seed in seeds if seed not in final and (seed in taken) is forced)
             if absent:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hifi_cli.config.choices import Score
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.reports import run_filter
 from hifi_cli.reports.conditions import disagreement
@@ -53,17 +54,17 @@ def setting_of(
         UsageError: there are runs of several; the message names them.
     """
     options = {"protocol": protocol, "backbone": backbone, "shots": shots}
-    records = [record for record in records if record.content["method"] in methods]
+    records = [record for record in records if record.result.method in methods]
     records = [record for record in records if all(value in (None, _setting(record, key)) for key, value in options.items())]
     for method in methods:
-        if not any(record.content["method"] == method for record in records):
+        if not any(record.result.method == method for record in records):
             chosen = "".join(f" --{key} {value}" for key, value in options.items() if value)
             raise MissingError(f"no finished run of {method}{chosen}; make one with hifi train --method {method}")
     for key in options:
         if len({_setting(record, key) for record in records}) > 1:
             names = []
             for method in methods:
-                values = {_setting(record, key) for record in records if record.content["method"] == method}
+                values = {_setting(record, key) for record in records if record.result.method == method}
                 names.append(f"{method}: {', '.join(sorted(values))}")
             kind = "numbers of shots" if key == "shots" else f"{key}s"
             raise UsageError(f"there are runs of several {kind}: choose one with --{key} ({'; '.join(names)})")
@@ -71,7 +72,7 @@ def setting_of(
 
 
 def paired(
-    records: Sequence[RunRecord], first: str, second: str, *, tasks: Sequence[str], score: str | None, counted: frozenset[str]
+    records: Sequence[RunRecord], first: str, second: str, *, tasks: Sequence[str], score: Score | None, counted: frozenset[str]
 ) -> PairedRuns:
     """Pair two methods' runs by task and seed, where they agree in everything that a comparison requires.
 
@@ -80,14 +81,14 @@ def paired(
         counted: marks whose runs are counted.
     """
     pairs = PairedRuns(first, second)
-    records = [record for record in records if not tasks or record.content["task"] in tasks]
-    for task in sorted({record.content["task"] for record in records if record.content["method"] in (first, second)}):
+    records = [record for record in records if not tasks or record.result.task in tasks]
+    for task in sorted({record.result.task for record in records if record.result.method in (first, second)}):
         sides = []
         for method, label in zip((first, second), pairs.labels, strict=True):
             cell = [record for record in records if record.cell == (method, task)]
             kept, notes = run_filter.comparable(cell, [], counted)
             pairs.notes += [f"{label} on {label_of('tasks', task)}: {note}" for note in notes]
-            sides.append({record.content["seed"]: record for record in kept})
+            sides.append({record.result.seed: record for record in kept})
         pairs.notes += [f"{label_of('tasks', task)}: {note}" for note in _pair(pairs, task, sides[0], sides[1], score, counted)]
     return pairs
 
@@ -97,7 +98,7 @@ def _pair(
     task: str,
     first: dict[int, RunRecord],
     second: dict[int, RunRecord],
-    score: str | None,
+    score: Score | None,
     counted: frozenset[str],
 ) -> list[str]:
     """Add a task's pairs.
@@ -131,11 +132,11 @@ def counted_noun(count: int, noun: str) -> str:
 
 
 def _setting(record: RunRecord, key: str) -> str:
-    return record.shots if key == "shots" else str(record.content[key])
+    return record.shots if key == "shots" else str(getattr(record.result, key))
 
 
-def _difference(first: RunRecord, second: RunRecord, score: str | None) -> float | None:
+def _difference(first: RunRecord, second: RunRecord, score: Score | None) -> float | None:
     """Return the difference in points of the first run's primary metric; None where the second run did not keep it."""
-    metric = first.content["primary_metric"]
+    metric = first.result.primary_metric
     values = first.score(score, metric), second.score(score, metric)
     return None if values[0] is None or values[1] is None else 100 * (values[0] - values[1])

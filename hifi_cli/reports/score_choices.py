@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hifi_cli.config.choices import Score
 from hifi_cli.reports import table_types
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import TableSpec
 
-SCORES = ("best", "last", "max")
+SCORES: tuple[Score, ...] = ("best", "last", "max")
 
 
 def under_all_scores(specs: Sequence[TableSpec], request: TableRequest, *, layout: TableSpec | None = None) -> list[Table]:

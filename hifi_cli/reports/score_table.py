@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
 from hifi_cli.config import registry
+from hifi_cli.config.choices import Score
 from hifi_cli.reports import conditions, published, published_rows, run_filter
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.run_records import RunRecord
@@ -40,7 +41,7 @@ def specs_of(
         protocol, backbone, shots: only these.
     """
     wanted = (protocol, backbone, shots)
-    settings = {(record.content["protocol"], record.content["backbone"], record.shots) for record in records}
+    settings = {(record.result.protocol, record.result.backbone, record.shots) for record in records}
     return [
         ScoresSpec.model_validate(dict(zip(("protocol", "backbone", "shots"), setting, strict=True)))
         for setting in sorted(settings, key=lambda setting: (setting[:2], setting[2] != "full", len(setting[2]), setting[2]))
@@ -51,11 +52,11 @@ def specs_of(
 def build(spec: ScoresSpec, request: TableRequest) -> Table:
     """Collect a table's runs and set the paper's numbers beside them where that is requested."""
     setting = (spec.protocol, spec.backbone)
-    records = [one for one in request.results.records if (one.content["protocol"], one.content["backbone"]) == setting]
+    records = [record for record in request.results.records if (record.result.protocol, record.result.backbone) == setting]
     shots = str(spec.shots or shots_of(spec.protocol))
     mine = [record for record in records if record.shots == shots]
     rows = spec.rows or [RowSpec(method=method) for method in _by_trainable_share(mine)]
-    columns = spec.columns or [ColumnSpec(task=task) for task in sorted({one.content["task"] for one in mine})]
+    columns = spec.columns or [ColumnSpec(task=task) for task in sorted({record.result.task for record in mine})]
     runs = _collected(mine, spec, request)
     averaged = spec.average and len(columns) > 1
     metrics = [column.metric or _primary(column.task, mine) for column in columns]
@@ -65,7 +66,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     notes = [] if spec.shots else _runs_of_other_shots(records, shots)
     reference = published.load(spec.published) if request.published and spec.published else None
     if reference:
-        split = next((one.content.get("split") for one in mine), None)
+        split = next((one.result.split for one in mine), None)
         notes = [*published_rows.reading_notes(*reference, backbone=spec.backbone, split=split), *notes]
     elif request.published:
         notes.append("published: this table has no paper's numbers")
@@ -99,7 +100,7 @@ def _line(
     columns: list[ColumnSpec],
     metrics: list[str | None],
     runs: _Runs,
-    score: str | None,
+    score: Score | None,
     *,
     averaged: bool,
 ) -> Line:
@@ -114,8 +115,8 @@ def _line(
         shown |= {best} if cell.samples else set()
     means = [cell.mean for cell in cells if cell.mean is not None]
     average = [TableCell(statistics.fmean(means) if means and len(means) == len(cells) else None)] if averaged else []
-    first = next((cell.samples[0].record.content["params"] for cell in cells if cell.samples), None)
-    shares = [TableCell(100 * first[key] / first["total"] if first else None) for _, key in SHARES]
+    first = next((cell.samples[0].record.result.params for cell in cells if cell.samples), None)
+    shares = [TableCell(100 * getattr(first, key) / first.total if first else None) for _, key in SHARES]
     if len(shown) > 1:
         shares = [TableCell(text="varies") for _ in SHARES]
     return Line(label, (*cells, *average, *shares), method=row.method)
@@ -161,7 +162,7 @@ def _missing(
     mine: list[RunRecord],
     request: TableRequest,
 ) -> list[Missing]:
-    seeds = spec.seeds or sorted({record.content["seed"] for record in mine})
+    seeds = spec.seeds or sorted({record.result.seed for record in mine})
     tasks = [column.task for column in columns]
     shots = None if spec.shots is None or str(spec.shots) == shots_of(spec.protocol) else str(spec.shots)
     return [
@@ -189,7 +190,7 @@ def _runs_of_other_shots(records: list[RunRecord], shots: str) -> list[str]:
     ]
 
 
-def _apart(lines: list[Line], score: str | None) -> list[Line]:
+def _apart(lines: list[Line], score: Score | None) -> list[Line]:
     """Mark the cells whose runs do not agree with most of their column's in what a comparison needs, and their averages."""
     marked = {row: list(line.cells) for row, line in enumerate(lines) if line.source == "runs"}
     for column in range(len(lines[0].cells) if lines else 0):
@@ -209,8 +210,8 @@ def _apart(lines: list[Line], score: str | None) -> list[Line]:
     return [replace(line, cells=tuple(marked.get(row, line.cells))) for row, line in enumerate(lines)]
 
 
-def _title(spec: ScoresSpec, shots: str, mine: list[RunRecord], score: str | None) -> str:
-    reported = sorted({one.content["report"] for one in mine})
+def _title(spec: ScoresSpec, shots: str, mine: list[RunRecord], score: Score | None) -> str:
+    reported = sorted({record.result.report for record in mine})
     epoch = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
     which = epoch[score] if score else ", ".join(epoch[one] for one in reported)
     few = [] if shots == "full" else [f"{shots}-shot"]
@@ -219,12 +220,12 @@ def _title(spec: ScoresSpec, shots: str, mine: list[RunRecord], score: str | Non
 
 
 def _by_trainable_share(records: list[RunRecord]) -> list[str]:
-    shares = {one.content["method"]: -one.content["params"]["trainable"] for one in records}
+    shares = {record.result.method: -record.result.params.trainable for record in records}
     return sorted(shares, key=lambda method: (shares[method], method))
 
 
 def _primary(task: str, records: list[RunRecord]) -> str | None:
-    run = next((one.content["primary_metric"] for one in records if one.content["task"] == task), None)
+    run = next((record.result.primary_metric for record in records if record.result.task == task), None)
     if run is None and task in registry.names("tasks"):
         run = registry.load("tasks", task).get("primary")
     return None if run is None else str(run)

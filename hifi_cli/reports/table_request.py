@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from hifi_cli.config.choices import Score
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
 
@@ -20,7 +21,7 @@ class TableRequest:
     """
 
     results: Results
-    score: str | None = None
+    score: Score | None = None
     counted: frozenset[str] = COUNTED
     published: bool = False
     measured: dict[str, Any] = field(default_factory=dict)

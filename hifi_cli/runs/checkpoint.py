@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hifi_cli.files import atomic_path
+from hifi_cli.records.run_files import MetricsLine, metrics_line
 
 Delta = dict[str, Tensor]
 _MAX_SECONDS = 300.0  # of work that a kill in the middle of an epoch may cost
@@ -44,7 +45,7 @@ class Progress:
     epochs_before_last_phase: int = 0
     selection_scores: list[float] = field(default_factory=list)
     reported_scores: list[float] = field(default_factory=list)
-    log_history: list[dict[str, Any]] = field(default_factory=list)
+    log_history: list[MetricsLine] = field(default_factory=list)
     seconds: float = 0.0
     loss_sum: float = 0.0
     loss_count: int = 0
@@ -52,6 +53,15 @@ class Progress:
 
     def __post_init__(self) -> None:
         self._last_time = time.monotonic()
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Progress":
+        """The inverse of `state`."""
+        return cls(**{**state, "log_history": [metrics_line(line) for line in state["log_history"]]})
+
+    def state(self) -> dict[str, Any]:
+        """Everything in types that torch loads with `weights_only`."""
+        return {**asdict(self), "log_history": [line.to_dict() for line in self.log_history]}
 
     def end_step(self) -> None:
         """Count an optimizer step."""
@@ -110,7 +120,7 @@ class Checkpoint:
         start = time.monotonic()
         state = {
             "run_id": self.run_id,
-            "progress": asdict(progress),
+            "progress": progress.state(),
             "delta": delta,
             "method": training_state,
             "optimizer": optimizer.state_dict(),

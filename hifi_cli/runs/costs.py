@@ -55,7 +55,7 @@ def measured_once(path: Path, method: str, measure: Callable[[], dict[str, Any]]
         return read_with_checksum(path, what="costs", schema=SCHEMA)
     logger.info(f"measuring {method} on {path.parent.name}")
     make_directory(path.parent)
-    content = {"schema": SCHEMA, "method": method, **measure(), "provenance": provenance.describe()}
+    content = {"schema": SCHEMA, "method": method, **measure(), "provenance": provenance.describe().model_dump()}
     write_json(path, with_checksum(content))
     return content
 

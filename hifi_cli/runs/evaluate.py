@@ -14,10 +14,12 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import ScoringConfig
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import RunFailed, UsageError
-from hifi_cli.files import file_digest, with_checksum, write_json
+from hifi_cli.files import file_digest
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
+from hifi_cli.records.head_files import HeadScores
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_result import RunResult
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared, measure_extra_validation, prediction_rows, prepare, split_examples
@@ -69,8 +71,8 @@ def _agree(now: float | None, then: float | None) -> bool:
 
 
 @contextmanager
-def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[Prepared, dict[str, Any]]]:
-    """Rebuild a finished run's model, and give it with results.json; inside, the run's own YAMLs stand for their names.
+def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[Prepared, RunResult]]:
+    """Rebuild a finished run's model, and give it with its result; inside, the run's own YAMLs stand for their names.
 
     Raises:
         MissingError: no finished run is there, or its backbone cannot be had.
@@ -79,10 +81,10 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[Prepared, dic
     """
     directory = RunDirectory(path)
     with directory.opened() as config:
-        results = directory.read_results()
-        if results["status"] != "done":
-            raise RunFailed(f"the run in {path} {results['status']} and left no model")
-        if not directory.delta.is_file() or file_digest(directory.delta) != results["delta_sha256"]:
+        result = directory.read_result()
+        if not result.is_done:
+            raise RunFailed(f"the run in {path} {result.status} and left no model")
+        if not directory.delta.is_file() or file_digest(directory.delta) != result.delta_sha256:
             raise UsageError(f"{directory.delta} is missing or is not the file the run wrote; train the run again with --force")
         tensors, metadata = deltas.load(directory.delta)
         if resources.backbone:
@@ -95,7 +97,7 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[Prepared, dic
                 " give --backbone with the directory or hub id that has them"
             )
         methods.finish(prepared.method, prepared.encoder, tensors)
-        yield prepared, results
+        yield prepared, result
 
 
 def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
@@ -106,9 +108,9 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     """
     with RunDirectory(path).opened() as config:
         _refuse_code(path, config.task, resources)
-    with reload(path, resources) as (prepared, results):
+    with reload(path, resources) as (prepared, result):
         config = prepared.runner.config
-        now_read, then_read = (_of_validation(prints) for prints in (resources.rows(config.task).fingerprint, results["data"]))
+        now_read, then_read = (_of_validation(prints) for prints in (resources.rows(config.task).fingerprint, result.data))
         if now_read != then_read:
             raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
         splits = split_examples(config, resources)
@@ -117,13 +119,13 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         predictions = metrics.predictions_of(prepared.task, examples, logits)
         rows = prediction_rows(prepared.task, examples, logits, predictions)
         stored = RunDirectory(path).read_predictions()
-        now, then = np.array([row["logits"] for row in rows]), np.array([row["logits"] for row in stored])
+        now, then = np.array([row.logits for row in rows]), np.array([row.logits for row in stored])
         if now.shape != then.shape:
             raise UsageError(f"{RunDirectory(path).predictions} does not hold the predictions of this split")
         scores = metrics.compute(prepared.task, rows_of(examples), predictions) | measure_extra_validation(prepared, splits)
-        kept = results["scores"]["last" if config.report == "last" else "best"]
+        kept = result.score("last" if config.report == "last" else "best")
         difference = float(np.abs(now - then).max())
-        return Evaluation(path, scores, results["metrics"], difference, prepared.task.primary, kept)
+        return Evaluation(path, scores, result.metrics, difference, prepared.task.primary, kept)
 
 
 def _refuse_code(path: Path, task: str, resources: ResourceCache) -> None:
@@ -205,7 +207,7 @@ def _of_validation(fingerprint: dict[str, str]) -> dict[str, str]:
     return {split: content for split, content in fingerprint.items() if split.startswith("validation")}
 
 
-def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path) -> dict[str, Any]:
+def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path) -> HeadScores:
     """Score a finished run's heads on its task's training samples, and store the scores.
 
     Args:
@@ -216,6 +218,7 @@ def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any]
         config = prepared.runner.config
         scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
         setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
-        found = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
-    write_json(out, with_checksum({**found, "run": str(run)}))
-    return found
+        scores = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
+    scores = scores.model_copy(update={"run": str(run)})
+    scores.write(out)
+    return scores

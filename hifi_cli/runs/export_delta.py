@@ -15,10 +15,11 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
+from hifi_cli.records.run_directory import DELTA
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import Prepared
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def is_plain(prepared: Prepared) -> bool:
@@ -36,7 +37,7 @@ def export(prepared: Prepared, resources: ResourceCache, delta: Path, to: Path) 
     pretrained = resources.pretrained(config)
     Encoder(pretrained.model).base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
     pretrained.tokenizer.save_pretrained(to / "backbone")
-    shutil.copyfile(delta, to / "delta.safetensors")
+    shutil.copyfile(delta, to / DELTA)
     task_head = {
         "kind": prepared.task_head.kind,
         "labels": prepared.task_head.labels,
@@ -65,7 +66,7 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
     """
     directory = Path(directory)
     content = read_with_checksum(directory / "hifi.json", what="hifi.json of an exported model", schema=SCHEMA)
-    tensors, metadata = deltas.load(directory / "delta.safetensors")
+    tensors, metadata = deltas.load(directory / DELTA)
     config = parse(RunConfig, content["config"], str(directory / "hifi.json"))
     wanted = content["task_head"]
     task_head = TaskHeadSpec(wanted["kind"], tuple(wanted["labels"]), wanted["reads_words"], config.task_head)

@@ -5,16 +5,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import SchemaError, UsageError
-from hifi_cli.files import digest, locked, read_with_checksum, safe_name, with_checksum, write_json
+from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.records import run_files
+from hifi_cli.records.head_files import HeadScores, HeadSelection, Overlap, scores_digest
 from hifi_cli.runs import distributed, holdout, provenance
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.scoring.head_choice import choose_heads
@@ -22,8 +21,6 @@ from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
 logger = logging.getLogger("hifi")
-
-SCORES_SCHEMA = 1
 
 
 def padding(tokenizer: Any) -> dict[str, int]:
@@ -33,30 +30,31 @@ def padding(tokenizer: Any) -> dict[str, int]:
 
 def scores(
     config: RunConfig, resources: ResourceCache, *, force: bool = False, out: Path | None = None
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[HeadScores, Path]:
     """The head scores of a backbone and task: read, or computed once under a lock and stored.
 
     Returns:
-        The content of the scores file, and where it is.
+        The scores, and their file.
     """
     path = out or _scores_path(config, resources)
     with locked(resources.results_dir / "scores" / ".lock", wait=True):
         if path.is_file() and not force and (out or _is_sound(path)):
-            return read_scores(path), path
-        write_json(path, with_checksum(compute_scores(config, resources)))
-    return read_scores(path), path
+            return HeadScores.read(path), path
+        computed = compute_scores(config, resources)
+        computed.write(path)
+    return computed, path
 
 
-def heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[dict[str, Any], Path]:
+def heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[HeadSelection, Path]:
     """The chosen heads of a backbone, task and setting: read, or chosen once and stored."""
-    found, _ = scores(config, resources)
-    return choose(found, config.heads.selection_arguments(config.seed), resources.results_dir, out=out)
+    head_scores, _ = scores(config, resources)
+    return choose(head_scores, config.heads.selection_arguments(config.seed), resources.results_dir, out=out)
 
 
 def choose(
-    found: dict[str, Any], how: dict[str, Any], results_dir: Path, *, out: Path | None = None
-) -> tuple[dict[str, Any], Path]:
-    """Choose heads by a scores file's content and store the choice with what drove it.
+    head_scores: HeadScores, how: dict[str, Any], results_dir: Path, *, out: Path | None = None
+) -> tuple[HeadSelection, Path]:
+    """Choose heads by their scores and store the choice with what drove it.
 
     Args:
         how: arguments of `choose_heads`; they stand in the file, the seed that drew random heads among them.
@@ -64,62 +62,43 @@ def choose(
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
     """
-    selection = choose_heads(np.array(found["richness"]), np.array(found["correlation"]), **how)
-    content = {
-        "backbone": found["backbone"],
-        "task": found["task"],
-        "num_heads": found["num_heads"],
+    choice = choose_heads(head_scores.richness_array, head_scores.correlation_array, **how)
+    selection = HeadSelection(
+        backbone=head_scores.backbone,
+        task=head_scores.task,
+        num_heads=head_scores.num_heads,
         **how,
-        "heads": selection.heads,
-        "values": selection.values,
-        "iterations": selection.iterations,
-        "ties": selection.ties,
-        "overlap": selection.overlap,
-        "scores_sha256": digest(_measured(found), 64),
-    }
-    folder = results_dir / "heads" / safe_name(found["backbone"]) / safe_name(found["task"])
-    path = out or folder / f"{digest([how, content['scores_sha256']])}.json"
-    run_files.write_heads(path, content)  # cheap to make, so what is there already, damaged or not, is replaced
-    return content, path
+        heads=choice.heads,
+        values=choice.values,
+        iterations=choice.iterations,
+        ties=choice.ties,
+        overlap=Overlap(**choice.overlap),
+        scores_sha256=head_scores.sha256,
+    )
+    folder = results_dir / "heads" / safe_name(selection.backbone) / safe_name(selection.task)
+    path = out or folder / f"{digest([how, selection.scores_sha256])}.json"
+    selection.write(path)  # cheap to make, so what is there already, damaged or not, is replaced
+    return selection, path
 
 
-def explain(chosen: dict[str, Any]) -> list[str]:
+def explain(selection: HeadSelection) -> list[str]:
     """Two lines on what drove a choice."""
-    counts = [len(heads) for heads in chosen["heads"]]
+    counts = [len(heads) for heads in selection.heads]
     layers = [layer for layer, count in enumerate(counts) if count]
     k = sum(counts) / len(layers)
-    expected = sum(count * count for count in counts) / chosen["num_heads"] / len(layers)
-    shared = {name: sum(overlap) / len(layers) for name, overlap in chosen["overlap"].items()}
-    steps = [chosen["iterations"][layer] for layer in layers]
-    how = f"{min(steps)}-{max(steps)} iterations, d={chosen['damping']:g}" if max(steps) else "no iteration"
-    ties = f"ties parted by head number in layers {chosen['ties']}" if chosen["ties"] else "no ties"
-    each = f"{min(counts)} to {max(counts)}" if chosen["strategy"] == "global" else f"{k:.0f}"
+    expected = sum(count * count for count in counts) / selection.num_heads / len(layers)
+    with_richness, with_correlation = (
+        sum(counts) / len(layers) for counts in (selection.overlap.richness, selection.overlap.correlation)
+    )
+    steps = [selection.iterations[layer] for layer in layers]
+    how = f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}" if max(steps) else "no iteration"
+    ties = f"ties parted by head number in layers {selection.ties}" if selection.ties else "no ties"
+    each = f"{min(counts)} to {max(counts)}" if selection.strategy == "global" else f"{k:.0f}"
     return [
-        f"{chosen['rank']} ({how}): {each} of {chosen['num_heads']} heads in {len(layers)} layers; {ties}",
-        f"shared with correlation alone {shared['correlation']:.2f} of {k:.3g} per layer, with richness alone"
-        f" {shared['richness']:.2f} of {k:.3g} (chance: {expected:.2f})",
+        f"{selection.rank} ({how}): {each} of {selection.num_heads} heads in {len(layers)} layers; {ties}",
+        f"shared with correlation alone {with_correlation:.2f} of {k:.3g} per layer, with richness alone"
+        f" {with_richness:.2f} of {k:.3g} (chance: {expected:.2f})",
     ]
-
-
-def read_scores(path: Path) -> dict[str, Any]:
-    """A scores file, checked.
-
-    Raises:
-        MissingError: no such file.
-        UsageError: not a scores file, or damaged.
-        SchemaError: written by a version with another layout.
-    """
-    content = read_with_checksum(path, what="scores", schema=SCORES_SCHEMA)
-    try:
-        shape = (content["num_layers"], content["num_heads"])
-        richness, correlation = np.array(content["richness"], float), np.array(content["correlation"], float)
-        sound = richness.shape == shape and correlation.shape == (*shape, shape[1])
-        sound = sound and content["sha256"] == digest(_measured(content), 64)
-    except (KeyError, TypeError, ValueError):
-        sound = False
-    if not sound:
-        raise UsageError(f"{path} is damaged or not a scores file; delete it and score again")
-    return content
 
 
 def _is_sound(path: Path) -> bool:
@@ -129,7 +108,7 @@ def _is_sound(path: Path) -> bool:
         SchemaError: written by a version with another layout; not to be replaced.
     """
     try:
-        read_scores(path)
+        HeadScores.read(path)
     except SchemaError:
         raise
     except UsageError as error:
@@ -146,17 +125,13 @@ def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
         UsageError: not a heads file, damaged, or one of another backbone.
         SchemaError: written by a version with another layout.
     """
-    content = run_files.read_heads(path)
-    found = content.get("heads")
-    layers: list[list[int]] = found if isinstance(found, list) else []
-    if not layers or not all(isinstance(layer, list) and all(isinstance(head, int) for head in layer) for layer in layers):
-        raise UsageError(f"{path} is not a heads file: 'heads' must hold one list of head numbers per layer")
-    if content.get("backbone") != backbone:
-        raise UsageError(f"{path} holds heads of backbone '{content.get('backbone')}', not of '{backbone}'")
-    return layers
+    selection = HeadSelection.read(path)
+    if selection.backbone != backbone:
+        raise UsageError(f"{path} holds heads of backbone '{selection.backbone}', not of '{backbone}'")
+    return selection.heads
 
 
-def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None) -> dict[str, Any]:
+def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None) -> HeadScores:
     """Score every head on random training samples (Algorithm 1), none of them held out to choose the run's epoch.
 
     Args:
@@ -169,22 +144,22 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
     examples = sample(train, config.scoring.samples, config.scoring.seed)
     sequences = single_sequences(examples)  # each choice of an example is a text of its own
     richness, correlation = score_examples(encoder, sequences, padding(pretrained.tokenizer), config.scoring.xi)
-    found = {
-        "schema": SCORES_SCHEMA,
-        "backbone": config.backbone.name,
-        "task": config.task,
+    name, values = config.backbone.name, (richness.double().mean(0).tolist(), correlation.mean(0).tolist())
+    return HeadScores(
+        backbone=name,
+        task=config.task,
         **config.scoring.model_dump(exclude={"samples"}),
-        "samples": len(examples),
-        "num_layers": encoder.num_layers,
-        "num_heads": encoder.num_heads,
-        "richness": richness.double().mean(0).tolist(),
-        "richness_std": richness.double().std(0, correction=0).tolist(),
-        "correlation": correlation.mean(0).tolist(),
-        "backbone_weights_id": pretrained.weights_id,
-        "data": resources.rows(config.task).fingerprint["train"],
-        "provenance": provenance.describe(),
-    }
-    return {**found, "sha256": digest(_measured(found), 64)}
+        samples=len(examples),
+        num_layers=encoder.num_layers,
+        num_heads=encoder.num_heads,
+        richness=values[0],
+        richness_std=richness.double().std(0, correction=0).tolist(),
+        correlation=values[1],
+        backbone_weights_id=pretrained.weights_id,
+        data=resources.rows(config.task).fingerprint["train"],
+        provenance=provenance.describe(),
+        sha256=scores_digest(name, config.task, *values),
+    )
 
 
 def sample(examples: list[Example], number: int, seed: int) -> list[Example]:
@@ -247,7 +222,3 @@ def _scores_path(config: RunConfig, resources: ResourceCache) -> Path:
         decides["training"] = config.model_dump(mode="json", include=set(training))
     folder = resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
     return folder / f"{digest(decides)}.json"
-
-
-def _measured(found: dict[str, Any]) -> list[Any]:
-    return [found["backbone"], found["task"], found["richness"], found["correlation"]]

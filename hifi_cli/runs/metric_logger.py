@@ -1,6 +1,5 @@
 """The log lines of a run: written to metrics.jsonl, shown on the terminal, sent to trackers."""
 
-import json
 import logging
 import math
 import sys
@@ -13,8 +12,9 @@ from accelerate import PartialState
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_files import EpochMetrics, MetricsLine
 from hifi_cli.runs import provenance, trackers
-from hifi_cli.runs.trainer import Callback, LogLine
+from hifi_cli.runs.trainer import Callback
 
 logger = logging.getLogger("hifi")
 
@@ -87,7 +87,7 @@ class MetricLogger(Callback):
         self.run, self.config, self.primary, self.directory = run, config, primary, directory
         self.steps_per_epoch = math.ceil(len(lengths) / config.batch_size)
         self.throughput = Throughput(config.epochs * self.steps_per_epoch, sum(lengths) / self.steps_per_epoch)
-        self.latest: LogLine = {"epoch": 0}
+        self.epoch, self.score, self.loss = 0, math.nan, math.nan
         self.is_main = PartialState().is_main_process
         if self.is_main:
             directory.metrics.unlink(missing_ok=True)
@@ -108,54 +108,55 @@ class MetricLogger(Callback):
         for tracker in self.trackers:
             tracker.finish()
 
-    def on_resume(self, log_history: list[LogLine]) -> None:
+    def on_resume(self, log_history: list[MetricsLine]) -> None:
         """Write the lines to the new metrics.jsonl; terminal and trackers got them before the run was stopped."""
         for line in log_history:
             self._write(line)
             self.throughput.start(self._step_of(line))
 
-    def on_log(self, line: LogLine) -> None:
+    def on_log(self, line: MetricsLine) -> None:
         """Write a line, show it and send it."""
         if not self.is_main:
             return
         self._write(line)
         step = self._step_of(line)
         for tracker in self.trackers:
-            tracker.log({key: value for key, value in line.items() if key != "step"}, step=step)
-        if "epoch" in line:
+            tracker.log({key: value for key, value in line.to_dict().items() if key != "step"}, step=step)
+        if isinstance(line, EpochMetrics):
             self.throughput.add_evaluation(step)
-            epoch = f"epoch {line['epoch']} of {self.config.epochs}"
+            epoch = f"epoch {line.epoch} of {self.config.epochs}"
             logger.info(f"{self.run}: {epoch}, {', '.join(self._status())}")
         else:
             self.throughput.add_training(step)
-            logger.debug(f"{self.run}: step {step}, loss {line['loss']:.4f}")
+            logger.debug(f"{self.run}: step {step}, loss {line.loss:.4f}")
 
-    def _write(self, line: LogLine) -> None:
+    def _write(self, line: MetricsLine) -> None:
         if not self.is_main:
             return
-        with self.directory.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-        self.latest |= {"epoch": line["epoch"], "score": line[self.primary]} if "epoch" in line else {"loss": line["loss"]}
+        self.directory.append_metrics(line)
+        if isinstance(line, EpochMetrics):
+            self.epoch, self.score = line.epoch, line.metrics[self.primary]
+        else:
+            self.loss = line.loss
 
-    def _step_of(self, line: LogLine) -> int:
+    def _step_of(self, line: MetricsLine) -> int:
         """Finished steps when the line was logged."""
-        step: int = line["step"] if "step" in line else line["epoch"] * self.steps_per_epoch
-        return step
+        return line.epoch * self.steps_per_epoch if isinstance(line, EpochMetrics) else line.step
 
     def _fraction(self) -> float:
         return self.throughput.step / self.throughput.total_steps
 
     def _title(self) -> str:
         """The run and the current epoch."""
-        return f"{self.run}  epoch {min(self.latest['epoch'] + 1, self.config.epochs)} of {self.config.epochs}"
+        return f"{self.run}  epoch {min(self.epoch + 1, self.config.epochs)} of {self.config.epochs}"
 
     def _status(self) -> list[str]:
         """Score, loss, speed, memory and time left, as far as they are known."""
-        latest, speed, seconds_left = self.latest, self.throughput.tokens_per_second, self.throughput.seconds_left
+        speed, seconds_left = self.throughput.tokens_per_second, self.throughput.seconds_left
         is_running = self.throughput.step < self.throughput.total_steps
         return [
-            *([f"{self.primary} {100 * latest['score']:.2f}"] if "score" in latest else []),
-            *([f"loss {latest['loss']:.4f}"] if "loss" in latest else []),
+            *([f"{self.primary} {100 * self.score:.2f}"] if self.epoch else []),
+            *([] if math.isnan(self.loss) else [f"loss {self.loss:.4f}"]),
             *([f"{speed:,.0f} tokens/s"] if speed else []),
             f"{provenance.peak_memory() / 1e9:.1f} GB",
             *([f"{clock(seconds_left)} left"] if seconds_left and is_running else []),

@@ -5,11 +5,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hifi_cli.config.choices import Score
 from hifi_cli.config.methods import method_spec
 from hifi_cli.files import command_line, write_text
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply_delta
-from hifi_cli.records import run_files as stored
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_files import Manifest
+from hifi_cli.records.run_result import RunResult
 from hifi_cli.reports.formats.markdown import code, escaped
 from hifi_cli.runs.run import Prepared
 
@@ -31,33 +34,34 @@ def write(prepared: Prepared, run: Path, form: str, to: Path, name: str) -> None
         form: `hf`, `peft` or `delta`.
         name: what the directory is called in the end.
     """
-    results, manifest = stored.read(run), stored.read_manifest(run)
-    title = f"{results['backbone']} on {results['task']}, {results['method']}"
+    directory = RunDirectory(run)
+    result, manifest = directory.read_result(), directory.read_manifest()
+    title = f"{result.backbone} on {result.task}, {result.method}"
     parts = [
-        f"---\n{_front_matter(prepared, results, form, title)}\n---",
+        f"---\n{_front_matter(prepared, result, form, title)}\n---",
         f"# {escaped(title)}",
-        _what_it_is(prepared, results),
-        f"## Scores\n\n{_scores(prepared, results)}",
+        _what_it_is(prepared, result),
+        f"## Scores\n\n{_scores(result)}",
         f"## Use\n\n{_use(prepared, form, name)}",
-        f"## Training\n\n{_training(prepared, results, manifest)}",
+        f"## Training\n\n{_training(prepared, result, manifest)}",
     ]
     write_text(to / "README.md", "\n\n".join(parts) + "\n")
 
 
-def _front_matter(prepared: Prepared, results: dict[str, Any], form: str, title: str) -> str:
+def _front_matter(prepared: Prepared, result: RunResult, form: str, title: str) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     task, config = prepared.task, prepared.runner.config
     pipeline = _PIPELINES[task.kind][0]
-    dataset = {
-        "dataset_type": task.hub.id if task.hub else results["task"],
+    dataset: dict[str, Any] = {
+        "dataset_type": task.hub.id if task.hub else result.task,
         "dataset_name": task.label,
         "dataset_config": task.hub.config if task.hub else None,
-        "dataset_split": results["split"],
+        "dataset_split": result.split,
     }
     scores = [
         EvalResult(task_type=pipeline, metric_type=_METRICS.get(name, name), metric_name=name, metric_value=value, **dataset)
-        for name, value in results["metrics"].items()
+        for name, value in result.metrics.items()
     ]
     data = ModelCardData(
         library_name=_LIBRARIES[form],
@@ -65,22 +69,22 @@ def _front_matter(prepared: Prepared, results: dict[str, Any], form: str, title:
         datasets=[task.hub.id] if task.hub else None,
         metrics=sorted({one.metric_type for one in scores}),
         pipeline_tag=pipeline,
-        tags=["hifi-cli", results["method"], results["task"]],
+        tags=["hifi-cli", result.method, result.task],
         model_name=title,
         eval_results=scores,
     )
     return data.to_yaml()
 
 
-def _what_it_is(prepared: Prepared, results: dict[str, Any]) -> str:
-    method, params = method_spec(results["method"]), results["params"]
-    share = params["trainable"] / params["total"]
-    marks = [text for mark, text in _MARKS.items() if results[mark]]
+def _what_it_is(prepared: Prepared, result: RunResult) -> str:
+    method, params = method_spec(result.method), result.params
+    share = params.trainable / params.total
+    marks = [text for mark, text in _MARKS.items() if getattr(result, mark)]
     lines = [
-        f"The encoder {results['backbone']} on {prepared.task.label} ({prepared.task.source}):"
+        f"The encoder {result.backbone} on {prepared.task.label} ({prepared.task.source}):"
         f" {_lower(prepared.task.description)}.",
         f"Method: {method.label} ({method.source}): {_lower(method.description)}.",
-        f"{params['trainable']:,} of {params['total']:,} parameters were trained ({share:.2%}).",
+        f"{params.trainable:,} of {params.total:,} parameters were trained ({share:.2%}).",
         *(f"**{text}**" for text in marks),
     ]
     return "\n".join(map(escaped, lines))
@@ -92,17 +96,17 @@ _MARKS = {
 }
 
 
-def _scores(prepared: Prepared, results: dict[str, Any]) -> str:
+def _scores(result: RunResult) -> str:
     chosen = {
         "validation": "The epoch was chosen on this very split, so read the scores as a little optimistic.",
         "holdout": "The epoch was chosen on a part cut from the training data.",
         "few-shot": "The epoch was chosen on as many further training rows as the model was trained on.",
     }
-    rows = [f"| {escaped(name)} | {100 * value:.2f} |" for name, value in results["metrics"].items()]
-    epochs = results["epochs"]
-    kept = "last" if prepared.runner.config.report == "last" else "best"
-    note = f"Epoch {epochs[kept]} of {epochs['total']}. {chosen[results['selection']] if kept == 'best' else ''}".rstrip()
-    head = f"| metric | {escaped(results['split'])}, {results['n_examples']['reported']:,} examples |\n|---|---:|"
+    rows = [f"| {escaped(name)} | {100 * value:.2f} |" for name, value in result.metrics.items()]
+    kept: Score = "last" if result.report == "last" else "best"
+    total = result.epochs.total if result.epochs else 0
+    note = f"Epoch {result.epoch(kept)} of {total}. {chosen[result.selection] if kept == 'best' else ''}".rstrip()
+    head = f"| metric | {escaped(result.split)}, {result.n_examples.reported:,} examples |\n|---|---:|"
     return "\n".join([head, *rows, "", note])
 
 
@@ -150,21 +154,21 @@ def _without_this_project(opener: str, count: str, name: str) -> str:
     )
 
 
-def _training(prepared: Prepared, results: dict[str, Any], manifest: dict[str, Any]) -> str:
+def _training(prepared: Prepared, result: RunResult, manifest: Manifest) -> str:
     config = prepared.runner.config
     weights = f"{config.backbone.hub or config.backbone.name}, {prepared.weights_id}"
-    origin = "; ".join(f"{split} {text}" for split, text in manifest["data"]["origin"].items())
-    versions = manifest["libraries"]
+    origin = "; ".join(f"{split} {text}" for split, text in manifest.data.origin.items())
+    versions = manifest.libraries
     facts = [
         f"seed: {config.seed}; protocol: {config.protocol}",
         f"base model: {weights} (commit on the hub, or SHA-256 of the weights file)",
         f"data: {origin}",
         f"{config.epochs} epochs, batch size {config.batch_size}, learning rate {config.learning_rate:g},"
         f" weight decay {config.weight_decay:g}, {config.schedule} schedule, {config.max_length} tokens at most",
-        f"{results['time_s']:.0f} s on {manifest['device']}; hifi {manifest['hifi']}, torch {versions.get('torch')},"
+        f"{result.time_s:.0f} s on {manifest.device}; hifi {manifest.hifi}, torch {versions.get('torch')},"
         f" transformers {versions.get('transformers')}",
     ]
-    lines = [f"command: {code(command_line(manifest['command']))}", *map(escaped, facts)]
+    lines = [f"command: {code(command_line(manifest.command))}", *map(escaped, facts)]
     return "\n".join(f"- {line}" for line in lines)
 
 

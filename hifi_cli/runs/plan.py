@@ -199,7 +199,7 @@ def _state(directory: RunDirectory, config: RunConfig) -> str:
     try:
         directory.check_is_of(config)
         if directory.results.is_file():
-            return f"finished ({directory.read_results()['status']}): would be skipped"
+            return f"finished ({directory.read_result().status}): would be skipped"
     except ConflictError:
         return "holds a run of another configuration: --force replaces it"
     except HifiError as error:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import make_directory, read_bytes
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_files import Prediction
 from hifi_cli.runs.evaluate import reload
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import prediction_rows
@@ -69,8 +70,8 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
         config = prepared.runner.config
         examples = resources.tokenize(config, rows, config.max_length)
         logits = prepared.runner.predict(examples)
-    said = prediction_rows(task, examples, logits, metrics.predictions_of(task, examples, logits))
-    return [_said(task, one) for one in said]
+    predictions = prediction_rows(task, examples, logits, metrics.predictions_of(task, examples, logits))
+    return [_said(task, prediction) for prediction in predictions]
 
 
 def as_text(said: Sequence[dict[str, Any]], form: Form) -> str:
@@ -130,11 +131,11 @@ def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
     return RawRecord(unknown | record.values, record.where)
 
 
-def _said(task: TaskSpec, row: dict[str, Any]) -> dict[str, Any]:
-    said = {"id": row["id"], "prediction": row["prediction"]}
+def _said(task: TaskSpec, prediction: Prediction) -> dict[str, Any]:
+    said = {"id": prediction.id, "prediction": prediction.prediction}
     if task.kind in ("regression", "span"):
         return said
-    shares = probabilities(np.array(row["logits"]))
+    shares = probabilities(np.array(prediction.logits))
     return {**said, "probabilities": dict(zip(task.labels, map(float, shares), strict=True))}
 
 

@@ -7,27 +7,27 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from hifi_cli.records.run_files import GitState, Provenance
 from hifi_cli.version import __version__
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scipy", "scikit-learn", "safetensors")
 
 
-def describe() -> dict[str, Any]:
+def describe() -> Provenance:
     """The command line, versions, git state of the project's checkout, and the device."""
     import torch
 
-    return {
-        "command": ["hifi", *sys.argv[1:]],
-        "hifi": __version__,
-        "git": _git_state(),
-        "python": platform.python_version(),
-        "libraries": {name: _version(name) for name in _LIBRARIES},
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "platform": platform.platform(),
-    }
+    return Provenance(
+        command=["hifi", *sys.argv[1:]],
+        hifi=__version__,
+        git=_git_state(),
+        python=platform.python_version(),
+        libraries={name: _version(name) for name in _LIBRARIES},
+        device=torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine(),
+        threads=torch.get_num_threads(),
+        platform=platform.platform(),
+    )
 
 
 def reset_peak_memory() -> None:
@@ -63,7 +63,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _git_state() -> dict[str, Any] | None:
+def _git_state() -> GitState | None:
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists():
         return None
@@ -75,6 +75,6 @@ def _git_state() -> dict[str, Any] | None:
         ).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+        return GitState(commit=git("rev-parse", "HEAD"), changed=bool(git("status", "--porcelain")))
     except (OSError, subprocess.CalledProcessError):
         return None

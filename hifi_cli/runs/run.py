@@ -19,8 +19,17 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models.cpu_kernels import install_row_linears
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.records import run_files as stored
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_files import DataSource, EpochMetrics, Manifest, Prediction
+from hifi_cli.records.run_result import (
+    Epochs,
+    ExampleCounts,
+    FewShotRows,
+    GradientAccumulationSteps,
+    ParameterCounts,
+    RunResult,
+    RunScores,
+)
 from hifi_cli.runs import distributed, head_selection, holdout, provenance
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.metric_logger import MetricLogger
@@ -51,7 +60,7 @@ class Splits:
     reported: list[Example]
     calibration_batches: list[list[Example]]
     extra_validation: dict[str, list[Example]] = field(default_factory=dict)
-    fewshot: dict[str, Any] | None = None
+    fewshot: FewShotRows | None = None
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,7 @@ def chosen_heads(config: RunConfig, resources: ResourceCache) -> methods.Heads |
     """The heads a run's method tunes: given, or chosen by the configuration; None for a method that needs none."""
     if not methods.needs_heads(config):
         return None
-    found: methods.Heads = config.heads.given or head_selection.heads(config, resources)[0]["heads"]
-    return found
+    return config.heads.given or head_selection.heads(config, resources)[0].heads
 
 
 def run(
@@ -99,15 +107,12 @@ def run(
     resume: bool = True,
     auto_batch: bool = False,
     report_to: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> RunResult:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
     Args:
         report_to: trackers that get the log lines too; see `hifi_cli.runs.trackers`.
         auto_batch: compute a batch that does not fit in memory in more parts.
-
-    Returns:
-        The content of results.json.
 
     Raises:
         ConflictError: the directory holds, or another process writes, another run.
@@ -123,19 +128,19 @@ def run(
 
 def _before(
     config: RunConfig, resources: ResourceCache, directory: RunDirectory, had: bool, force: bool, resume: bool
-) -> dict[str, Any] | None:
-    """The results of a finished run; or None, and the directory is ready for this one."""
+) -> RunResult | None:
+    """The result of a finished run; or None, and the directory is ready for this one."""
     if not had:
         raise ConflictError(f"another process is writing {directory.path}; wait for it")
-    directory.sweep()
+    directory.remove_leftovers()
     if force:
         directory.clear()
     directory.check_is_of(config)
     if directory.results.is_file():
-        results = directory.read_results()
-        _check_data(results, config, resources, directory)
-        logger.info(f"{name(config)}: finished before, {summary(results)}")
-        return results
+        result = directory.read_result()
+        _check_data(result, config, resources, directory)
+        logger.info(f"{name(config)}: finished before, {summary(result)}")
+        return result
     if not resume:
         directory.clear()
     return None
@@ -146,76 +151,53 @@ def name(config: RunConfig) -> str:
     return f"{config.task}/{config.method}/seed{config.seed}"
 
 
-def summary(results: dict[str, Any]) -> str:
+def summary(result: RunResult) -> str:
     """A run's result in a few words."""
-    if results["status"] != "done":
-        return f"{results['status']}: {results['reason']}"
-    score, epoch = results["scores"][results["report"]], results["epochs"][results["report"]]
-    marks = "".join(f", {mark}" for mark in ("collapsed", "limited") if results[mark])
-    which = f"{results['report']}, epoch {epoch} of {results['epochs']['total']}"
-    return f"{results['primary_metric']} {100 * score:.2f} ({which}){marks}"
+    if not result.epochs:
+        return f"{result.status}: {result.reason}"
+    flags = "".join(f", {flag}" for flag in ("collapsed", "limited") if getattr(result, flag))
+    epoch = f"{result.report}, epoch {result.epoch()} of {result.epochs.total}"
+    return f"{result.primary_metric} {100 * result.score():.2f} ({epoch}){flags}"
 
 
 def _train(
     config: RunConfig, resources: ResourceCache, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]
-) -> dict[str, Any]:
+) -> RunResult:
     heads = chosen_heads(config, resources)
     splits = split_examples(config, resources)
     prepared = prepare(config, resources, heads)
     prepared.runner.auto_batch = auto_batch
     data = resources.rows(config.task)
-    facts = {
-        "heads": heads,
-        "backbone_weights_id": prepared.weights_id,
-        "data": {"fingerprint": data.fingerprint, "origin": data.origin},
-    }
-    checkpoint = Checkpoint(directory.checkpoint, digest([config.hash, facts]))
+    manifest = Manifest(
+        **dict(provenance.describe()),
+        heads=heads,
+        backbone_weights_id=prepared.weights_id,
+        data=DataSource(fingerprint=data.fingerprint, origin=data.origin),
+        processes=prepared.runner.accelerator.num_processes,
+    )
+    inputs = manifest.model_dump(include={"heads", "backbone_weights_id", "data"})
+    checkpoint = Checkpoint(directory.checkpoint, digest([config.hash, inputs]))
     if distributed.is_main():
         directory.write_config(config)
         directory.failure.unlink(missing_ok=True)
-        used = {"processes": prepared.runner.accelerator.num_processes}
-        stored.write_manifest(directory.path, {**provenance.describe(), **facts, **used})
+        manifest.write(directory.manifest)
     provenance.reset_peak_memory()
     began = time.monotonic()
-    results: dict[str, Any] = {
-        "status": "done",
-        "task": config.task,
-        "method": config.method,
-        "backbone": config.backbone.name,
-        "protocol": config.protocol,
-        "seed": config.seed,
-        "split": "validation",
-        "selection": "few-shot" if config.shots else config.selection,
-        "report": config.report,
-        "primary_metric": prepared.task.primary,
-        "n_examples": {part: len(rows_of(getattr(splits, part))) for part in ("train", "selection", "reported")},
-        "shots": config.shots,
-        "fewshot": splits.fewshot,
-        "config_hash": config.hash,
-        "setting_hash": config.setting_hash,
-        "heads_sha256": digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
-        "data": data.fingerprint,
-        "limit": config.limit,
-        "limited": config.limit is not None,
-    }
+    outcome: dict[str, Any]
     try:
-        progress, results["params"] = _fit(prepared, splits, directory, checkpoint, report_to)
+        progress, params = _fit(prepared, splits, directory, checkpoint, report_to)
     except Diverged as error:
-        results |= {"status": "diverged", "reason": str(error), "scores": None, "metrics": None, "collapsed": True}
         methods.skip_to_last_phase(prepared.method, prepared.encoder, error.phase)
-        results["params"] = count_parameters(prepared)
+        params = count_parameters(prepared)
+        outcome = {"status": "diverged", "reason": str(error), "collapsed": True}
     else:
         logits = prepared.runner.predict(splits.reported)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
         best, reported = progress.best_epoch, progress.reported_scores
-        results |= {
-            "scores": {"last": reported[-1], "best": reported[best - 1], "max": max(reported)},
-            "epochs": {
-                "total": progress.epoch,
-                "last": progress.epoch,
-                "best": best,
-                "max": 1 + reported.index(max(reported)),
-            },
+        outcome = {
+            "status": "done",
+            "scores": RunScores(last=reported[-1], best=reported[best - 1], max=max(reported)),
+            "epochs": Epochs(total=progress.epoch, last=progress.epoch, best=best, max=1 + reported.index(max(reported))),
             "metrics": metrics.compute(prepared.task, rows_of(splits.reported), predictions)
             | measure_extra_validation(prepared, splits),
             "extra_validation": {
@@ -226,22 +208,47 @@ def _train(
         }
         if distributed.is_main():
             directory.write_predictions(prediction_rows(prepared.task, splits.reported, logits, predictions))
-            results["delta_sha256"] = file_digest(directory.delta)
-    results |= {"wall_s": round(time.monotonic() - began, 3), "peak_memory_bytes": provenance.peak_memory()}
-    results["gradient_accumulation_steps"] = {
-        "requested": config.gradient_accumulation_steps,
-        "used": prepared.runner.gradient_accumulation_steps,
-    }
+            outcome["delta_sha256"] = file_digest(directory.delta)
+    result = RunResult(
+        **outcome,
+        task=config.task,
+        method=config.method,
+        backbone=config.backbone.name,
+        protocol=config.protocol,
+        seed=config.seed,
+        split="validation",
+        selection="few-shot" if config.shots else config.selection,
+        report=config.report,
+        primary_metric=prepared.task.primary,
+        n_examples=ExampleCounts(
+            train=len(rows_of(splits.train)),
+            selection=len(rows_of(splits.selection)),
+            reported=len(rows_of(splits.reported)),
+        ),
+        shots=config.shots,
+        fewshot=splits.fewshot,
+        limit=config.limit,
+        config_hash=config.hash,
+        setting_hash=config.setting_hash,
+        heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
+        data=data.fingerprint,
+        params=params,
+        wall_s=round(time.monotonic() - began, 3),
+        peak_memory_bytes=provenance.peak_memory(),
+        gradient_accumulation_steps=GradientAccumulationSteps(
+            requested=config.gradient_accumulation_steps, used=prepared.runner.gradient_accumulation_steps
+        ),
+    )
     if distributed.is_main():
-        stored.write(directory.path, results)
+        result.write(directory.results)
         directory.checkpoint.unlink(missing_ok=True)
-    logger.info(f"{name(config)}: {summary(results)}, {results.get('time_s', results['wall_s']):.1f} s")
-    return results
+    logger.info(f"{name(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
+    return result
 
 
 def _fit(
     prepared: Prepared, splits: Splits, directory: RunDirectory, checkpoint: Checkpoint, report_to: Sequence[str]
-) -> tuple[Progress, dict[str, int]]:
+) -> tuple[Progress, ParameterCounts]:
     """Train, store the delta that is reported, and leave the model in that state.
 
     Returns:
@@ -302,17 +309,18 @@ def measure_extra_validation(prepared: Prepared, splits: Splits) -> dict[str, fl
     }
 
 
-def extra_validation_scores(task: TaskSpec, name: str, progress: Progress) -> dict[str, float]:
+def extra_validation_scores(task: TaskSpec, name: str, progress: Progress) -> RunScores:
     """The primary metric on a further validation split, at the epochs that `scores` has it on the reported one."""
-    by_epoch = [line[f"{task.primary}_{name}"] for line in progress.log_history if "epoch" in line]
-    return {"last": by_epoch[-1], "best": by_epoch[progress.best_epoch - 1], "max": max(by_epoch)}
+    metric = f"{task.primary}_{name}"
+    by_epoch = [line.metrics[metric] for line in progress.log_history if isinstance(line, EpochMetrics)]
+    return RunScores(last=by_epoch[-1], best=by_epoch[progress.best_epoch - 1], max=max(by_epoch))
 
 
-def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[dict[str, Any]]:
+def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[Prediction]:
     """What predictions.jsonl holds: id, label, prediction (label words, numbers or answers) and logits (an answer's two)."""
     if isinstance(predictions, list):
         return [
-            {"id": row.id, "label": [text for text, _ in row.answers], "prediction": text, "logits": [start, end]}
+            Prediction(id=row.id, label=[text for text, _ in row.answers], prediction=text, logits=[start, end])
             for row, (text, start, end) in zip(rows_of(examples), predictions, strict=True)
         ]
 
@@ -320,12 +328,12 @@ def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, pre
         return value if value is None or task.kind == "regression" else task.labels[int(value)]
 
     return [
-        {
-            "id": example.row.id,
-            "label": word(example.row.label),
-            "prediction": word(float(predicted)),
-            "logits": [float(np.float32(value)) for value in row],
-        }
+        Prediction(
+            id=example.row.id,
+            label=word(example.row.label),
+            prediction=word(float(predicted)),
+            logits=[float(np.float32(value)) for value in row],
+        )
         for example, row, predicted in zip(examples, logits, predictions, strict=True)
     ]
 
@@ -341,7 +349,7 @@ def split_examples(config: RunConfig, resources: ResourceCache) -> Splits:
         train, selection = (resources.tokenize(config, rows, config.max_length) for rows in (drawn.train, drawn.dev))
         whole = resources.examples(config, "train", config.max_length)
         reported = _examples(config, resources, "validation")
-        return Splits(train, selection, reported, _batches(whole, config), extra_validation, drawn.record())
+        return Splits(train, selection, reported, _batches(whole, config), extra_validation, FewShotRows(**drawn.record()))
     train, reported = _examples(config, resources, "train"), _examples(config, resources, "validation")
     if config.selection == "validation":
         return Splits(train, reported, reported, _batches(train, config), extra_validation)
@@ -366,24 +374,24 @@ def _examples(config: RunConfig, resources: ResourceCache, split: Split) -> list
     return resources.tokenize(config, resources.rows(config.task).rows(split)[: config.limit], config.max_length)
 
 
-def count_parameters(prepared: Prepared) -> dict[str, int]:
+def count_parameters(prepared: Prepared) -> ParameterCounts:
     """How many numbers train, in all and in the backbone, a delta stores (and its bytes), and the plain model has."""
     method, model = prepared.method, prepared.encoder.model
     head = set(methods.task_head_names(prepared.encoder))
     trained = {key: value.numel() for key, value in method.trained(model).items()}
     stored = method.delta(model).values()
-    return {
-        "trainable": sum(trained.values()),
-        "trainable_backbone": sum(count for key, count in trained.items() if key not in head),
-        "stored": sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
-        "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in stored),
-        "total": prepared.plain_parameters,
-    }
+    return ParameterCounts(
+        trainable=sum(trained.values()),
+        trainable_backbone=sum(count for key, count in trained.items() if key not in head),
+        stored=sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
+        stored_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored),
+        total=prepared.plain_parameters,
+    )
 
 
-def _check_data(results: dict[str, Any], config: RunConfig, resources: ResourceCache, directory: RunDirectory) -> None:
+def _check_data(result: RunResult, config: RunConfig, resources: ResourceCache, directory: RunDirectory) -> None:
     """Refuse to show a stored score as that of other data."""
-    if resources.data_dir and resources.rows(config.task).fingerprint != results["data"]:
+    if resources.data_dir and resources.rows(config.task).fingerprint != result.data:
         raise ConflictError(
             f"{directory.path} holds a run on other data than those in {resources.data_dir};"
             " use --force to replace it or another --results-dir"

@@ -4,7 +4,6 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +12,12 @@ from torch import nn
 from hifi_cli.config.run_config import TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, Phase
+from hifi_cli.records.run_files import EpochMetrics, MetricsLine, StepMetrics
 from hifi_cli.runs.checkpoint import Checkpoint, Delta, Progress, restore
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.signal_handling import GracefulShutdown
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.tokenization import Example
-
-LogLine = dict[str, Any]
 
 
 class Diverged(Exception):
@@ -46,13 +44,13 @@ class ValidationScores:
 
     selection: float
     reported: float
-    metrics: dict[str, Any]
+    metrics: dict[str, float]
 
 
 class Callback:
     """Hooks that a trainer calls; each may stay as it is here."""
 
-    def on_resume(self, log_history: list[LogLine]) -> None:
+    def on_resume(self, log_history: list[MetricsLine]) -> None:
         """Called when a run resumes from a checkpoint, with the lines that it logged before."""
 
     def on_train_begin(self, trainer: "Trainer") -> None:
@@ -64,8 +62,8 @@ class Callback:
     def on_step_end(self, trainer: "Trainer") -> None:
         """Called after every optimizer step."""
 
-    def on_log(self, line: LogLine) -> None:
-        """Called with each line of the log, after `on_step_end`: a loss (`step`) or an evaluation (`epoch`)."""
+    def on_log(self, line: MetricsLine) -> None:
+        """Called with each line of metrics.jsonl, after `on_step_end`."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +236,8 @@ class Trainer:
         assert self.phase_state
         mean = self.loss_sum.item() / self.progress.loss_count
         refuse_divergence(mean, self.progress)
-        self.log({"step": self.progress.step, "loss": mean, "learning_rate": self.phase_state.lr_scheduler.get_last_lr()[0]})
+        learning_rate = float(self.phase_state.lr_scheduler.get_last_lr()[0])
+        self.log(StepMetrics(step=self.progress.step, loss=mean, learning_rate=learning_rate))
         self.reset_loss()
 
     def end_epoch(self, scores: ValidationScores | None) -> None:
@@ -247,7 +246,7 @@ class Trainer:
         self.progress.end_epoch()
         if scores:
             self.progress.add_scores(scores.selection, scores.reported, is_last_phase=is_last_phase)
-            self.log({"epoch": self.progress.epoch, **scores.metrics})
+            self.log(EpochMetrics(epoch=self.progress.epoch, **scores.metrics))
             if is_last_phase and (self.config.report == "last" or self.progress.best_epoch == self.progress.epoch):
                 delta = self.method.delta(self.model)
                 self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
@@ -258,7 +257,7 @@ class Trainer:
         self.loss_sum.zero_()
         self.progress.loss_count = 0
 
-    def log(self, line: LogLine) -> None:
+    def log(self, line: MetricsLine) -> None:
         """Give a line to all callbacks."""
         self.progress.log_history.append(line)
         for callback in self.callbacks:
@@ -278,7 +277,7 @@ class Trainer:
         saved = self.checkpoint.read() if self.checkpoint else None
         if saved is None:
             return False
-        self.progress, self.delta = Progress(**saved["progress"]), saved["delta"]
+        self.progress, self.delta = Progress.from_state(saved["progress"]), saved["delta"]
         self.loss_sum.fill_(self.progress.loss_sum)
         self.runner.gradient_accumulation_steps = self.progress.gradient_accumulation_steps
         for phase in self.phases[1 : self.progress.phase + 1]:

@@ -77,7 +77,9 @@ def _cell(cell: TableCell) -> dict[str, Any]:
     if cell.text is not None:
         content = {"text": cell.text} if cell.mean is None else {"mean": cell.mean}
     if cell.samples:
-        content["runs"] = [{"seed": one.seed, "score": one.score, "path": str(one.record.path)} for one in cell.samples]
+        content["runs"] = [
+            {"seed": one.seed, "score": one.score, "path": str(one.record.directory.path)} for one in cell.samples
+        ]
     return {**content, **({"place": cell.place} if cell.place else {}), **({"notes": cell.notes} if cell.notes else {})}
 
 
