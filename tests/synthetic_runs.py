@@ -33,7 +33,9 @@ def config_hash(config):
     decisive = {**{key: value for key, value in config.items() if key != "variant"}, "backbone": config["backbone"]["name"]}
     if config["heads"]["rank"] != "random":
         decisive["heads"] = {**config["heads"], "seed": 0}  # draws nothing
-    text = json.dumps(flatten(decisive), sort_keys=True, separators=(",", ":"))
+    added_later = [("kernels", "auto"), ("stage1.kernels", "auto")]  # at the value that means "as before"
+    decisive = {key: value for key, value in flatten(decisive).items() if (key, value) not in added_later}
+    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
