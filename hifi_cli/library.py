@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import HeadsConfig, ScoringConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Context
+from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
@@ -126,7 +126,7 @@ def tune_heads(model: nn.Module, heads: Selection | list[list[int]], *, biases: 
     if any(name.endswith(".rows") for name, _ in model.named_parameters()):
         raise UsageError("tune_heads: heads of this model are tuned already; merge_heads(model) comes first")
     chosen = heads.heads if isinstance(heads, Selection) else heads
-    HiFi(HiFi.Settings(biases=biases), Context(heads=chosen)).prepare(encoder)
+    HiFi(HiFi.Settings(biases=biases), MethodContext(heads=chosen)).prepare(encoder)
     return model
 
 
@@ -136,7 +136,7 @@ def merge_heads(model: nn.Module) -> nn.Module:
     Returns:
         The same model, changed in place; `save_pretrained` and everything else work on it as before.
     """
-    HiFi(HiFi.Settings(), Context()).release(Encoder(model))
+    HiFi(HiFi.Settings(), MethodContext()).unfreeze_all(Encoder(model))
     return model
 
 

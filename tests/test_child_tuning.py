@@ -7,7 +7,7 @@ import pytest
 import torch
 from prepared_models import prepare, train_and_merge
 
-from hifi_cli.models.sparse_weights import top_k_masks
+from hifi_cli.models.sparse_parameters import top_k_masks
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.trainer import Trainer, calibration_gradients
 from hifi_cli.tasks.batches import collate

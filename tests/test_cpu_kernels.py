@@ -248,7 +248,7 @@ def test_torch_runs_stock_modules_only(make, resources, method, monkeypatch):
     monkeypatch.delenv(capacity, raising=False)
     prepared, _ = prepare(make, resources, method, "kernels=torch")
     ours = {type(module).__name__ for module in prepared.encoder.model.modules() if type(module).__module__.startswith("hifi")}
-    assert ours <= {"RowLinear", "Prefixes"}
+    assert ours <= {"RowLinear", "PrefixEncoder"}
     assert not prepared.encoder.model._forward_pre_hooks
     assert capacity not in os.environ
     config = prepared.encoder.base.config

@@ -86,10 +86,14 @@ def test_the_example_of_a_task_is_the_shipped_one():
 
 
 def test_the_example_of_a_method_trains_what_it_says(make, resources):
-    names: dict[str, Any] = {"Method": base.Method, "train_only": base.train_only, "task_head_names": base.task_head_names}
+    names: dict[str, Any] = {
+        "Method": base.Method,
+        "freeze_except": base.freeze_except,
+        "task_head_names": base.task_head_names,
+    }
     exec(blocks("extend.md", "python")[0], names | {"Encoder": object}, names)
     encoder, _ = resources.encoder(make("full-ft"))
-    names["NormTuning"](None, base.Context()).prepare(encoder)
+    names["NormTuning"](None, base.MethodContext()).prepare(encoder)
     trainable = {name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad}
     assert trainable == {
         name for name, _ in encoder.model.named_parameters() if "LayerNorm" in name or name in base.task_head_names(encoder)

@@ -12,7 +12,7 @@ from tiny_inputs import HEADS, HIDDEN, LAYERS
 
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
-from hifi_cli.methods.base import Context
+from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
 
 # --- LoRA
@@ -47,7 +47,7 @@ def test_lora_starts_at_the_pretrained_model_and_trains_the_pooler(make, resourc
     prepared, config = prepare(make, resources, "lora")
     batch = first_batch(config, resources)
     assert torch.equal(logits_of(prepared.encoder.model, batch), logits_of(resources.encoder(config)[0].model, batch))
-    assert "bert.pooler.dense.weight" in prepared.method.trained(prepared.encoder.model)
+    assert "bert.pooler.dense.weight" in prepared.method.trainable_parameters(prepared.encoder.model)
 
 
 def test_lora_refuses_what_is_no_projection(make, resources):
@@ -127,14 +127,14 @@ def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, reso
         logits_of(one, batch)
     assert torch.equal(*embedded)
     prefixes, made = prepared.encoder.base.hifi_prefixes, []
-    make_prefixes = prefixes.made
+    make_prefixes = prefixes.key_values
 
     def made_with_gradient():
         made.append(make_prefixes())
         made[-1].retain_grad()
         return made[-1]
 
-    prefixes.made = made_with_gradient
+    prefixes.key_values = made_with_gradient
     model(**batch).logits.sum().backward()
     assert (made[0].grad.abs().sum((1, 2, 3)) > 0).all()
     assert len(made) == 1  # the MLP runs once a forward pass
@@ -170,7 +170,7 @@ def test_prefix_tuning_refuses_attention_it_cannot_reach(make, resources):
     encoder = Encoder(MPNetForSequenceClassification(MPNetConfig(**shape)))
     chosen = base.implementation("prefix_tuning")
     with pytest.raises(UsageError, match="the attention of a 'mpnet' model is out of reach"):
-        chosen(chosen.Settings(), Context()).prepare(encoder)
+        chosen(chosen.Settings(), MethodContext()).prepare(encoder)
 
 
 # --- BitFit and top-k
@@ -179,7 +179,7 @@ def test_prefix_tuning_refuses_attention_it_cannot_reach(make, resources):
 @pytest.mark.parametrize(("family", "prefix"), [("bert", "bert"), ("roberta", "roberta")])
 def test_bitfit_of_the_layers_counts_a_layer_norm_to_the_layer_that_reads_it(make, resources, family, prefix):
     prepared, _ = prepare(make, resources, "bitfit", "settings.biases=layers", family=family)
-    names = set(prepared.method.trained(prepared.encoder.model)) - set(base.task_head_names(prepared.encoder))
+    names = set(prepared.method.trainable_parameters(prepared.encoder.model)) - set(base.task_head_names(prepared.encoder))
     linears = [
         "attention.self.query",
         "attention.self.key",

@@ -18,7 +18,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base
-from hifi_cli.methods.base import Context
+from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
@@ -74,7 +74,7 @@ def test_a_finished_run(make, resources, hifi, tmp_path, method, family):
     check_counts(method, plain, results.params, family)
     check_stored_size(directory, results.params)
     with reload(directory.path, resources) as (prepared, _):
-        added = set(prepared.encoder.model.state_dict()) - set(before) if prepared.method.adds_modules else set()
+        added = set(prepared.encoder.model.state_dict()) - set(before) if not prepared.method.mergeable else set()
         prepared.method.merge(prepared.encoder)
     after = prepared.encoder.model.state_dict()
     assert before.keys() == after.keys() - added
@@ -122,7 +122,7 @@ def check_frozen(method, prepared, changed, counts):
         assert moved <= counts.trainable
     if implementation not in ("lora", "prefix_tuning", "compacter", "adapter"):  # which train modules of their own
         assert moved > counts.trainable / 2
-    trained_names = set(prepared.method.trained(prepared.encoder.model)) & changed.keys()
+    trained_names = set(prepared.method.trainable_parameters(prepared.encoder.model)) & changed.keys()
     assert trained_names >= head - {"bert.pooler.dense.weight"}
     if implementation in ("child_tuning_d", "diff_pruning"):  # need not choose an entry of every tensor
         trained_names = {name for name in trained_names if name.startswith("classifier")}
@@ -239,12 +239,12 @@ def test_bert_large_counts_are_the_closed_formulas(method):
     config = resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=plain)
     layers = range(12 if method == "hifi-midtop" else 0, 24)
     heads = [[0, 5, 15] if layer in layers else [] for layer in range(24)]
-    built = base.build(config, Context(heads=heads, stage1=config.stage1))
+    built = base.build(config, MethodContext(heads=heads, stage1=config.stage1))
     built.prepare(encoder)
     if config.stage1:
         built.phases()[-1].prepare_model(encoder)
     head = set(base.task_head_names(encoder))
-    counted = sum(value.numel() for name, value in built.trained(encoder.model).items() if name not in head)
+    counted = sum(value.numel() for name, value in built.trainable_parameters(encoder.model).items() if name not in head)
     expected = trained_count(method, BERT_LARGE)
     if method == "child-tuning-d":
         assert counted == BERT_LARGE.backbone  # before it has seen the Fisher information
@@ -261,7 +261,7 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
     total = sum(parameter.numel() for parameter in encoder.model.parameters())
     heads = [[0, 5, 15] if layer in layers else [] for layer in range(24)]
     chosen = base.implementation("hifi")
-    chosen(chosen.Settings(biases=False), Context(heads=heads)).prepare(encoder)
+    chosen(chosen.Settings(biases=False), MethodContext(heads=heads)).prepare(encoder)
     head = {name for name, _ in encoder.task_head_parameters()}
     counted = sum(p.numel() for name, p in encoder.model.named_parameters() if p.requires_grad and name not in head)
     assert counted == weights

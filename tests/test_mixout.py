@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from tiny_inputs import LAYERS
 
 from hifi_cli.methods import mixout
-from hifi_cli.methods.base import Context
+from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
@@ -29,7 +29,7 @@ def test_mixout_without_mixing_is_full_ft_without_dropout(make, resources):
 def test_mixout_has_the_weight_as_expectation_and_its_gradient(released):
     torch.manual_seed(0)
     linear = torch.nn.Linear(6, 5)
-    mix = mixout.MixLinear(linear, 0.7, released_backward=released)
+    mix = mixout.MixoutLinear(linear, 0.7, released_backward=released)
     with torch.no_grad():
         mix.weight += torch.randn_like(mix.weight)  # away from the pretrained weight
     weights_id, draws = torch.eye(6), []
@@ -73,14 +73,14 @@ def test_mixout_stands_in_the_place_of_dropout_and_release_brings_it_back(make, 
     prepared, config = prepare(make, resources, "mixout", f"settings.place={place}")
     model = prepared.encoder.model
     plain = dict(resources.encoder(config)[0].model.named_modules())
-    mixed = {name for name, module in model.named_modules() if isinstance(module, mixout.MixLinear)}
+    mixed = {name for name, module in model.named_modules() if isinstance(module, mixout.MixoutLinear)}
     parts = ["attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense"]
     if place == "all":
         parts += ["attention.output.dense", "output.dense"]
     of_layers = {f"bert.encoder.layer.{layer}.{part}" for layer in range(LAYERS) for part in parts}
     assert mixed == of_layers | ({"bert.pooler.dense", "classifier"} if place == "all" else set())
     assert dropout_rates(model) == (BERT_DROPOUTS if place == "after-dropout" else dict.fromkeys(BERT_DROPOUTS, 0.0))
-    prepared.method.release(prepared.encoder)
+    prepared.method.unfreeze_all(prepared.encoder)
     assert {name: type(module) for name, module in model.named_modules() if name in mixed} == dict.fromkeys(
         mixed, torch.nn.Linear
     )
@@ -125,7 +125,7 @@ def test_mixed_linears_read_nothing_that_dropout_wrote(family):
         AutoModelForSequenceClassification.from_config(AutoConfig.for_model(family, **(shape | FAMILY_SHAPES[family])))
     )
     plain = dropout_rates(encoder.model)
-    method = mixout.Mixout(mixout.Mixout.Settings(), Context())
+    method = mixout.Mixout(mixout.Mixout.Settings(), MethodContext())
     method.prepare(encoder)
     model = encoder.model.train()
     kept = {name for name, rate in dropout_rates(model).items() if rate}
@@ -136,7 +136,7 @@ def test_mixed_linears_read_nothing_that_dropout_wrote(family):
         hooks = [
             module.register_forward_pre_hook(lambda _, args, name=name: seen.__setitem__(name, args[0].detach().clone()))
             for name, module in model.named_modules()
-            if isinstance(module, mixout.MixLinear)
+            if isinstance(module, mixout.MixoutLinear)
         ]
         torch.manual_seed(5)
         with torch.no_grad():
@@ -146,7 +146,7 @@ def test_mixed_linears_read_nothing_that_dropout_wrote(family):
         return seen
 
     for name, module in model.named_modules():  # mixing itself draws from the same generator: leave it out
-        if isinstance(module, mixout.MixLinear):
+        if isinstance(module, mixout.MixoutLinear):
             module.p = 0.0
         elif isinstance(module, torch.nn.Dropout) and name in kept and "att" in name and not name.endswith("output.dropout"):
             module.p = (

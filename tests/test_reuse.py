@@ -32,11 +32,11 @@ def test_a_forward_pass_can_be_cut_between_two_layers(family):
     batch = {"input_ids": torch.randint(3, 50, (2, 7)), "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3])}
     with torch.no_grad():
         whole = model(**batch).last_hidden_state
-        with encoder.only_layers(0, 2):
+        with encoder.forward_through(0, 2):
             lower = model(**batch).last_hidden_state
         assert not torch.allclose(lower, whole)
         lower[1, 4:] = 0  # what padding holds must not matter
-        with encoder.only_layers(2, 3, lower):
+        with encoder.forward_through(2, 3, lower):
             upper = model(**batch).last_hidden_state
         for number, length in enumerate((7, 4)):
             torch.testing.assert_close(upper[number, :length], whole[number, :length])

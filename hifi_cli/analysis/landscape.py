@@ -63,7 +63,7 @@ class SnapshotRecorder(Callback):
 
     def on_train_begin(self, trainer: Trainer) -> None:
         self._steps = frozenset(np.linspace(0, trainer.total_steps, self.count + 1).round().astype(int).tolist())
-        self._trained = list(trainer.method.trained(trainer.model).values())
+        self._trained = list(trainer.method.trainable_parameters(trainer.model).values())
         self._copy(0)
 
     def on_step_end(self, trainer: Trainer) -> None:
@@ -117,7 +117,7 @@ def _principal(
     settings: Settings, prepared: Prepared, snapshots: list[tuple[int, Direction]], examples: list[Example]
 ) -> Iterator[Row]:
     runner, model = prepared.runner, prepared.encoder.model
-    trained = list(prepared.method.trained(model).values())
+    trained = list(prepared.method.trainable_parameters(model).values())
     directions, coordinates, explained = principal_plane([weights for _, weights in snapshots])
     common = {"moved": "trained", "share_x": explained[0], "share_y": explained[1]}
     for (step, _), (x, y) in zip(snapshots, coordinates, strict=True):
@@ -130,7 +130,7 @@ def _principal(
 def _random(settings: Settings, prepared: Prepared, examples: list[Example]) -> Iterator[Row]:
     runner, encoder, method = prepared.runner, prepared.encoder, prepared.method
     axis = np.linspace(-settings.reach, settings.reach, settings.points)
-    trained = method.trained(encoder.model)
+    trained = method.trainable_parameters(encoder.model)
     all_train = len(trained) == len(list(encoder.model.parameters()))
     planes = {"all": trained} if all_train else {"trained": trained, "all": {}}
     for moved, parameters in planes.items():

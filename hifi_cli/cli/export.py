@@ -46,7 +46,7 @@ def export(
                 " export with --format hf or delta"
             )
         if form == "hf" and not export_delta.is_plain(prepared):
-            what = f"method {config.method} adds modules" if prepared.method.adds_modules else "the run's task head is one"
+            what = f"method {config.method} adds modules" if not prepared.method.mergeable else "the run's task head is one"
             then = "export with --format delta, for hifi_cli.open_model"
             raise UsageError(f"{what} that no plain Hugging Face model has: {then}")
         with atomic_directory(to.resolve()) as folder:

@@ -4,8 +4,8 @@ from pydantic import Field
 from torch import Generator, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, generator, task_head_names, train_only
-from hifi_cli.models.bottleneck import Bottleneck, insert_adapters
+from hifi_cli.methods.base import Method, freeze_except, generator, task_head_names
+from hifi_cli.models.bottleneck import BottleneckAdapter, insert_adapters
 from hifi_cli.models.encoder import Encoder
 
 _INIT_STD = 1e-3  # near zero, so that training starts at the pretrained model
@@ -20,13 +20,17 @@ class Adapter(Method):
         bottleneck: int = Field(64, ge=1)
         """Hidden units of each adapter."""
 
-    adds_modules = True
+    mergeable = False
 
     def prepare(self, encoder: Encoder) -> None:
         draws = generator(self.context.seed)
         size, width = encoder.hidden_size, self.settings.bottleneck
-        added = insert_adapters(encoder, lambda: Bottleneck(_near_zero(size, width, draws), _near_zero(width, size, draws)))
-        train_only(encoder, [*task_head_names(encoder), *added])
+
+        def build() -> BottleneckAdapter:
+            return BottleneckAdapter(_near_zero(size, width, draws), _near_zero(width, size, draws))
+
+        added = insert_adapters(encoder, build)
+        freeze_except(encoder, [*task_head_names(encoder), *added])
 
 
 def _near_zero(inputs: int, outputs: int, draws: Generator) -> nn.Linear:

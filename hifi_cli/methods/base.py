@@ -17,12 +17,12 @@ Heads = list[list[int]]
 
 
 @dataclass(frozen=True)
-class Context:
+class MethodContext:
     """What a method may know besides the model.
 
     Attributes:
         heads: the chosen heads, one list per layer; None unless the method needs them.
-        fresh: names of parameters without pretrained values, which no method may leave untrained.
+        missing_keys: names of parameters without pretrained values, which no method may leave untrained.
         seed: draws what the method adds to the model.
         stage1: how the first of two stages trains.
     """
@@ -53,20 +53,20 @@ class Phase:
 class Method:
     """A fine-tuning method: one subclass per file in this folder.
 
-    A run calls `prepare` once; then the trainer goes through `phases`, each with an AdamW over `param_groups`. A step is, in
-    this order: `before_step`, forward and backward passes (with `extra_loss`), `after_backward`, clipping of each of
-    `clip_groups`, `before_optimizer_step`, the step of optimizer and lr_scheduler, `after_step`. `delta` and `load_delta` are
-    inverse to each other; `merge` turns the model back into plain Hugging Face modules.
+    A run calls `prepare` once; then the trainer goes through `phases`, each with an AdamW over `param_groups`. A training step
+    is, in this order: `before_step`, forward and backward passes (with `regularization_loss`), `after_backward`, clipping of
+    each of `clip_groups`, `before_optimizer_step`, the step of optimizer and lr_scheduler, `after_optimizer_step`. `delta` and
+    `load_delta` are inverse to each other; `merge` turns the model back into plain Hugging Face modules.
     """
 
     class Settings(ConfigModel):
         """The method's own settings, `settings.*` in a configuration."""
 
     needs_heads: ClassVar[bool] = False
-    trains_parts: ClassVar[bool] = False  # its trained parameters are parts of the model's own, under other names
-    adds_modules = False  # and `merge` cannot remove them: no plain Hugging Face model computes the same
+    trains_subparameters: ClassVar[bool] = False  # slices of the model's own parameters, under other names
+    mergeable = True  # whether a plain Hugging Face model computes the same, which `merge` makes
 
-    def __init__(self, settings: Any, context: Context) -> None:
+    def __init__(self, settings: Any, context: MethodContext) -> None:
         self.settings = settings
         self.context = context
 
@@ -85,7 +85,7 @@ class Method:
             gradients: each step through it leaves one training batch's gradient in the parameters, dropout on, not clipped.
         """
 
-    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
+    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """What the optimizer moves, by name."""
         return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
@@ -99,19 +99,19 @@ class Method:
         """
         dimensions = {name: parameter.dim() for name, parameter in model.named_parameters()}
         groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-        for name, value in self.trained(model).items():
+        for name, value in self.trainable_parameters(model).items():
             groups[dimensions.get(name, value.dim()) > 1].append(value)
         decay = {True: weight_decay, False: 0.0}
         return [{"params": found, "weight_decay": decay[matrix]} for matrix, found in groups.items() if found]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
         """Parameters whose gradients are clipped together, each group to the run's `max_grad_norm`; here: all that train."""
-        return [list(self.trained(model).values())]
+        return [list(self.trainable_parameters(model).values())]
 
     def before_step(self, model: nn.Module, step: int) -> None:
         """Called before a step's forward passes; `step` counts all finished steps of the run."""
 
-    def extra_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
+    def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
         """A term added to the loss of every step."""
         return 0.0
 
@@ -121,16 +121,16 @@ class Method:
     def before_optimizer_step(self, model: nn.Module) -> None:
         """Called with the clipped gradient, before the optimizer's step."""
 
-    def after_step(self, model: nn.Module) -> None:
+    def after_optimizer_step(self, model: nn.Module) -> None:
         """Called after the optimizer's step."""
 
-    def release(self, encoder: Encoder) -> None:
+    def unfreeze_all(self, encoder: Encoder) -> None:
         """Let everything train from here on, what the method added included (EH-FT's reserve)."""
         encoder.model.requires_grad_(True)
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         """What training changed, enough for `load_delta` to make the trained model from the pretrained one."""
-        return {name: value.detach() for name, value in self.trained(model).items()}
+        return {name: value.detach() for name, value in self.trainable_parameters(model).items()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         """Put a delta into a prepared model, in the state of its last phase.
@@ -138,7 +138,7 @@ class Method:
         Raises:
             UsageError: its names or shapes are not those of this model.
         """
-        fit_into(self.delta(model), delta)
+        copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
         """What a resumed phase needs of the method, beside the optimizer's own state."""
@@ -152,7 +152,7 @@ class Method:
         """Make the model a plain Hugging Face one with the same outputs, as far as that is possible."""
 
 
-def fit_into(wanted: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
+def copy_tensors(wanted: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
     """Copy a delta's tensors into a model's.
 
     Raises:
@@ -185,7 +185,7 @@ def needs_heads(config: RunConfig) -> bool:
     return any(implementation(method_spec(stage.method).implementation).needs_heads for stage in stages)
 
 
-def build(training: TrainingConfig, context: Context) -> Method:
+def build(training: TrainingConfig, context: MethodContext) -> Method:
     """The method of a run or of a stage, its settings validated.
 
     Raises:
@@ -198,24 +198,24 @@ def build(training: TrainingConfig, context: Context) -> Method:
     return chosen(settings, context)
 
 
-def finish(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
+def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
     """Bring a prepared model into the state of a finished run.
 
     Raises:
         UsageError: the delta does not fit.
     """
-    skip_to_last_phase(method, encoder)
+    prepare_last_phase(method, encoder)
     with no_grad():
         method.load_delta(encoder.model, delta)
 
 
-def skip_to_last_phase(method: Method, encoder: Encoder, phase: int = 0) -> None:
+def prepare_last_phase(method: Method, encoder: Encoder, phase: int = 0) -> None:
     """Bring a model from the state of a phase, counted from 0, into that of the last: what trains then is the method's."""
     for following in method.phases()[phase + 1 :]:
         following.prepare_model(encoder)
 
 
-def train_only(encoder: Encoder, names: Iterable[str]) -> None:
+def freeze_except(encoder: Encoder, names: Iterable[str]) -> None:
     """Freeze everything but the named parameters."""
     chosen = set(names)
     for name, parameter in encoder.model.named_parameters():
@@ -227,7 +227,7 @@ def task_head_names(encoder: Encoder) -> list[str]:
     return [name for name, _ in encoder.task_head_parameters()]
 
 
-def outside_backbone(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
+def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
     """The names of the parameters on top of the backbone, and of those in it without pretrained values (a fresh pooler)."""
     backbone, without_value = f"{encoder.model.base_model_prefix}.", set(missing_keys)
     names = [name for name, _ in encoder.model.named_parameters()]

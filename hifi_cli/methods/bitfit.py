@@ -3,7 +3,7 @@
 from typing import Literal
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, outside_backbone, task_head_names, train_only
+from hifi_cli.methods.base import Method, freeze_except, names_without_pretrained_values, task_head_names
 from hifi_cli.models.encoder import Encoder
 
 
@@ -22,11 +22,11 @@ class BitFit(Method):
     def prepare(self, encoder: Encoder) -> None:
         parameters = [name for name, _ in encoder.model.named_parameters()]
         if self.settings.biases == "all":
-            outside = outside_backbone(encoder, self.context.missing_keys)
-            train_only(encoder, [*outside, *(name for name in parameters if "bias" in name)])
+            outside = names_without_pretrained_values(encoder, self.context.missing_keys)
+            freeze_except(encoder, [*outside, *(name for name in parameters if "bias" in name)])
         else:
             biases = [name for name in parameters if "bias" in name]
             of_embeddings = [name for name in biases if encoder.is_in_embeddings(name) and "norm" in name.lower()]
             of_layers = [name for name in biases if encoder.layer_of(name) is not None]
             last = max(index for index, name in enumerate(of_layers) if "norm" in name.lower())
-            train_only(encoder, [*task_head_names(encoder), *of_embeddings, *of_layers[:last], *of_layers[last + 1 :]])
+            freeze_except(encoder, [*task_head_names(encoder), *of_embeddings, *of_layers[:last], *of_layers[last + 1 :]])

@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, fit_into
+from hifi_cli.methods.base import Method, copy_tensors
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.sparse_weights import SparseWeights, top_k_masks
+from hifi_cli.models.sparse_parameters import SparseParameters, top_k_masks
 
 
 class ChildTuningD(Method):
@@ -31,7 +31,7 @@ class ChildTuningD(Method):
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
         self._masked = encoder.layer_parameters
-        self._child: SparseWeights | None = None
+        self._child: SparseParameters | None = None
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
         parameters = {name: model.get_parameter(name) for name in self._masked}
@@ -43,10 +43,10 @@ class ChildTuningD(Method):
                     if most:
                         nn.utils.clip_grad_norm_(parameter, most)
                     fisher[name] += parameter.grad**2
-        self._child = SparseWeights(model, top_k_masks(fisher, self.settings.p))
+        self._child = SparseParameters(model, top_k_masks(fisher, self.settings.p))
 
-    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        everything = super().trained(model)
+    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        everything = super().trainable_parameters(model)
         return everything | (self._child.values if self._child else {})
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
@@ -56,7 +56,7 @@ class ChildTuningD(Method):
         assert self._child
         self._child.gather_gradients()
 
-    def after_step(self, model: nn.Module) -> None:  # noqa: ARG002
+    def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
         assert self._child
         self._child.scatter()
 
@@ -64,5 +64,5 @@ class ChildTuningD(Method):
         return super().delta(model) | (self._child.delta() if self._child else {})
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        self._child = SparseWeights.from_delta(model, delta)
-        fit_into(self.delta(model), delta)
+        self._child = SparseParameters.from_delta(model, delta)
+        copy_tensors(self.delta(model), delta)

@@ -6,8 +6,8 @@ from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, generator, task_head_names, train_only
-from hifi_cli.models.bottleneck import Bottleneck, insert_adapters
+from hifi_cli.methods.base import Method, freeze_except, generator, task_head_names
+from hifi_cli.models.bottleneck import BottleneckAdapter, insert_adapters
 from hifi_cli.models.encoder import Encoder
 
 _SHARED_STD = 1e-4
@@ -55,7 +55,7 @@ class Compacter(Method):
         reduction: int = Field(32, ge=1)
         """Hidden size divided by the size of the bottleneck."""
 
-    adds_modules = True
+    mergeable = False
 
     def prepare(self, encoder: Encoder) -> None:
         n, size = self.settings.n, encoder.hidden_size
@@ -69,9 +69,9 @@ class Compacter(Method):
         shared = nn.Parameter(torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=draws))
         added = insert_adapters(
             encoder,
-            lambda: Bottleneck(KroneckerLinear(shared, size, width, draws), KroneckerLinear(shared, width, size, draws)),
+            lambda: BottleneckAdapter(KroneckerLinear(shared, size, width, draws), KroneckerLinear(shared, width, size, draws)),
         )
-        train_only(encoder, [*task_head_names(encoder), *added])
+        freeze_except(encoder, [*task_head_names(encoder), *added])
 
 
 def _glorot(shape: tuple[int, int, int], draws: Generator) -> Tensor:

@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, Phase, fit_into, outside_backbone, step_generator
+from hifi_cli.methods.base import Method, Phase, copy_tensors, names_without_pretrained_values, step_generator
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.sparse_weights import SparseWeights, top_k_masks
+from hifi_cli.models.sparse_parameters import SparseParameters, top_k_masks
 
 logger = logging.getLogger("hifi")
 
@@ -22,7 +22,7 @@ _NUMBERS_PER_WEIGHT = 12  # weight, pretrained, gradient, sampled weight; differ
 
 
 @dataclass
-class Gated:
+class GatedDifference:
     """The difference of one tensor: theta = theta0 + z_tensor * z * difference.
 
     Attributes:
@@ -79,8 +79,8 @@ class DiffPruning(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
-        self._exempt = outside_backbone(encoder, self.context.missing_keys)
-        self._chosen: SparseWeights | None = None
+        self._exempt = names_without_pretrained_values(encoder, self.context.missing_keys)
+        self._chosen: SparseParameters | None = None
         self._sampled: dict[str, Tensor] = {}
         self.gated = {
             name: self._gate(parameter) for name, parameter in encoder.model.named_parameters() if name not in self._exempt
@@ -96,7 +96,7 @@ class DiffPruning(Method):
             size = 4 * _NUMBERS_PER_WEIGHT * weights / 2**30
             logger.info(f"diff-pruning keeps {_NUMBERS_PER_WEIGHT} numbers per weight while it searches: about {size:.1f} GiB")
 
-    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
+    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         exempt = {name: model.get_parameter(name) for name in self._exempt}
         if self._chosen:
             return exempt | self._chosen.values
@@ -130,7 +130,7 @@ class DiffPruning(Method):
             self._sampled = {name: gated.weight(draws) for name, gated in self.gated.items()}
             _write(model, self._sampled)
 
-    def extra_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
+    def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
         if self._chosen:
             return 0.0
         nonzeros = torch.stack([gated.expected_nonzeros() for gated in self.gated.values()]).sum()
@@ -147,7 +147,7 @@ class DiffPruning(Method):
             parameter.grad = None
 
     @torch.no_grad()
-    def after_step(self, model: nn.Module) -> None:
+    def after_optimizer_step(self, model: nn.Module) -> None:
         if self._chosen:
             self._chosen.scatter()
         else:
@@ -161,7 +161,7 @@ class DiffPruning(Method):
         masks = top_k_masks({name: difference.abs() for name, difference in differences.items()}, self.settings.share)
         for name, difference in differences.items():
             encoder.model.get_parameter(name).copy_(self.gated[name].pretrained + difference * masks[name])
-        self._chosen = SparseWeights(encoder.model, masks)
+        self._chosen = SparseParameters(encoder.model, masks)
         self.gated.clear()
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
@@ -170,15 +170,15 @@ class DiffPruning(Method):
         return {name: model.get_parameter(name).detach() for name in self._exempt} | self._chosen.delta()
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        self._chosen = SparseWeights.from_delta(model, delta)
-        fit_into(self.delta(model), delta)
+        self._chosen = SparseParameters.from_delta(model, delta)
+        copy_tensors(self.delta(model), delta)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
         if self._chosen:
             self.load_delta(model, state)
         else:
-            fit_into(self.training_state(model), state)
-            self.after_step(model)
+            copy_tensors(self.training_state(model), state)
+            self.after_optimizer_step(model)
 
     def _searched(self, model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
         """What trains while the search lasts: exempt parameters, differences and gates."""
@@ -186,9 +186,9 @@ class DiffPruning(Method):
         differences = [gated.difference for gated in self.gated.values()]
         return exempt, differences, [gate for gated in self.gated.values() for gate in (gated.gate, gated.tensor_gate)]
 
-    def _gate(self, parameter: nn.Parameter) -> Gated:
+    def _gate(self, parameter: nn.Parameter) -> GatedDifference:
         start = self.settings.gate_start
-        return Gated(
+        return GatedDifference(
             pretrained=parameter.detach().clone(),
             difference=nn.Parameter(torch.zeros_like(parameter)),
             gate=nn.Parameter(torch.full_like(parameter, start)),

@@ -4,7 +4,7 @@ from functools import partial
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, task_head_names, train_only
+from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.row_linear import RowLinear
 
@@ -21,7 +21,7 @@ class HiFi(Method):
         """Whether the biases of the rows train too (the paper's notation omits them)."""
 
     needs_heads = True
-    trains_parts = True
+    trains_subparameters = True
 
     def prepare(self, encoder: Encoder) -> None:
         heads = self.context.heads or []
@@ -29,15 +29,15 @@ class HiFi(Method):
         if len(heads) != encoder.num_layers or not inside:
             shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
             raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
-        train_only(encoder, task_head_names(encoder))
+        freeze_except(encoder, task_head_names(encoder))
         for layer, chosen in enumerate(heads):
             rows = [row for head in chosen for row in encoder.head_rows(head)]
             for part in PROJECTIONS if rows else ():
                 encoder.replace(layer, part, partial(RowLinear, rows=rows, biases=self.settings.biases))
 
-    def release(self, encoder: Encoder) -> None:
+    def unfreeze_all(self, encoder: Encoder) -> None:
         self.merge(encoder)
-        super().release(encoder)
+        super().unfreeze_all(encoder)
 
     def merge(self, encoder: Encoder) -> None:
         for layer in range(encoder.num_layers):

@@ -6,7 +6,7 @@ from pydantic import Field
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, task_head_names, train_only
+from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
 
 TARGETS = ("query", "key", "value", "output")
@@ -46,7 +46,7 @@ class LoRA(Method):
             torch.manual_seed(self.context.seed)  # peft draws A from the global generator
             inject_adapter_in_model(config, encoder.model)
         added = [name for name, _ in encoder.model.named_parameters() if ".lora_" in name]
-        train_only(encoder, [*head, *added])
+        freeze_except(encoder, [*head, *added])
 
     def merge(self, encoder: Encoder) -> None:
         for path in self._paths(encoder):

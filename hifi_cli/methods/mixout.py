@@ -32,7 +32,7 @@ def _mixed(weight: Tensor, pretrained: Tensor, kept: Tensor, p: float) -> Tensor
     return (torch.where(kept.bool(), weight, pretrained) - p * pretrained) / (1 - p)
 
 
-class MixLinear(nn.Module):
+class MixoutLinear(nn.Module):
     """A Linear whose weight, in training, is ((1 - m) w0 + m w - p w0) / (1 - p), m ~ Bernoulli(1 - p) per input column.
 
     Its expectation over m is w. In evaluation it is a plain Linear; the bias is not mixed.
@@ -81,17 +81,17 @@ class Mixout(Method):
         released = self.settings.backward == "released"
         for name in self._linears(encoder):
             linear: Any = encoder.model.get_submodule(name)
-            encoder.model.set_submodule(name, MixLinear(linear, self.settings.p, released_backward=released))
+            encoder.model.set_submodule(name, MixoutLinear(linear, self.settings.p, released_backward=released))
         self._dropout_rates = {name: module.p for name, module in self._replaced_dropouts(encoder).items()}
         self._set_dropout(encoder, dict.fromkeys(self._dropout_rates, 0.0))
 
-    def release(self, encoder: Encoder) -> None:
+    def unfreeze_all(self, encoder: Encoder) -> None:
         self.merge(encoder)
-        super().release(encoder)
+        super().unfreeze_all(encoder)
 
     def merge(self, encoder: Encoder) -> None:
         for name, module in list(encoder.model.named_modules()):
-            if isinstance(module, MixLinear):
+            if isinstance(module, MixoutLinear):
                 encoder.model.set_submodule(name, module.plain())
         self._set_dropout(encoder, self._dropout_rates)
 

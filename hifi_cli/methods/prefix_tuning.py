@@ -8,20 +8,20 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, fit_into, generator, task_head_names, train_only
+from hifi_cli.methods.base import Method, copy_tensors, freeze_except, generator, task_head_names
 from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_prefix"
 _NAME = "hifi_prefixes"
 
 
-class Prefixes(nn.Module):
+class PrefixEncoder(nn.Module):
     """The prefixes of all layers: parameters themselves, or made from a smaller embedding by an MLP.
 
     Attributes:
         values: [layers, 2, length, hidden size]; None while the MLP makes them.
         visible: bool [length]; what is False is masked out of every attention.
-        current: what the layers of the forward pass under way attend to, [layers, 2, length, hidden size].
+        current_key_values: what the layers of the forward pass under way attend to, [layers, 2, length, hidden size].
     """
 
     values: nn.Parameter | None
@@ -39,7 +39,7 @@ class Prefixes(nn.Module):
         else:
             self.values = nn.Parameter(torch.empty(self.shape).normal_(0, std, generator=draws))
 
-    def made(self) -> Tensor:
+    def key_values(self) -> Tensor:
         """All keys and values."""
         if self.values is not None:
             return self.values
@@ -49,7 +49,7 @@ class Prefixes(nn.Module):
 
     def before_forward(self, *_: Any) -> None:
         """Make all layers' prefixes, once for a forward pass."""
-        self.current = self.made()
+        self.current_key_values = self.key_values()
 
     @torch.no_grad()
     def replace_mlp(self, values: Tensor) -> None:
@@ -59,15 +59,15 @@ class Prefixes(nn.Module):
 
 
 @dataclass(frozen=True)
-class PrefixOfLayer:
+class LayerPrefix:
     """What an attention module finds its prefix by, and what it computes its attention with."""
 
-    prefixes: Prefixes
+    prefixes: PrefixEncoder
     layer: int
     attention: AttentionFunction
 
 
-def attend_with_prefix(
+def prefix_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over a layer's tokens and its prefix; no token's position changes.
@@ -78,7 +78,7 @@ def attend_with_prefix(
     """
     mine: Any = module.prefix
     batch, heads, tokens, size = key.shape
-    own = mine.prefixes.current[mine.layer].to(key.dtype).view(2, 1, -1, heads, size).transpose(2, 3)
+    own = mine.prefixes.current_key_values[mine.layer].to(key.dtype).view(2, 1, -1, heads, size).transpose(2, 3)
     own = own.expand(2, batch, -1, -1, -1)
     if attention_mask is None:
         attention_mask = torch.ones(batch, 1, query.shape[2], tokens, dtype=torch.bool, device=key.device)
@@ -105,39 +105,39 @@ class PrefixTuning(Method):
         init_std: float = Field(0.01, gt=0)
         """Standard deviation of the initial prefix, without an MLP."""
 
-    adds_modules = True
+    mergeable = False
 
     def prepare(self, encoder: Encoder) -> None:
-        attention_function = encoder.set_attention(ATTENTION, attend_with_prefix)
+        attention_function = encoder.set_attention(ATTENTION, prefix_attention)
         head = task_head_names(encoder)
         how = self.settings
         draws = generator(self.context.seed)
-        prefixes = Prefixes(encoder.num_layers, how.length, encoder.hidden_size, how.mlp, how.init_std, draws)
+        prefixes = PrefixEncoder(encoder.num_layers, how.length, encoder.hidden_size, how.mlp, how.init_std, draws)
         encoder.base.add_module(_NAME, prefixes)
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
         for layer in range(encoder.num_layers):
             attention: Any = encoder.model.get_submodule(encoder.path(layer, "attention"))
-            attention.prefix = PrefixOfLayer(prefixes, layer, attention_function)
+            attention.prefix = LayerPrefix(prefixes, layer, attention_function)
         self._prefixes = prefixes
         self._values = f"{encoder.model.base_model_prefix}.{_NAME}.values"
         inside = self._values.removesuffix("values")
-        train_only(encoder, [*head, *(name for name, _ in encoder.model.named_parameters() if name.startswith(inside))])
+        freeze_except(encoder, [*head, *(name for name, _ in encoder.model.named_parameters() if name.startswith(inside))])
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         inside = self._values.removesuffix("values")
         rest = {name: value for name, value in self.training_state(model).items() if not name.startswith(inside)}
-        return rest | {self._values: self._prefixes.made().detach()}
+        return rest | {self._values: self._prefixes.key_values().detach()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         if self._prefixes.values is None and self._values in delta:
             self._prefixes.replace_mlp(delta[self._values])
-        fit_into(self.delta(model), delta)
+        copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
         return super().delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
-        fit_into(self.training_state(model), state)
+        copy_tensors(self.training_state(model), state)
 
 
 def _linear(inputs: int, outputs: int, draws: Generator) -> nn.Linear:

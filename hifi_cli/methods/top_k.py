@@ -4,7 +4,7 @@ from pydantic import Field
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, task_head_names, train_only
+from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
 
 
@@ -20,8 +20,9 @@ class TopK(Method):
     def prepare(self, encoder: Encoder) -> None:
         if self.settings.k > encoder.num_layers:
             raise UsageError(f"settings.k={self.settings.k}: the encoder has only {encoder.num_layers} layers")
-        tops = tuple(
-            f"{encoder.model.base_model_prefix}.{encoder.names.layers}.{layer}."
+        top_layers = tuple(
+            f"{encoder.model.base_model_prefix}.{encoder.module_names.layers}.{layer}."
             for layer in range(encoder.num_layers - self.settings.k, encoder.num_layers)
         )
-        train_only(encoder, [*task_head_names(encoder), *(name for name in encoder.layer_parameters if name.startswith(tops))])
+        parameters = [name for name in encoder.layer_parameters if name.startswith(top_layers)]
+        freeze_except(encoder, [*task_head_names(encoder), *parameters])

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Context, Method, Phase, build
+from hifi_cli.methods.base import Method, MethodContext, Phase, build
 from hifi_cli.models.encoder import Encoder
 
 
@@ -29,12 +29,12 @@ class TwoStage(Method):
         carry: Literal["all", "weights"] = "all"
         """What stage 2 keeps of the task head: all of it, or its weights but not its biases (EH-FT's code after BitFit)."""
 
-    def __init__(self, settings: Settings, context: Context) -> None:
+    def __init__(self, settings: Settings, context: MethodContext) -> None:
         super().__init__(settings, context)
         if context.stage1 is None:
             raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
         self.stage1 = build(context.stage1, replace(context, stage1=None))
-        self.adds_modules = settings.reserve and self.stage1.adds_modules
+        self.mergeable = self.stage1.mergeable or not settings.reserve
 
     def prepare(self, encoder: Encoder) -> None:
         self._pretrained = None if self.settings.reserve else copy.deepcopy(encoder.model)
@@ -50,7 +50,7 @@ class TwoStage(Method):
     @torch.no_grad()
     def _begin_stage_2(self, encoder: Encoder) -> None:
         if self._pretrained is None:
-            self.stage1.release(encoder)
+            self.stage1.unfreeze_all(encoder)
             return
         head = {name: value.clone() for name, value in encoder.task_head_parameters()}
         for name, module in self._pretrained.named_children():

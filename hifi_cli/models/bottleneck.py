@@ -1,4 +1,4 @@
-"""Bottleneck adapters and the two places of a layer they go to (Houlsby et al., ICML 2019)."""
+"""BottleneckAdapter adapters and the two places of a layer they go to (Houlsby et al., ICML 2019)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +10,7 @@ from hifi_cli.models.encoder import Encoder
 SUBLAYERS = ("after_attention", "after_ffn")
 
 
-class Bottleneck(nn.Module):
+class BottleneckAdapter(nn.Module):
     """x + up(GELU(down(x)))."""
 
     def __init__(self, down: nn.Module, up: nn.Module) -> None:
@@ -22,19 +22,19 @@ class Bottleneck(nn.Module):
         return x + added
 
 
-class Adapted(nn.Module):
+class AdapterLayer(nn.Module):
     """A sub-layer's last module with a bottleneck behind it, before the residual and the LayerNorm."""
 
-    def __init__(self, sublayer: nn.Module, adapter: Bottleneck) -> None:
+    def __init__(self, base_layer: nn.Module, adapter: BottleneckAdapter) -> None:
         super().__init__()
-        self.sublayer, self.adapter = sublayer, adapter
+        self.base_layer, self.adapter = base_layer, adapter
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.adapter(self.sublayer(x))
+        result: Tensor = self.adapter(self.base_layer(x))
         return result
 
 
-def insert_adapters(encoder: Encoder, build: Callable[[], Bottleneck]) -> list[str]:
+def insert_adapters(encoder: Encoder, build: Callable[[], BottleneckAdapter]) -> list[str]:
     """Put a new adapter behind both sub-layers of every layer.
 
     Returns:
@@ -43,7 +43,7 @@ def insert_adapters(encoder: Encoder, build: Callable[[], Bottleneck]) -> list[s
     before = {id(parameter) for parameter in encoder.model.parameters()}
     for layer in range(encoder.num_layers):
         for part in SUBLAYERS:
-            encoder.replace(layer, part, partial(Adapted, adapter=build()))
+            encoder.replace(layer, part, partial(AdapterLayer, adapter=build()))
     added = [name for name, parameter in encoder.model.named_parameters() if id(parameter) not in before]
     return [*_layer_norm_names(encoder), *added]
 

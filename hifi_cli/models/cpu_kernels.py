@@ -30,7 +30,7 @@ def install(encoder: Encoder, *, bf16: bool) -> None:
     # of two or three batches are enough, and compiling costs less than can be measured.
     for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and PyTorch's over it
         os.environ.setdefault(capacity, "64")
-    has_interface = encoder.names.interface
+    has_interface = encoder.module_names.interface
     layers = range(encoder.num_layers if has_interface else 0)
     bf16_outputs = {encoder.path(layer, part) for layer in layers for part in _BF16_OUTPUTS}
     for name, module in list(encoder.model.named_modules()):

@@ -23,7 +23,7 @@ AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 @dataclass(frozen=True)
-class Names:
+class ModuleNames:
     """Where a family of encoders keeps its layers and, within a layer, what methods change.
 
     Attributes:
@@ -52,15 +52,15 @@ class Names:
     interface: bool = True
 
 
-_BERT = Names()
-_ELECTRA = Names(projection="embeddings_project")
-_DEBERTA = Names(
+_BERT = ModuleNames()
+_ELECTRA = ModuleNames(projection="embeddings_project")
+_DEBERTA = ModuleNames(
     query="attention.self.query_proj",
     key="attention.self.key_proj",
     value="attention.self.value_proj",
     interface=False,
 )
-_DISTILBERT = Names(
+_DISTILBERT = ModuleNames(
     layers="transformer.layer",
     attention="attention",
     attention_dropout="attention.dropout",
@@ -73,7 +73,7 @@ _DISTILBERT = Names(
     ffn="ffn.lin1",
     ffn_output="ffn.lin2",
 )
-_MPNET = Names(
+_MPNET = ModuleNames(
     attention="attention.attn",
     attention_dropout="attention.attn.dropout",
     query="attention.attn.q",
@@ -94,7 +94,7 @@ FAMILIES = {
     "distilbert": _DISTILBERT,
     "mpnet": _MPNET,
 }
-_OUTSIDE_THE_BACKBONE = "pooler"  # freshly trained on top of the encoder by every method, so part of the task head
+_POOLER = "pooler"  # freshly trained on top of the encoder by every method, so part of the task head
 
 
 class Encoder:
@@ -107,22 +107,22 @@ class Encoder:
             raise UsageError(f"the attention heads of a {kind} are not known here; known are {', '.join(FAMILIES)}")
         self.model = model
         self.model_type: str = config.model_type
-        self.names = FAMILIES[config.model_type]
+        self.module_names = FAMILIES[config.model_type]
         self.num_heads: int = config.num_attention_heads
         self.hidden_size: int = config.hidden_size
         self.head_size: int = self.hidden_size // self.num_heads
         prefix = str(model.base_model_prefix)
-        self._inside = f"{prefix}." if hasattr(model, prefix) else ""  # before the encoder's own names
+        self._prefix = f"{prefix}." if hasattr(model, prefix) else ""  # before the encoder's own names
 
     @property
     def base(self) -> nn.Module:
         """The encoder without the task's classifier."""
-        return self.model.get_submodule(self._inside.rstrip("."))
+        return self.model.get_submodule(self._prefix.rstrip("."))
 
     @property
     def layers(self) -> nn.ModuleList:
         """The encoder's layers, lowest first."""
-        layers: nn.ModuleList = attrgetter(self.names.layers)(self.base)
+        layers: nn.ModuleList = attrgetter(self.module_names.layers)(self.base)
         return layers
 
     @property
@@ -137,16 +137,16 @@ class Encoder:
 
     def layer_of(self, name: str) -> int | None:
         """The layer that a module or parameter of the whole model belongs to."""
-        inside = f"{self._inside}{self.names.layers}."
+        inside = f"{self._prefix}{self.module_names.layers}."
         return int(name.removeprefix(inside).partition(".")[0]) if name.startswith(inside) else None
 
     def is_in_embeddings(self, name: str) -> bool:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
-        return name.startswith(f"{self._inside}{self.names.embeddings}.")
+        return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
     def path(self, layer: int, part: str) -> str:
-        """The name in the whole model of a layer's `part` (an attribute of `Names`)."""
-        return f"{self._inside}{self.names.layers}.{layer}.{getattr(self.names, part)}"
+        """The name in the whole model of a layer's `part` (an attribute of `ModuleNames`)."""
+        return f"{self._prefix}{self.module_names.layers}.{layer}.{getattr(self.module_names, part)}"
 
     def replace(self, layer: int, part: str, build: Callable[[Any], nn.Module]) -> None:
         """Put `build(module)` in the place of a layer's `part`."""
@@ -165,7 +165,7 @@ class Encoder:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
 
-        if not self.names.interface:
+        if not self.module_names.interface:
             raise UsageError(f"the attention of a '{self.model_type}' model is out of reach: choose another backbone or method")
         config: Any = self.base.config
         previous: AttentionFunction = AttentionInterface()[config._attn_implementation]
@@ -175,17 +175,17 @@ class Encoder:
         return previous
 
     @contextmanager
-    def only_layers(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:
+    def forward_through(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:
         """Inside, a forward pass goes through the layers [first, last) alone.
 
         Args:
             states: the input of layer `first`, [sequences, tokens, hidden size], in the place of the embeddings.
         """
-        parts: dict[str, nn.Module] = {self.names.layers: self.layers[first:last]}
+        parts: dict[str, nn.Module] = {self.module_names.layers: self.layers[first:last]}
         if states is not None:
-            parts[self.names.embeddings] = _Given(states)
-            if self.names.projection and hasattr(self.base, self.names.projection):
-                parts[self.names.projection] = nn.Identity()
+            parts[self.module_names.embeddings] = _PrecomputedStates(states)
+            if self.module_names.projection and hasattr(self.base, self.module_names.projection):
+                parts[self.module_names.projection] = nn.Identity()
         before = {name: self.base.get_submodule(name) for name in parts}
         try:
             for name, module in parts.items():
@@ -197,7 +197,7 @@ class Encoder:
 
     def output_projection(self, layer: int) -> nn.Module:
         """The Linear whose input is the concatenation of a layer's head outputs O_h."""
-        return self.layers[layer].get_submodule(self.names.output)
+        return self.layers[layer].get_submodule(self.module_names.output)
 
     def head_rows(self, head: int) -> range:
         """The rows of W_Q, W_K and W_V ([out, in]) that belong to a head."""
@@ -206,11 +206,11 @@ class Encoder:
     def task_head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The task head: the pooler where there is one, and the classifier; names as in the whole model."""
         for name, parameter in self.model.named_parameters():
-            if not name.startswith(self._inside) or name.removeprefix(self._inside).startswith(f"{_OUTSIDE_THE_BACKBONE}."):
+            if not name.startswith(self._prefix) or name.removeprefix(self._prefix).startswith(f"{_POOLER}."):
                 yield name, parameter
 
 
-class _Given(nn.Module):
+class _PrecomputedStates(nn.Module):
     """Stands for the embeddings where the states are known."""
 
     def __init__(self, states: Tensor) -> None:
@@ -284,7 +284,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise _not_to_be_had(backbone, source, error) from None
+        raise _not_available(backbone, source, error) from None
     weights = Path(source) / "model.safetensors"
     weights_id = file_digest(weights) if weights.is_file() else str(commit or getattr(config, "_commit_hash", None))
     missing_keys = sorted(report["missing_keys"])
@@ -294,7 +294,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     return Pretrained(model, tokenizer, missing_keys, weights_id)
 
 
-def skeleton(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
+def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
     """The model that `load` would give, its parameters without values (on the meta device); never asks the network.
 
     Raises:
@@ -320,7 +320,7 @@ def _config(
     try:
         config = AutoConfig.from_pretrained(source, **where)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # transformers takes JSON of any kind
-        raise _not_to_be_had(backbone, source, error) from None
+        raise _not_available(backbone, source, error) from None
     if config.model_type not in FAMILIES:
         raise UsageError(
             f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
@@ -338,11 +338,11 @@ def _config(
     return config
 
 
-def initialise(model: nn.Module, missing_keys: list[str], seed: int) -> None:
+def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
     """Draw the parameters the weights file does not hold: weights N(0, initializer_range), biases 0, norms 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, EncoderWithTaskHead):
-        model.task_head.initialise(generator)
+        model.task_head.initialize(generator)
         return
     deviation = getattr(model.config, "initializer_range", 0.02)
     with torch.no_grad():
@@ -354,7 +354,7 @@ def initialise(model: nn.Module, missing_keys: list[str], seed: int) -> None:
                 parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
 
 
-def _not_to_be_had(backbone: BackboneConfig, source: str, error: Exception) -> MissingError:
+def _not_available(backbone: BackboneConfig, source: str, error: Exception) -> MissingError:
     if source == backbone.hub:
         return hub.unavailable_error("model", source, error)
     return MissingError(f"no usable encoder in {source}: {_first_line(error)}")

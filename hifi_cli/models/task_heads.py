@@ -65,7 +65,7 @@ class MLPTaskHead(nn.Module):
         return result
 
     @torch.no_grad()
-    def initialise(self, draws: Generator) -> None:
+    def initialize(self, draws: Generator) -> None:
         """Weights N(0, std), biases uniform within 1 / sqrt(inputs), PyTorch's default."""
         for linear in (self.hidden, self.output):
             bound = linear.in_features**-0.5

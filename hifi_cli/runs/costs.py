@@ -15,7 +15,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import digest, make_directory, read_with_checksum, safe_name, with_checksum, write_json
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Context
+from hifi_cli.methods.base import MethodContext
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
@@ -63,19 +63,19 @@ def measured_once(path: Path, method: str, measure: Callable[[], dict[str, Any]]
 def _measure(config: RunConfig, delta: Path) -> dict[str, Any]:
     task_head = TaskHeadSpec("classification", LABELS, False, config.task_head)
     pretrained = encoders.load(config.backbone, task_head=task_head, dropout=config.dropout)
-    encoders.initialise(pretrained.model, pretrained.missing_keys, config.seed)
+    encoders.initialize(pretrained.model, pretrained.missing_keys, config.seed)
     plain, encoder = pretrained.model.eval(), Encoder(copy.deepcopy(pretrained.model))
     heads = any_heads(config, encoder) if methods.needs_heads(config) else None
-    method = methods.build(config, Context(heads, pretrained.missing_keys, config.seed, config.stage1))
+    method = methods.build(config, MethodContext(heads, pretrained.missing_keys, config.seed, config.stage1))
     method.prepare(encoder)
     added_in_training = 0
     for number, phase in enumerate(method.phases()):
         if number:
             phase.prepare_model(encoder)
         phase.method.on_phase_start(encoder.model, _gradients(encoder.model))
-        new = phase.method.trained(encoder.model).keys() - dict(plain.named_parameters()).keys()
-        sizes = {name: value.numel() for name, value in phase.method.trained(encoder.model).items()}
-        added = 0 if phase.method.trains_parts else sum(sizes[name] for name in new)
+        new = phase.method.trainable_parameters(encoder.model).keys() - dict(plain.named_parameters()).keys()
+        sizes = {name: value.numel() for name, value in phase.method.trainable_parameters(encoder.model).items()}
+        added = 0 if phase.method.trains_subparameters else sum(sizes[name] for name in new)
         added_in_training = max(added_in_training, added)
     tensors = method.delta(encoder.model)
     deltas.save(delta, tensors, {})

@@ -96,7 +96,7 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[Prepared, Run
                 f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now;"
                 " give --backbone with the directory or hub id that has them"
             )
-        methods.finish(prepared.method, prepared.encoder, tensors)
+        methods.load_final_delta(prepared.method, prepared.encoder, tensors)
         yield prepared, result
 
 

@@ -10,7 +10,7 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import BackboneConfig, RunConfig
 from hifi_cli.files import read_with_checksum, with_checksum, write_json
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Context
+from hifi_cli.methods.base import MethodContext
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
@@ -24,7 +24,7 @@ SCHEMA = 2
 
 def is_plain(prepared: Prepared) -> bool:
     """Whether transformers alone can hold the merged model."""
-    return not prepared.method.adds_modules and not prepared.task_head.is_own
+    return prepared.method.mergeable and not prepared.task_head.is_own
 
 
 def export(prepared: Prepared, resources: ResourceCache, delta: Path, to: Path) -> None:
@@ -72,10 +72,10 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
     task_head = TaskHeadSpec(wanted["kind"], tuple(wanted["labels"]), wanted["reads_words"], config.task_head)
     here = BackboneConfig(name=config.backbone.name, path=str((directory / "backbone").resolve()))
     pretrained = encoders.load(here, task_head=task_head, dropout=config.dropout)
-    encoders.initialise(pretrained.model, pretrained.missing_keys, config.seed)
+    encoders.initialize(pretrained.model, pretrained.missing_keys, config.seed)
     encoder = Encoder(pretrained.model)
-    method = methods.build(config, Context(metadata["heads"], content["missing_keys"], config.seed, config.stage1))
+    method = methods.build(config, MethodContext(metadata["heads"], content["missing_keys"], config.seed, config.stage1))
     method.prepare(encoder)
-    methods.finish(method, encoder, tensors)
+    methods.load_final_delta(method, encoder, tensors)
     method.merge(encoder)
     return encoder.model.eval(), pretrained.tokenizer

@@ -38,14 +38,14 @@ def export(prepared: Prepared, resources: ResourceCache, to: Path) -> None:
         r=settings.r,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
-        target_modules=sorted(getattr(encoder.names, target) for target in settings.targets),
+        target_modules=sorted(getattr(encoder.module_names, target) for target in settings.targets),
         modules_to_save=_head_modules(fresh),
         inference_mode=True,
     )
     with warnings.catch_warnings():  # peft 0.21 reads a name that transformers 5.23 calls deprecated
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         model: Any = get_peft_model(fresh.model, adapter)
-    trained = prepared.method.trained(encoder.model)
+    trained = prepared.method.trainable_parameters(encoder.model)
     state = {f"base_model.model.{name.replace('.default.', '.')}": value.detach() for name, value in trained.items()}
     report: Any = set_peft_model_state_dict(model, state)
     assert not report.unexpected_keys, report.unexpected_keys

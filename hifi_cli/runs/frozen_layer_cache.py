@@ -45,7 +45,7 @@ class FrozenLayerCache:
         was_training = self._encoder.model.training
         self._encoder.model.eval()
         try:
-            with self._encoder.only_layers(0, self.layer):
+            with self._encoder.forward_through(0, self.layer):
                 for batch in evaluation_order([len(example) for example in examples], batch_size):
                     self._keep([examples[index] for index in batch], pad, device)
         except (MemoryError, torch.OutOfMemoryError):
@@ -66,5 +66,5 @@ class FrozenLayerCache:
     def used_for(self, examples: Sequence[Example]) -> Iterator[None]:
         """Inside, a forward pass over these examples begins at the lowest trained layer."""
         states = [state for example in examples for state in self._states[id(example)]]
-        with self._encoder.only_layers(self.layer, self._encoder.num_layers, pad_sequence(states, batch_first=True)):
+        with self._encoder.forward_through(self.layer, self._encoder.num_layers, pad_sequence(states, batch_first=True)):
             yield

@@ -192,7 +192,7 @@ def _batches(examples: list[Example], batch_size: int) -> Iterable[list[int]]:
 
 def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's batch size and learning rate."""
-    from hifi_cli.methods.base import Context, implementation
+    from hifi_cli.methods.base import MethodContext, implementation
     from hifi_cli.runs.model_runner import ModelRunner
     from hifi_cli.runs.trainer import Trainer
 
@@ -200,7 +200,7 @@ def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
         raise UsageError("scoring.warm_steps wants one process: run hifi score first, without torchrun")
     encoder, pretrained = resources.encoder(config)
     full = implementation("full_ft")
-    method = full(full.Settings(), Context(missing_keys=pretrained.missing_keys))
+    method = full(full.Settings(), MethodContext(missing_keys=pretrained.missing_keys))
     method.prepare(encoder)
     runner = ModelRunner(encoder, resources.task(config.task), config, padding(pretrained.tokenizer))
     train = holdout.seen(resources.examples(config, "train", config.max_length), config, resources)

@@ -112,7 +112,7 @@ class ModelRunner:
         return losses.loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
-        self, examples: list[Example], extra_loss: Callable[[nn.Module], Tensor | float] | None = None
+        self, examples: list[Example], regularization_loss: Callable[[nn.Module], Tensor | float] | None = None
     ) -> Tensor:
         """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
 
@@ -120,7 +120,7 @@ class ModelRunner:
         same, and the random numbers are those of the first attempt.
 
         Args:
-            extra_loss: a term that depends on the parameters alone, added once.
+            regularization_loss: a term that depends on the parameters alone, added once.
 
         Raises:
             RunFailed: it does not fit, even in the smallest micro-batches allowed.
@@ -128,7 +128,7 @@ class ModelRunner:
         while True:
             cpu_rng, cuda_rng = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
             try:
-                return self._accumulate_gradient(examples, extra_loss)
+                return self._accumulate_gradient(examples, regularization_loss)
             except Exception as error:
                 if not _is_out_of_memory(error):
                     raise
@@ -141,7 +141,9 @@ class ModelRunner:
             if cuda_rng:
                 torch.cuda.set_rng_state_all(cuda_rng)
 
-    def _accumulate_gradient(self, examples: list[Example], extra_loss: Callable[[nn.Module], Tensor | float] | None) -> Tensor:
+    def _accumulate_gradient(
+        self, examples: list[Example], regularization_loss: Callable[[nn.Module], Tensor | float] | None
+    ) -> Tensor:
         is_ddp = self.model is not self.encoder.model  # otherwise every process computes the whole batch
         world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if is_ddp else (1, 0)
         indices = list(range(len(examples)))[rank::world]
@@ -153,8 +155,8 @@ class ModelRunner:
             with nullcontext() if is_last else self.accelerator.no_sync(self.model):
                 # DDP averages over processes; times `world` it is the mean over the whole batch.
                 loss = self.loss([examples[index] for index in micro_batch]) * (world * bool(indices) / len(examples))
-                if is_last and extra_loss:
-                    loss = loss + extra_loss(self.encoder.model)
+                if is_last and regularization_loss:
+                    loss = loss + regularization_loss(self.encoder.model)
                 self.accelerator.backward(loss)
             total += loss.detach()
         reduced: Tensor = self.accelerator.reduce(total, "mean") if world > 1 else total

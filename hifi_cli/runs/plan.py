@@ -8,7 +8,7 @@ from typing import Any
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, HifiError, MissingError
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Context
+from hifi_cli.methods.base import MethodContext
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
@@ -92,11 +92,11 @@ def measure(config: RunConfig, task: TaskSpec) -> Size:
         UsageError: the method's settings do not fit.
     """
     task_head = TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
-    encoder = Encoder(encoders.skeleton(config.backbone, task_head=task_head, dropout=config.dropout))
+    encoder = Encoder(encoders.meta_model(config.backbone, task_head=task_head, dropout=config.dropout))
     total = _count(encoder)
     of_head = set(methods.task_head_names(encoder))
     heads = config.heads.given or (any_heads(config, encoder) if methods.needs_heads(config) else None)
-    method = methods.build(config, Context(heads, _fresh(config, of_head), config.seed, config.stage1))
+    method = methods.build(config, MethodContext(heads, _fresh(config, of_head), config.seed, config.stage1))
     method.prepare(encoder)
     held = _count(encoder)
     trained: list[tuple[int, int] | None] = []
@@ -107,7 +107,7 @@ def measure(config: RunConfig, task: TaskSpec) -> Size:
         except NotImplementedError:  # torch's word for what needs values: this stage trains what the one before finds
             trained.append(None)
             continue
-        sizes = {name: value.numel() for name, value in phase.method.trained(encoder.model).items()}
+        sizes = {name: value.numel() for name, value in phase.method.trainable_parameters(encoder.model).items()}
         trained.append((sum(sizes.values()), sum(size for name, size in sizes.items() if name not in of_head)))
     shape: Any = encoder.model.config
     inner = getattr(shape, "intermediate_size", None) or shape.hidden_dim  # DistilBERT's name

@@ -69,7 +69,7 @@ class ResourceCache:
         """A run's own copy of its backbone, the task head drawn from the run's seed."""
         pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
-        encoders.initialise(model, pretrained.missing_keys, config.seed)
+        encoders.initialize(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:

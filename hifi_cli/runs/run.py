@@ -14,7 +14,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, Terminated
 from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import Context, Method
+from hifi_cli.methods.base import Method, MethodContext
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.cpu_kernels import install_row_linears
 from hifi_cli.models.encoder import Encoder
@@ -84,7 +84,7 @@ def prepare(config: RunConfig, resources: ResourceCache, heads: methods.Heads | 
     if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch
         config = config.model_copy(update={"batch_size": config.shots * len(task.labels)})
     runner = ModelRunner(encoder, task, config, head_selection.padding(pretrained.tokenizer))
-    method = methods.build(config, Context(heads, pretrained.missing_keys, config.seed, config.stage1))
+    method = methods.build(config, MethodContext(heads, pretrained.missing_keys, config.seed, config.stage1))
     method.prepare(encoder)
     if uses_cpu_kernels(config):
         install_row_linears(encoder)
@@ -187,7 +187,7 @@ def _train(
     try:
         progress, params = _fit(prepared, splits, directory, checkpoint, report_to)
     except Diverged as error:
-        methods.skip_to_last_phase(prepared.method, prepared.encoder, error.phase)
+        methods.prepare_last_phase(prepared.method, prepared.encoder, error.phase)
         params = count_parameters(prepared)
         outcome = {"status": "diverged", "reason": str(error), "collapsed": True}
     else:
@@ -378,7 +378,7 @@ def count_parameters(prepared: Prepared) -> ParameterCounts:
     """How many numbers train, in all and in the backbone, a delta stores (and its bytes), and the plain model has."""
     method, model = prepared.method, prepared.encoder.model
     head = set(methods.task_head_names(prepared.encoder))
-    trained = {key: value.numel() for key, value in method.trained(model).items()}
+    trained = {key: value.numel() for key, value in method.trainable_parameters(model).items()}
     stored = method.delta(model).values()
     return ParameterCounts(
         trainable=sum(trained.values()),

@@ -214,7 +214,7 @@ class Trainer:
         assert self.phase_state
         state, method, model = self.phase_state, self.phase_state.method, self.model
         method.before_step(model, self.progress.step)
-        loss = self.runner.accumulate_gradient(batch, method.extra_loss)
+        loss = self.runner.accumulate_gradient(batch, method.regularization_loss)
         method.after_backward(model)
         for callback in self.callbacks:
             callback.on_backward_end(self)
@@ -225,7 +225,7 @@ class Trainer:
         state.optimizer.step()
         state.lr_scheduler.step()
         state.optimizer.zero_grad(set_to_none=True)
-        method.after_step(model)
+        method.after_optimizer_step(model)
         self.loss_sum += loss
         self.progress.end_step()
         for callback in self.callbacks:

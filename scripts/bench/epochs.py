@@ -93,7 +93,7 @@ def nearness(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> 
     random = {name: (method, settings) for name, (method, settings) in OURS.items() if not name.endswith("grouped")}
     for name, (method, settings) in {**random, REUSED: ("hifi-midtop", REUSE)}.items():
         prepared = ours.build(work, method, **settings)
-        trained = sum(value.numel() for value in prepared.method.trained(prepared.encoder.model).values())
+        trained = sum(value.numel() for value in prepared.method.trainable_parameters(prepared.encoder.model).values())
         kind = name if name == REUSED else method
         needs = limits.needed(work, prepared.encoder.model, kind, trained)
         if needs:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 _MASK = "/mask"
 
 
-class SparseWeights:
+class SparseParameters:
     """Chosen entries of parameters, as vectors of their own for the optimiser.
 
     Gradients are gathered from the whole tensors and updates scattered back into them, so that the optimiser's moments
@@ -49,7 +49,7 @@ class SparseWeights:
         return found
 
     @classmethod
-    def from_delta(cls, model: nn.Module, delta: dict[str, Tensor]) -> "SparseWeights":
+    def from_delta(cls, model: nn.Module, delta: dict[str, Tensor]) -> "SparseParameters":
         """What `delta` made; the model gets the values."""
         masks = {}
         for key in delta:
