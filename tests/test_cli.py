@@ -242,7 +242,7 @@ def test_limited_runs_are_left_out_unless_asked_for(tiny, hifi):
     assert tiny("train", "--method", "full-ft", "--limit", "16").code == 0
     assert json.loads((Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text())["limit"] == 16
     assert "1 limited run left out" in hifi("table").out
-    assert "limited, counted" in hifi("table", "--include", "limited").out
+    assert "limited, included" in hifi("table", "--include", "limited").out
 
 
 def test_holdout_chooses_without_the_reported_split(tiny):

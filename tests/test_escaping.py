@@ -12,7 +12,7 @@ from hifi_cli.files import command_line
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports.formats import FORMATS
 from hifi_cli.reports.formats import data as data_formats
-from hifi_cli.reports.table import Heading, Line, Missing, Table, TableCell
+from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow
 from hifi_cli.runs import run as runs
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -21,16 +21,19 @@ BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]
 
 def table(text="", command="", cell=None):
     """A table with a text wherever a text may stand."""
-    headings = [Heading(f"column {text}"), Heading("setting", None)]
+    headings = [TableHeading(f"column {text}"), TableHeading("setting", None)]
     cells = (cell or TableCell(51.25, 1.5, notes=(f"footnote {text}",)), TableCell(text=f"value {text}"))
-    lines = [Line(f"label {text}", cells), Line(f"label {text}", (TableCell(50.0), TableCell(text="-")), source="published")]
+    lines = [
+        TableRow(f"label {text}", cells),
+        TableRow(f"label {text}", (TableCell(50.0), TableCell(text="-")), source="published"),
+    ]
     return Table(
         f"title {text}",
         headings,
         lines,
         corner=f"corner {text}",
         notes=[f"note {text}"],
-        missing=[Missing("m", ("t",), (1,), command)],
+        missing=[MissingRuns("m", ("t",), (1,), command)],
     )
 
 
@@ -61,7 +64,9 @@ FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "+1+1", "-1+1", "@SUM(A1)", "\t=1+1", 
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_of_a_csv_is_a_formula(text):
-    found = Table(text, [Heading(text), Heading("setting")], [Line(text, (TableCell(-51.25), TableCell(text=text)))])
+    found = Table(
+        text, [TableHeading(text), TableHeading("setting")], [TableRow(text, (TableCell(-51.25), TableCell(text=text)))]
+    )
     rows = list(csv.reader(io.StringIO(data_formats.as_csv([found]), newline="")))
     said = f"'{text.strip()}"
     assert rows == [["method", "source", said, "setting"], [said, "runs", "-51.25", said]]
@@ -70,11 +75,13 @@ def test_no_cell_of_a_csv_is_a_formula(text):
 def test_numbers_in_a_csv_stay_numbers():
     texts = ["-1.5", "+3", "1e-4", "-", "a=b", "3 of 5"]
     found = Table(
-        "", [Heading(f"h{at}") for at, _ in enumerate(texts)], [Line("x", tuple(TableCell(text=text) for text in texts))]
+        "",
+        [TableHeading(f"h{at}") for at, _ in enumerate(texts)],
+        [TableRow("x", tuple(TableCell(text=text) for text in texts))],
     )
     _, row = csv.reader(io.StringIO(data_formats.as_csv([found])))
     assert row[2:] == texts
-    number = Table("", [Heading("h")], [Line("x", (TableCell(-0.5, 0.25),), source="difference")])
+    number = Table("", [TableHeading("h")], [TableRow("x", (TableCell(-0.5, 0.25),), source="difference")])
     _, row = csv.reader(io.StringIO(data_formats.as_csv([number])))
     assert [float(value) for value in row[2:4]] == [-0.5, 0.25]
 

@@ -61,7 +61,7 @@ def test_a_papers_numbers_come_out_as_it_prints_them(name, tmp_path):
     _, paper = published.load(spec.published)
     write_paper_runs(tmp_path, spec, paper)
     _, table = built(name, tmp_path)
-    lines = {line.method: line for line in table.lines}
+    lines = {line.method: line for line in table.rows}
     for row in [row for row in spec.rows if row.method]:
         line, printed = lines[row.method], paper.rows[row.published_name]
         for index, column in enumerate(spec.columns):
@@ -92,7 +92,7 @@ def test_the_papers_numbers_stand_beside_ours_with_no_difference(name, tmp_path)
     _, paper = published.load(spec.published)
     write_paper_runs(tmp_path, spec, paper)
     _, table = built(name, tmp_path, published=True)
-    differences = [line for line in table.lines if line.source == "difference"]
+    differences = [line for line in table.rows if line.source == "difference"]
     assert len(differences) == len([row for row in spec.rows if row.method])
     for line in differences:
         for heading, cell in zip(table.headings, line.cells, strict=True):
@@ -187,7 +187,7 @@ def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
     spec, table = built("hifi-5", tmp_path)
     _, paper = published.load(spec.published)
     same = 0
-    for line in [line for line in table.lines if line.source == "runs"]:
+    for line in [line for line in table.rows if line.source == "runs"]:
         for index, cell in enumerate(line.cells):
             if cell.text is not None:
                 assert (cell.text == paper.rows[line.method].texts[index]) is (not cell.notes)

@@ -41,13 +41,13 @@ def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, h
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"epochs": 1}, "1 run of other epochs left out"),
-        ({"heads_sha256": "b"}, "1 run of other heads left out"),
-        ({"data": {"train": "u", "validation": "v"}}, "1 run of other data left out"),
-        ({"setting": "b"}, "1 run of other settings left out"),
-        ({"split": "test"}, "1 run of other split left out"),
-        ({"selection": "holdout"}, "1 run of other selection left out"),
-        ({"report": "last"}, "1 run of other reported epoch left out"),
+        ({"epochs": 1}, "1 run with different epochs left out"),
+        ({"heads_sha256": "b"}, "1 run with different heads left out"),
+        ({"data": {"train": "u", "validation": "v"}}, "1 run with different data left out"),
+        ({"setting": "b"}, "1 run with different settings left out"),
+        ({"split": "test"}, "1 run with different split left out"),
+        ({"selection": "holdout"}, "1 run with different selection left out"),
+        ({"report": "last"}, "1 run with different reported epoch left out"),
         ({"limited": True, "setting": "limit"}, "1 limited run left out"),
         ({"status": "diverged", "scores": None, "metrics": None}, "1 diverged run left out"),
     ],
@@ -65,14 +65,14 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
         assert cell["mean"] == 50.0
     else:
         assert cell["mean"] == pytest.approx(60.0)
-        assert ("1 of 3 runs limited, counted" if word == "limited" else said.replace("left out", "counted")) in cell["notes"]
+        assert ("1 of 3 runs limited, included" if word == "limited" else said.replace("left out", "included")) in cell["notes"]
 
 
 def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
     for seed, score in ((1, 0.6), (2, 0.7), (3, 0.5)):
         write_run("results", "full-ft", "rte", seed, score, collapsed=seed == 3)
     for words, mean, note in (
-        ((), 60.0, "1 of 3 runs collapsed, counted"),
+        ((), 60.0, "1 of 3 runs collapsed, included"),
         (("--exclude", "collapsed"), 65.0, "1 collapsed run left out"),
     ):
         cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
@@ -89,7 +89,7 @@ def test_a_run_with_two_marks_needs_both(hifi):
         ([], 50.0, "1 limited run left out"),
         (["--exclude", "collapsed"], 50.0, "1 collapsed run left out"),
         (["--include", "limited", "--exclude", "collapsed"], 50.0, "1 collapsed run left out"),
-        (["--include", "limited"], 60.0, "1 of 2 runs collapsed and limited, counted"),
+        (["--include", "limited"], 60.0, "1 of 2 runs collapsed and limited, included"),
     ):
         cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
         assert (cell["mean"], cell["notes"]) == (pytest.approx(mean), [note])
@@ -102,7 +102,7 @@ def test_a_number_never_stands_under_another_metrics_name(hifi):
     assert content["columns"][0] == "MRPC (Acc.)"
     cells = {row["name"]: row["cells"]["MRPC (Acc.)"] for row in content["rows"]}
     assert cells["bitfit"]["mean"] == 60.0 and cells["full-ft"]["mean"] is None
-    assert cells["full-ft"]["notes"] == ["1 run did not keep accuracy at the reported epoch and is left out"]
+    assert cells["full-ft"]["notes"] == ["1 run left out: no accuracy stored for this epoch"]
 
 
 def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
@@ -119,7 +119,9 @@ def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
     write_run("results", "full-ft", "rte", 9, 0.1)
     cell = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
-    assert cell["mean"] == pytest.approx(87.5) and cell["notes"] == ["1 run of other seeds left out (--seeds 9 takes them)"]
+    assert cell["mean"] == pytest.approx(87.5) and cell["notes"] == [
+        "1 run with other seeds left out (--seeds 9 includes them)"
+    ]
     cell = rows_of(hifi("table", users_table, "--seeds", "9", "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
     assert cell["mean"] == pytest.approx(10.0)
 
@@ -211,7 +213,7 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all
     for score in ("best", "last", "max"):
         row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))["full-ft", "runs"]
         found[score] = (row["scores"]["STS-B (Pear.)"], row["cells"]["STS-B (Pear.)"].get("notes"))
-    lost = ["1 run did not keep pearson at the reported epoch and is left out"]
+    lost = ["1 run left out: no pearson stored for this epoch"]
     assert found == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from hifi_cli.reports.table import Heading, Line, Table, TableCell
+from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import TableSpec, label_of
 
@@ -41,14 +41,14 @@ def _table(
     texts: Callable[[dict[str, Any]], tuple[str, ...]],
     notes: list[str],
 ) -> Table:
-    lines = []
+    rows = []
     for row in spec.rows:
         if row.method:
             cost = request.measured.get(row.method)
             cells = tuple(TableCell(text=text) for text in texts(cost)) if cost else tuple(TableCell() for _ in headings)
-            lines.append(Line(row.label or label_of("methods", row.method), cells, method=row.method))
+            rows.append(TableRow(row.label or label_of("methods", row.method), cells, method=row.method))
     title = f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})"
-    return Table(title=title, headings=[Heading(name) for name in headings], lines=lines, notes=notes)
+    return Table(title=title, headings=[TableHeading(name) for name in headings], rows=rows, notes=notes)
 
 
 def _result(cost: dict[str, Any]) -> tuple[str, ...]:

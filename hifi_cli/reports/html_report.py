@@ -1,4 +1,4 @@
-"""The HTML report: one file without scripts that needs nothing from elsewhere."""
+"""The HTML report: one file without scripts and without external resources."""
 
 import os
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from hifi_cli.files import safe_name
 from hifi_cli.records.head_files import HeadSelection
 from hifi_cli.reports import charts, table
 from hifi_cli.reports.run_records import RunRecord
-from hifi_cli.reports.table import Line, Table
+from hifi_cli.reports.table import Table, TableRow
 
 
 @dataclass(frozen=True)
-class ReportPicture:
-    """A chart with what stands over it."""
+class ReportChart:
+    """A chart with its title."""
 
     title: str
     svg: Markup
@@ -27,19 +27,19 @@ class ReportPicture:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A table with its pictures."""
+    """A table with its charts."""
 
     table: Table
-    pictures: Sequence[ReportPicture]
+    charts: Sequence[ReportChart]
 
 
 def render(tables: Sequence[Table], records: Sequence[RunRecord], results_dir: Path, out: Path) -> str:
-    """The page.
+    """Return the HTML page.
 
     Args:
         records: all finished runs; each is listed with its origin.
-        results_dir: where selections of heads are looked for.
-        out: where the page will lie; links to results.json are relative to it.
+        results_dir: directory with the selected heads.
+        out: path of the page; links to results.json are relative to it.
     """
     environment = Environment(
         loader=PackageLoader("hifi_cli.reports", "templates"),
@@ -48,40 +48,38 @@ def render(tables: Sequence[Table], records: Sequence[RunRecord], results_dir: P
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(number=table.number, deviation=table.deviation, line_label=table.line_label, anchor=anchor)
+    environment.globals.update(number=table.number, deviation=table.deviation, row_label=table.row_label, anchor=anchor)
     return environment.get_template("page.html.j2").render(
-        sections=[ReportSection(one, pictures(one)) for one in tables],
+        sections=[ReportSection(table, charts_of(table)) for table in tables],
         heatmaps=heatmaps(results_dir),
         runs=[_origin(record, out) for record in records],
-        marks=sum(bool(record.marks) for record in records),
+        flagged=sum(bool(record.flags) for record in records),
     )
 
 
 def anchor(record: RunRecord) -> str:
-    """The run's place in the list of origins."""
+    """Return the id of a run in the page's list of runs."""
     result = record.result
     words = (result.protocol, result.backbone, result.task, result.method, record.shots)
     return safe_name(f"run-{'-'.join(words)}-{result.seed}")
 
 
-def pictures(found: Table) -> list[ReportPicture]:
-    """Two for each column of scores: against the share of parameters trained, and the seeds of each method."""
-    shares, seeds = [], []
-    for number, heading in enumerate(found.headings):
-        series = [one for line in found.lines if (one := _series(line, number))]
-        if series:
+def charts_of(table: Table) -> list[ReportChart]:
+    """Draw two charts for each column of scores: against the fraction of trained parameters, and the seeds of each method."""
+    by_fraction: list[ReportChart] = []
+    by_seed: list[ReportChart] = []
+    for number, heading in enumerate(table.headings):
+        methods = [scores for row in table.rows if (scores := _method_scores(row, number))]
+        if methods:
             metric = heading.label.rpartition("(")[2].rstrip(")")
-            shares.append(
-                ReportPicture(
-                    f"{heading.label}: score against share trained", charts.scores_by_trained_fraction(series, metric)
-                )
-            )
-            seeds.append(ReportPicture(f"{heading.label}: every seed", charts.scores_by_seed(series, metric)))
-    return shares + seeds
+            chart = charts.scores_by_trained_fraction(methods, metric)
+            by_fraction.append(ReportChart(f"{heading.label}: score against trained parameters", chart))
+            by_seed.append(ReportChart(f"{heading.label}: every seed", charts.scores_by_seed(methods, metric)))
+    return by_fraction + by_seed
 
 
-def heatmaps(results_dir: Path) -> list[ReportPicture]:
-    """Every selection of heads below a results directory.
+def heatmaps(results_dir: Path) -> list[ReportChart]:
+    """Draw every selection of heads in a results directory.
 
     Raises:
         UsageError: a heads file is damaged.
@@ -90,23 +88,23 @@ def heatmaps(results_dir: Path) -> list[ReportPicture]:
     for path in sorted((results_dir / "heads").glob("*/*/*.json")):
         selection = HeadSelection.read(path)
         title = f"{selection.backbone}, {selection.task}: {selection.rank}, {selection.strategy}, k={selection.k}"
-        drawn.append(ReportPicture(title, charts.head_values(selection.values, selection.heads)))
+        drawn.append(ReportChart(title, charts.head_values(selection.values, selection.heads)))
     return drawn
 
 
-def _series(line: Line, number: int) -> charts.MethodScores | None:
-    cell = line.cells[number]
-    if line.source != "runs" or not cell.samples:
+def _method_scores(row: TableRow, number: int) -> charts.MethodScores | None:
+    cell = row.cells[number]
+    if row.source != "runs" or not cell.seed_scores:
         return None
-    params = cell.samples[0].record.result.params
-    share = 100 * params.trainable / params.total
-    if share <= 0:
+    params = cell.seed_scores[0].record.result.params
+    trained_percent = 100 * params.trainable / params.total
+    if trained_percent <= 0:
         return None
-    return charts.MethodScores(line.label, share, [sample.score for sample in cell.samples])
+    return charts.MethodScores(row.label, trained_percent, [seed_score.score for seed_score in cell.seed_scores])
 
 
 def _origin(record: RunRecord, out: Path) -> dict[str, Any]:
-    """Where a run's numbers come from, as the list shows it."""
+    """Return a run's row in the list of runs: its result, commit, device and link."""
     directory = record.directory
     manifest = directory.read_manifest() if directory.manifest.is_file() else None
     git = manifest.git if manifest else None
@@ -114,7 +112,7 @@ def _origin(record: RunRecord, out: Path) -> dict[str, Any]:
         "anchor": anchor(record),
         "result": record.result,
         "shots": "" if record.shots == "full" else f", {record.shots}-shot",
-        "mark": " and ".join(record.marks),
+        "flags": " and ".join(record.flags),
         "link": quote(os.path.relpath(directory.results, out.parent).replace(os.sep, "/")),
         "commit": f"{git.commit[:10]}{' + changes' if git.changed else ''}" if git else "",
         "torch": (manifest.libraries.get("torch") or "") if manifest else "",

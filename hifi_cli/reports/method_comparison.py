@@ -8,7 +8,7 @@ from hifi_cli.errors import MissingError
 from hifi_cli.reports.run_pairs import PairedRuns, counted_noun, paired
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.statistics import LEVEL, PairedStatistics, holm, paired_statistics, pairs_needed, smallest_p
-from hifi_cli.reports.table import Heading, Line, Table, TableCell
+from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_spec import label_of
 
 NUMBERS = (
@@ -56,13 +56,23 @@ def compare(
             reason = f": {'; '.join(pairs.notes)}" if pairs.notes else "; make them with hifi train"
             raise MissingError(f"{pairs.first} and {pairs.second} share no task and seed with a usable run{reason}")
     tasks = sorted({task for pairs in chosen for task in pairs.differences})
-    headings = [*(Heading(label_of("tasks", task), 2) for task in tasks), Heading("Mean", 2), Heading("SD over tasks", 2)]
-    headings += [Heading("95 % interval"), Heading("Pairs", 0), Heading("p", 4), Heading("p (Holm)", 4), Heading("Collapsed")]
+    headings = [
+        *(TableHeading(label_of("tasks", task), 2) for task in tasks),
+        TableHeading("Mean", 2),
+        TableHeading("SD over tasks", 2),
+    ]
+    headings += [
+        TableHeading("95 % interval"),
+        TableHeading("Pairs", 0),
+        TableHeading("p", 4),
+        TableHeading("p (Holm)", 4),
+        TableHeading("Collapsed"),
+    ]
     all_comparisons, sound_comparisons = compare_pairs(with_collapsed), compare_pairs(without_collapsed)
-    lines, sentences = [], []
+    rows, sentences = [], []
     for number, main in enumerate(compare_pairs(chosen)):
         collapsed = with_collapsed[number].collapsed
-        lines.append(_line(main, collapsed, tasks))
+        rows.append(_row(main, collapsed, tasks))
         if collapsed[0] == collapsed[1]:
             verdicts = verdict(main, records)
         else:
@@ -76,7 +86,7 @@ def compare(
     return Table(
         title=f"{label_of('methods', methods[0])} minus each other method, in points ({setting})",
         headings=headings,
-        lines=lines,
+        rows=rows,
         corner="Minus",
         notes=[*sentences, NUMBERS, *_caveats(records, score), *left_out],
     )
@@ -126,7 +136,7 @@ def _better(comparison: Comparison, records: Sequence[RunRecord], size: str) -> 
     methods = [(pairs.first, pairs.labels[0]), (pairs.second, pairs.labels[1])]
     (method, label), (other, other_label) = methods if comparison.statistics.mean > 0 else methods[::-1]
     runs = [[run for run in records if run.cell[0] == name and run.cell[1] in pairs.runs] for name in (method, other)]
-    diverged, others_diverged = (sum("diverged" in run.marks for run in method_runs) for method_runs in runs)
+    diverged, others_diverged = (sum("diverged" in run.flags for run in method_runs) for method_runs in runs)
     if diverged * len(runs[1]) > others_diverged * len(runs[0]):
         return (
             f"no conclusion: {label} is ahead {size}, but {diverged} of its {len(runs[0])} runs diverged, compared with"
@@ -165,7 +175,7 @@ def _has_width(statistics: PairedStatistics) -> bool:
     return statistics.interval is not None and statistics.interval[0] < statistics.interval[1]
 
 
-def _line(comparison: Comparison, collapsed: tuple[int, int], tasks: list[str]) -> Line:
+def _row(comparison: Comparison, collapsed: tuple[int, int], tasks: list[str]) -> TableRow:
     statistics, differences = comparison.statistics, comparison.pairs.differences
     means = [list(differences.get(task, {}).values()) for task in tasks]
     cells = [_signed(sum(values) / len(values)) if values else TableCell() for values in means]
@@ -176,7 +186,7 @@ def _line(comparison: Comparison, collapsed: tuple[int, int], tasks: list[str]) 
         TableCell(statistics.p),
         TableCell(comparison.corrected_p),
     ]
-    return Line(
+    return TableRow(
         comparison.pairs.labels[1],
         (*cells, _signed(statistics.mean), *numbers, TableCell(text=f"{collapsed[0]} / {collapsed[1]}")),
         method=comparison.pairs.second,

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.reports.table import Line, TableCell, rounded
+from hifi_cli.reports.table import TableCell, TableRow, rounded
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec
 
 
-def published_line(
+def published_row(
     row: RowSpec, label: str, columns: list[ColumnSpec], paper_table: PublishedTable, extra: int, *, average: bool
-) -> Line | None:
+) -> TableRow | None:
     """Return what the paper prints for a row, with a footnote on every cell that is illegible or suspect.
 
     Args:
@@ -23,7 +23,7 @@ def published_line(
     if average:
         cells.append(_average(paper_table, name, columns, cells))
     printed = paper_table.rows[name]
-    return Line(
+    return TableRow(
         label=row.label or printed.label or label,
         cells=(*cells, *(TableCell(text="") for _ in range(extra))),
         source="published",
@@ -32,9 +32,14 @@ def published_line(
     )
 
 
-def difference_line(
-    ours: Line, paper: Line, metrics: list[tuple[str | None, str | None]], name: str, paper_table: PublishedTable, decimals: int
-) -> Line | None:
+def difference_row(
+    ours: TableRow,
+    paper: TableRow,
+    metrics: list[tuple[str | None, str | None]],
+    name: str,
+    paper_table: PublishedTable,
+    decimals: int,
+) -> TableRow | None:
     """Return ours minus the paper's, both as printed, where the metric is the same; None where they share no column.
 
     Args:
@@ -55,7 +60,7 @@ def difference_line(
         averages = ours.cells[len(metrics)], paper.cells[len(metrics)]
         cells[len(metrics)] = _difference_of_averages(*averages, name, paper_table, decimals)
     has_content = any(cell.mean is not None or cell.notes for cell in cells)
-    return Line(ours.label, tuple(cells), "difference", ours.method) if has_content else None
+    return TableRow(ours.label, tuple(cells), "difference", ours.method) if has_content else None
 
 
 def reading_notes(paper: str, paper_table: PublishedTable, *, backbone: str, split: str | None) -> list[str]:

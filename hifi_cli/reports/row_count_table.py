@@ -4,7 +4,7 @@ from typing import Any
 
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.reports.table import Heading, Line, Table, TableCell
+from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, TableSpec, label_of
 
@@ -14,14 +14,14 @@ SPLITS = ("train", "validation", "test")
 def build(spec: TableSpec, request: TableRequest) -> Table:
     """Build the table of counted rows per split, with the paper's counts where `published` is set."""
     reference = published.load(spec.published) if spec.published and request.published else None
-    lines = []
+    rows = []
     for split in SPLITS:
-        lines.append(Line(split, tuple(_cell(request.measured, column, split) for column in spec.columns), method=split))
-        lines += [_published_line(spec.columns, split, reference[1])] if reference else []
+        rows.append(TableRow(split, tuple(_cell(request.measured, column, split) for column in spec.columns), method=split))
+        rows += [_published_row(spec.columns, split, reference[1])] if reference else []
     return Table(
         title=spec.description,
-        headings=[Heading(column.label or label_of("tasks", column.task)) for column in spec.columns],
-        lines=lines,
+        headings=[TableHeading(column.label or label_of("tasks", column.task)) for column in spec.columns],
+        rows=rows,
         notes=[f"published: {reference[0]}, table {reference[1].number}"] if reference else [],
         corner="Split",
     )
@@ -38,8 +38,8 @@ def _cell(measured: dict[str, Any], column: ColumnSpec, split: str) -> TableCell
     return TableCell(text=f"{count['rows']:,}", notes=notes)
 
 
-def _published_line(columns: list[ColumnSpec], split: str, paper_table: PublishedTable) -> Line:
+def _published_row(columns: list[ColumnSpec], split: str, paper_table: PublishedTable) -> TableRow:
     row = paper_table.rows[split]
     printed = dict(zip(paper_table.columns, row.means, strict=True))
     cells = tuple(TableCell(text=f"{int(printed[column.published_name] or 0):,}") for column in columns)
-    return Line("published", cells, "published", split, notes=(row.note,) if row.note else ())
+    return TableRow("published", cells, "published", split, notes=(row.note,) if row.note else ())

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from hifi_cli.config.choices import Score
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.reports import run_filter
-from hifi_cli.reports.conditions import disagreement
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table_spec import label_of
 
@@ -31,7 +30,7 @@ class PairedRuns:
     def collapsed(self) -> tuple[int, int]:
         """Number of collapsed runs of the first and of the second method."""
         both = [pair for seeds in self.runs.values() for pair in seeds.values()]
-        return sum("collapsed" in run.marks for run, _ in both), sum("collapsed" in run.marks for _, run in both)
+        return sum("collapsed" in run.flags for run, _ in both), sum("collapsed" in run.flags for _, run in both)
 
     @property
     def groups(self) -> list[list[float]]:
@@ -110,7 +109,7 @@ def _pair(
     if unpaired := len(first.keys() ^ second.keys()):
         notes.append(f"{counted_noun(unpaired, 'run')} left out: the other method has no run with the same seed")
     runs = {seed: (first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())}
-    differing = next(filter(None, (disagreement(*pair, score) for pair in runs.values())), None)
+    differing = next(filter(None, (run_filter.disagreement(*pair, score) for pair in runs.values())), None)
     if differing:
         difference = f"{' and '.join(pairs.labels)} differ in {differing}"
         if "unequal" not in counted:

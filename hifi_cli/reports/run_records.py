@@ -73,7 +73,7 @@ class RunRecord:
         return max(values.values()) if name == "max" else values.get(result.epoch(name))
 
     @property
-    def marks(self) -> list[str]:
+    def flags(self) -> list[str]:
         """What sets the run apart from an ordinary one: `diverged`, or `collapsed`, `limited` or both."""
         if not self.result.is_done:
             return [self.result.status]

@@ -7,7 +7,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.reports.table import Heading, Line, Table, TableCell
+from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, label_of
 
@@ -19,29 +19,29 @@ def build(spec: TableSpec, request: TableRequest) -> Table:
     rows = spec.rows or [RowSpec(method=name) for name in registry.names("methods")]
     columns = spec.columns or [ColumnSpec(task=name) for name in registry.names("tasks")]
     reference = published.load(spec.published) if spec.published else None
-    lines: list[Line] = []
+    table_rows: list[TableRow] = []
     for row in rows:
-        paper = _published_line(row, columns, reference[1]) if reference else None
+        paper = _published_row(row, columns, reference[1]) if reference else None
         if row.method:
-            ours = _line(spec, row.method, row.label, columns, paper)
-            lines.append(ours)
+            ours = _row(spec, row.method, row.label, columns, paper)
+            table_rows.append(ours)
             differs = any(UNEQUAL in cell.notes for cell in ours.cells)
-            lines += [paper] if paper and (request.published or differs) else []
+            table_rows += [paper] if paper and (request.published or differs) else []
     return Table(
         title=f"{spec.description or 'Settings'} (protocol {spec.protocol}, backbone {spec.backbone})",
-        headings=[Heading(column.label or label_of("tasks", column.task)) for column in columns],
-        lines=lines,
+        headings=[TableHeading(column.label or label_of("tasks", column.task)) for column in columns],
+        rows=table_rows,
         notes=["batch size / learning rate", *_source(reference)],
     )
 
 
-def _line(spec: TableSpec, method: str, label: str | None, columns: list[ColumnSpec], paper: Line | None) -> Line:
+def _row(spec: TableSpec, method: str, label: str | None, columns: list[ColumnSpec], paper: TableRow | None) -> TableRow:
     cells = []
     for number, column in enumerate(columns):
         text = _settings(spec, method, column.task)
         printed = paper.cells[number].text if paper else None
         cells.append(TableCell(text=text, notes=(UNEQUAL,) if text and printed and text != printed else ()))
-    return Line(label or label_of("methods", method), tuple(cells), method=method)
+    return TableRow(label or label_of("methods", method), tuple(cells), method=method)
 
 
 def _settings(spec: TableSpec, method: str, task: str) -> str | None:
@@ -53,13 +53,13 @@ def _settings(spec: TableSpec, method: str, task: str) -> str | None:
     return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
 
-def _published_line(row: RowSpec, columns: list[ColumnSpec], paper_table: PublishedTable) -> Line | None:
+def _published_row(row: RowSpec, columns: list[ColumnSpec], paper_table: PublishedTable) -> TableRow | None:
     name = row.published_name
     if name is None or name not in paper_table.rows:
         return None
     texts = dict(zip(paper_table.columns, paper_table.rows[name].texts, strict=True))
     cells = tuple(TableCell(text=texts.get(column.published_name)) for column in columns)
-    return Line(row.label or name, cells, "published", row.method)
+    return TableRow(row.label or name, cells, "published", row.method)
 
 
 def _source(reference: tuple[str, PublishedTable] | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""A table ready to print, whatever it is about: headings, lines of cells, footnotes, and what is missing."""
+"""A table ready to print: headings, rows of cells, footnotes, and missing runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +12,8 @@ Source = Literal["runs", "published", "difference"]
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One seed's number in a cell, in percent, and the run it comes from."""
+class SeedScore:
+    """The score of one seed in percent, and the run it comes from."""
 
     seed: int
     score: float
@@ -22,34 +22,34 @@ class Sample:
 
 @dataclass(frozen=True)
 class TableCell:
-    """A number with what belongs to it, or a text.
+    """A number with its standard deviation, footnotes and runs, or a text.
 
     Attributes:
-        mean: None: nothing to print but a dash.
+        mean: None prints a dash.
         deviation: sample standard deviation over seeds; None for fewer than two.
-        text: instead of a number.
-        place: 1 for the best of its column, 2 for the second, by the number as printed.
-        apart: shown, but not compared with the rest of its column.
+        text: printed instead of a number.
+        place: 1 for the best of its column, 2 for the second, by the printed number.
+        is_comparable: whether it is compared with the rest of its column.
         notes: footnotes.
-        samples: what the mean is taken over.
+        seed_scores: the scores that the mean is computed from.
     """
 
     mean: float | None = None
     deviation: float | None = None
     text: str | None = None
     place: int | None = None
-    apart: bool = False
+    is_comparable: bool = True
     notes: tuple[str, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    seed_scores: tuple[SeedScore, ...] = ()
 
 
 @dataclass(frozen=True)
-class Heading:
-    """A column.
+class TableHeading:
+    """The heading of a column.
 
     Attributes:
-        decimals: of its numbers; None: a share in percent, with as many as it needs.
-        best: whether the highest or the lowest number of the column is marked, or none.
+        decimals: of its numbers; None: a percentage, with as many as it requires.
+        best: whether the highest or the lowest number of the column is marked; None: neither.
     """
 
     label: str
@@ -58,12 +58,12 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """A row.
 
     Attributes:
-        source: our own runs, the paper's numbers, or the difference of both.
-        method: what the row is about; lines of several sources share it.
+        source: our own runs, the paper's numbers, or the difference.
+        method: shared by the rows of several sources.
     """
 
     label: str
@@ -74,8 +74,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """Runs that a table wants and does not have, and the command that makes them."""
+class MissingRuns:
+    """Runs that a table requires and that are missing, and the command that makes them."""
 
     method: str
     tasks: tuple[str, ...]
@@ -88,54 +88,54 @@ class Table:
     """A table ready to print.
 
     Attributes:
-        corner: the heading over the rows' labels.
-        notes: remarks on the whole table.
+        corner: the heading of the rows' labels.
+        notes: about the whole table.
     """
 
     title: str
-    headings: list[Heading]
-    lines: list[Line]
+    headings: list[TableHeading]
+    rows: list[TableRow]
     corner: str = "Method"
     notes: list[str] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
+    missing: list[MissingRuns] = field(default_factory=list)
 
     @property
     def incomplete(self) -> bool:
         """Whether a run is missing or one of our own cells is empty."""
-        ours = (cell for line in self.lines if line.source == "runs" for cell in line.cells)
-        return bool(self.missing) or any(cell.mean is None and cell.text is None for cell in ours)
+        own_cells = (cell for row in self.rows if row.source == "runs" for cell in row.cells)
+        return bool(self.missing) or any(cell.mean is None and cell.text is None for cell in own_cells)
 
     @property
     def footnotes(self) -> dict[str, str]:
         """The mark of every footnote, `a`, `b`, ..., in the order of first use."""
-        found: dict[str, str] = {}
-        for line in self.lines:
-            for text in (*line.notes, *(note for cell in line.cells for note in cell.notes)):
-                found.setdefault(text, _letters(len(found)))
-        return found
+        marks: dict[str, str] = {}
+        for row in self.rows:
+            for text in (*row.notes, *(note for cell in row.cells for note in cell.notes)):
+                marks.setdefault(text, _letters(len(marks)))
+        return marks
 
-    def marks(self, notes: Sequence[str]) -> str:
-        """The marks of some footnotes, with commas."""
+    def footnote_marks(self, notes: Sequence[str]) -> str:
+        """Return the marks of some footnotes, separated by commas."""
         marks = self.footnotes
         return ",".join(sorted({marks[note] for note in notes}, key=lambda mark: (len(mark), mark)))
 
 
-def with_places(headings: list[Heading], lines: list[Line]) -> list[Line]:
-    """Mark the best and second of each column among the lines of one source.
+def with_places(headings: list[TableHeading], rows: list[TableRow]) -> list[TableRow]:
+    """Mark the best and second of each column among the rows of one source.
 
-    It goes by the printed numbers, so that equal prints get equal marks, as in both papers.
+    Printed numbers are compared, so that equal printed numbers get equal marks, as in both papers.
     """
-    placed = [list(line.cells) for line in lines]
+    cells = [list(row.cells) for row in rows]
     for number, heading in enumerate(headings):
         for source in ("runs", "published"):
-            column = [line.cells[number] if line.source == source else TableCell() for line in lines]
-            for row, place in _places(heading, column).items():
-                placed[row][number] = replace(placed[row][number], place=place)
-    return [replace(line, cells=tuple(cells)) for line, cells in zip(lines, placed, strict=True)]
+            column = [row.cells[number] if row.source == source else TableCell() for row in rows]
+            for index, place in _places(heading, column).items():
+                cells[index][number] = replace(cells[index][number], place=place)
+    return [replace(row, cells=tuple(row_cells)) for row, row_cells in zip(rows, cells, strict=True)]
 
 
-def number(heading: Heading, cell: TableCell, *, signed: bool = False) -> str:
-    """A cell's number or text as every format prints it, without deviation and marks."""
+def number(heading: TableHeading, cell: TableCell, *, signed: bool = False) -> str:
+    """Return a cell's number or text as every format prints it, without standard deviation and footnotes."""
     if cell.text is not None:
         return cell.text
     if cell.mean is None:
@@ -146,26 +146,26 @@ def number(heading: Heading, cell: TableCell, *, signed: bool = False) -> str:
     return f"{printed:{'+' if signed and printed else ''}}"
 
 
-def deviation(heading: Heading, cell: TableCell) -> str | None:
-    """A cell's standard deviation as every format prints it; None where there is none."""
+def deviation(heading: TableHeading, cell: TableCell) -> str | None:
+    """Return a cell's standard deviation as every format prints it; None where there is none."""
     return None if cell.deviation is None or heading.decimals is None else str(rounded(cell.deviation, heading.decimals))
 
 
 def rounded(value: float, decimals: int) -> Decimal:
-    """A number as it is printed: halves go up, as in both papers' averages (55.95 is 56.0), and nothing is -0.0."""
-    exact = Decimal(f"{value:.9f}")  # binary fractions would make 55.949999999999996 of that mean
+    """Round a number as it is printed: half up, as in both papers' averages (55.95 is 56.0), and never -0.0."""
+    exact = Decimal(f"{value:.9f}")  # the binary fraction of 55.95 is 55.949999999999996
     return exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP) + 0
 
 
-def line_label(line: Line) -> str:
-    """What stands at the beginning of a line: the papers' numbers and the differences come below a method's own."""
-    return line.label if line.source == "runs" else {"published": "  published", "difference": "  difference"}[line.source]
+def row_label(row: TableRow) -> str:
+    """Return the label of a row: `published` and `difference` are indented below the method's own row."""
+    return row.label if row.source == "runs" else f"  {row.source}"
 
 
-def _places(heading: Heading, column: list[TableCell]) -> dict[int, int]:
+def _places(heading: TableHeading, column: list[TableCell]) -> dict[int, int]:
     if heading.best is None or heading.decimals is None:
         return {}
-    means = {row: cell.mean for row, cell in enumerate(column) if cell.mean is not None and not cell.apart}
+    means = {row: cell.mean for row, cell in enumerate(column) if cell.mean is not None and cell.is_comparable}
     printed = {row: rounded(mean, heading.decimals) for row, mean in means.items()}
     order = sorted(set(printed.values()), reverse=heading.best == "high")[:2]
     if len(order) < 2:

@@ -1,4 +1,4 @@
-"""What a user asks of a table besides its name."""
+"""The options of a table besides its specification."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,14 +10,14 @@ from hifi_cli.reports.run_records import Results
 
 @dataclass(frozen=True)
 class TableRequest:
-    """What a user asks of a table besides its name.
+    """The options of a table besides its specification.
 
     Attributes:
-        results: read only by the kinds of tables that need runs.
-        score: `best`, `last` or `max`; None: what each protocol reports.
-        counted: marks (`collapsed`, `limited`, `unequal`) whose runs enter the means.
-        published: whether the paper's numbers stand beside ours.
-        measured: what was measured for a table that is not about runs, by row or column.
+        results: read only by table types that need runs.
+        score: `best`, `last` or `max`; None: the one that each protocol reports.
+        counted: flags (`collapsed`, `limited`, `unequal`) of runs that are included in the means.
+        published: whether the paper's numbers are shown.
+        measured: measurements for a table that is not about runs, by row or column.
     """
 
     results: Results

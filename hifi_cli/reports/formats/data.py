@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hifi_cli.reports.table import DASH, Line, Table, TableCell
+from hifi_cli.reports.table import DASH, Table, TableCell, TableRow
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """Means, standard deviations and numbers of seeds; a line's source says whose numbers they are."""
+    """Return means, standard deviations and numbers of seeds; a row's source says whose numbers they are."""
     return "\n".join(map(_csv, tables))
 
 
@@ -22,18 +22,18 @@ def _csv(table: Table) -> str:
     for heading, several in zip(table.headings, full, strict=True):
         label = f"{heading.label} %" if heading.decimals is None else heading.label
         names += [f"{label} mean", f"{label} std", f"{label} seeds"] if several else [label]
-    writer.writerow(map(_harmless, ["method", "source", *names]))
-    for line in table.lines:
+    writer.writerow(map(_spreadsheet_safe, ["method", "source", *names]))
+    for row in table.rows:
         values: list[Any] = []
-        for cell, several in zip(line.cells, full, strict=True):
+        for cell, several in zip(row.cells, full, strict=True):
             value = cell.text if cell.mean is None else cell.mean
-            values += [value, cell.deviation, len(cell.samples) if line.source == "runs" else None] if several else [value]
-        writer.writerow(map(_harmless, [line.label, line.source, *values]))
+            values += [value, cell.deviation, len(cell.seed_scores) if row.source == "runs" else None] if several else [value]
+        writer.writerow(map(_spreadsheet_safe, [row.label, row.source, *values]))
     return stream.getvalue()
 
 
-def _harmless(value: Any) -> Any:
-    """A text on one line, after an apostrophe where a spreadsheet would compute it as a formula; numbers as they are."""
+def _spreadsheet_safe(value: Any) -> Any:
+    """Return a text on one line, after an apostrophe where a spreadsheet would read a formula; numbers unchanged."""
     if not isinstance(value, str):
         return value
     text = " ".join(value.split())
@@ -47,7 +47,7 @@ def _harmless(value: Any) -> Any:
 
 
 def as_json(tables: Sequence[Table]) -> str:
-    """Everything, every seed's score and the directory of its run included; a list where there are several tables."""
+    """Return everything, with every seed's score and run directory; a list where there are several tables."""
     contents = [_json(table) for table in tables]
     return json.dumps(contents[0] if len(contents) == 1 else contents, indent=1) + "\n"
 
@@ -56,19 +56,22 @@ def _json(table: Table) -> dict[str, Any]:
     return {
         "title": table.title,
         "columns": [heading.label for heading in table.headings],
-        "rows": [_line(table, line) for line in table.lines],
+        "rows": [_row(table, row) for row in table.rows],
         "notes": table.notes,
         "missing": [
-            {"method": one.method, "tasks": one.tasks, "seeds": one.seeds, "command": one.command} for one in table.missing
+            {"method": missing.method, "tasks": missing.tasks, "seeds": missing.seeds, "command": missing.command}
+            for missing in table.missing
         ],
     }
 
 
-def _line(table: Table, line: Line) -> dict[str, Any]:
-    pairs = list(zip((heading.label for heading in table.headings), line.cells, strict=True))
-    content: dict[str, Any] = {"method": line.label, "name": line.method, "source": line.source, "notes": line.notes}
-    if line.source == "runs":
-        content["scores"] = {label: [one.score for one in cell.samples] for label, cell in pairs if cell.samples}
+def _row(table: Table, row: TableRow) -> dict[str, Any]:
+    pairs = list(zip((heading.label for heading in table.headings), row.cells, strict=True))
+    content: dict[str, Any] = {"method": row.label, "name": row.method, "source": row.source, "notes": row.notes}
+    if row.source == "runs":
+        content["scores"] = {
+            label: [seed_score.score for seed_score in cell.seed_scores] for label, cell in pairs if cell.seed_scores
+        }
     return {**content, "cells": {label: _cell(cell) for label, cell in pairs}}
 
 
@@ -76,12 +79,13 @@ def _cell(cell: TableCell) -> dict[str, Any]:
     content: dict[str, Any] = {"mean": cell.mean, "std": cell.deviation}
     if cell.text is not None:
         content = {"text": cell.text} if cell.mean is None else {"mean": cell.mean}
-    if cell.samples:
+    if cell.seed_scores:
         content["runs"] = [
-            {"seed": one.seed, "score": one.score, "path": str(one.record.directory.path)} for one in cell.samples
+            {"seed": seed_score.seed, "score": seed_score.score, "path": str(seed_score.record.directory.path)}
+            for seed_score in cell.seed_scores
         ]
     return {**content, **({"place": cell.place} if cell.place else {}), **({"notes": cell.notes} if cell.notes else {})}
 
 
 def _has_seeds(table: Table, number: int) -> bool:
-    return any(line.cells[number].samples or line.cells[number].deviation is not None for line in table.lines)
+    return any(row.cells[number].seed_scores or row.cells[number].deviation is not None for row in table.rows)

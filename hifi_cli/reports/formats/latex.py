@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from hifi_cli.reports.table import Heading, Table, TableCell, deviation, line_label, number
+from hifi_cli.reports.table import Table, TableCell, TableHeading, deviation, number, row_label
 
 STYLES = {1: r"\textbf{%s}", 2: r"\underline{%s}"}
 _SPECIAL = {
@@ -29,11 +29,11 @@ def _environment(table: Table) -> str:
     parts += [rf"\begin{{tabular}}{{l{'r' * len(table.headings)}}}", r"\toprule"]
     parts += [" & ".join(escaped(name) for name in [table.corner, *(heading.label for heading in table.headings)]) + r" \\"]
     parts += [r"\midrule"]
-    for line in table.lines:
-        signed = line.source == "difference"
-        cells = [_cell(table, heading, cell, signed=signed) for heading, cell in zip(table.headings, line.cells, strict=True)]
-        indent = "" if line.source == "runs" else r"\quad "
-        label = indent + escaped(line_label(line).strip()) + _superscript(table.marks(line.notes))
+    for row in table.rows:
+        signed = row.source == "difference"
+        cells = [_cell(table, heading, cell, signed=signed) for heading, cell in zip(table.headings, row.cells, strict=True)]
+        indent = "" if row.source == "runs" else r"\quad "
+        label = indent + escaped(row_label(row).strip()) + _superscript(table.footnote_marks(row.notes))
         parts.append(" & ".join([label, *cells]) + r" \\")
     parts += [r"\bottomrule", r"\end{tabular}"]
     notes = [f"{_superscript(mark)} {escaped(text)}" for text, mark in table.footnotes.items()]
@@ -53,13 +53,13 @@ def _comment(text: str) -> str:
     return "\n".join(f"% {line}" for line in text.splitlines())
 
 
-def _cell(table: Table, heading: Heading, cell: TableCell, *, signed: bool) -> str:
+def _cell(table: Table, heading: TableHeading, cell: TableCell, *, signed: bool) -> str:
     printed = escaped(number(heading, cell, signed=signed))
     if signed and cell.mean is not None:
         printed = f"${printed}$"  # math mode prints a minus sign instead of a hyphen
     spread = deviation(heading, cell)
     subscript = rf"$_{{\pm {spread}}}$" if spread else ""
-    return STYLES.get(cell.place or 0, "%s") % printed + subscript + _superscript(table.marks(cell.notes))
+    return STYLES.get(cell.place or 0, "%s") % printed + subscript + _superscript(table.footnote_marks(cell.notes))
 
 
 def _superscript(marks: str) -> str:

@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Sequence
 
-from hifi_cli.reports.table import Heading, Table, TableCell, deviation, line_label, number
+from hifi_cli.reports.table import Table, TableCell, TableHeading, deviation, number, row_label
 
 STYLES = {1: ("**", "**"), 2: ("<u>", "</u>")}
 
@@ -17,19 +17,20 @@ def render(tables: Sequence[Table]) -> str:
 def _draw(table: Table) -> str:
     header = [table.corner, *(heading.label for heading in table.headings)]
     lines = [f"{escaped(table.title)}\n", f"| {' | '.join(map(escaped, header))} |", f"|---|{'---:|' * len(table.headings)}"]
-    for line in table.lines:
-        signed = line.source == "difference"
-        cells = [_cell(table, heading, cell, signed=signed) for heading, cell in zip(table.headings, line.cells, strict=True)]
-        label = escaped(line_label(line)).replace("  ", "&nbsp;&nbsp;", 1) + _superscript(table.marks(line.notes))
+    for row in table.rows:
+        signed = row.source == "difference"
+        cells = [_cell(table, heading, cell, signed=signed) for heading, cell in zip(table.headings, row.cells, strict=True)]
+        label = escaped(row_label(row)).replace("  ", "&nbsp;&nbsp;", 1) + _superscript(table.footnote_marks(row.notes))
         lines.append(f"| {' | '.join([label, *cells])} |")
     return "\n".join(lines) + "\n" + _below(table)
 
 
-def _cell(table: Table, heading: Heading, cell: TableCell, *, signed: bool) -> str:
+def _cell(table: Table, heading: TableHeading, cell: TableCell, *, signed: bool) -> str:
     before, after = STYLES.get(cell.place or 0, ("", ""))
     spread = deviation(heading, cell)
     subscript = f"<sub>±{spread}</sub>" if spread else ""
-    return f"{before}{escaped(number(heading, cell, signed=signed))}{after}{subscript}{_superscript(table.marks(cell.notes))}"
+    marks = _superscript(table.footnote_marks(cell.notes))
+    return f"{before}{escaped(number(heading, cell, signed=signed))}{after}{subscript}{marks}"
 
 
 def _below(table: Table) -> str:

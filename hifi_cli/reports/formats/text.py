@@ -4,7 +4,7 @@ import io
 import sys
 from collections.abc import Iterator, Sequence
 
-from hifi_cli.reports.table import Table, deviation, line_label, number
+from hifi_cli.reports.table import Table, TableRow, deviation, number, row_label
 
 STYLES = {1: "bold", 2: "underline"}
 _FRAME = 3  # columns of a border and the space on both sides
@@ -36,8 +36,8 @@ def _draw(table: Table, width: int | None) -> str:
     terminal = sys.stdout.isatty()
     stream = io.StringIO()
     console = Console(file=stream, width=width or (None if terminal else _UNLIMITED), force_terminal=terminal)
-    labels = [line_label(line) + _mark(table.marks(line.notes)) for line in table.lines]
-    cells = [_cells(table, row) for row in range(len(table.lines))]
+    labels = [row_label(row) + _mark(table.footnote_marks(row.notes)) for row in table.rows]
+    cells = [_cells(table, row) for row in table.rows]
     for block in _blocks(table, labels, cells, console.width):
         grid = Grid(title=table.title if block.start == 0 else None, title_justify="left", title_style="")
         grid.add_column(table.corner, no_wrap=True, width=max(map(len, [table.corner, *labels])))
@@ -46,23 +46,22 @@ def _draw(table: Table, width: int | None) -> str:
         for column, full_width in zip(block, full_widths, strict=True):  # rich's own choice may exceed the terminal
             column_width = full_width if fits else _width(table, cells, column)
             grid.add_column(table.headings[column].label, justify="right", width=column_width)
-        for line, label, row in zip(table.lines, labels, cells, strict=True):
-            parts = [(row[column], STYLES.get(line.cells[column].place or 0, "")) for column in block]
+        for row, label, values in zip(table.rows, labels, cells, strict=True):
+            parts = [(values[column], STYLES.get(row.cells[column].place or 0, "")) for column in block]
             texts = [Text.assemble((value, style), suffix, no_wrap=True) for (value, suffix), style in parts]
-            grid.add_row(Text(label), *texts, style="dim" if line.source != "runs" else "")
+            grid.add_row(Text(label), *texts, style="dim" if row.source != "runs" else "")
         console.print(grid)
     drawn = "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
     return f"{drawn}\n{below(table)}"
 
 
-def _cells(table: Table, row: int) -> list[tuple[str, str]]:
+def _cells(table: Table, row: TableRow) -> list[tuple[str, str]]:
     """Return the number of every cell in a row and the text that follows it."""
-    line = table.lines[row]
     cells = []
-    for heading, cell in zip(table.headings, line.cells, strict=True):
+    for heading, cell in zip(table.headings, row.cells, strict=True):
         spread = deviation(heading, cell)
-        suffix = (f" ±{spread}" if spread else "") + _mark(table.marks(cell.notes))
-        cells.append((number(heading, cell, signed=line.source == "difference"), suffix))
+        suffix = (f" ±{spread}" if spread else "") + _mark(table.footnote_marks(cell.notes))
+        cells.append((number(heading, cell, signed=row.source == "difference"), suffix))
     return cells
 
 
