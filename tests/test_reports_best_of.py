@@ -38,8 +38,8 @@ def test_each_cell_is_the_best_of_the_methods_and_says_which(runs_of_three):
     rte, cola = row["cells"]["RTE (Acc.)"], row["cells"]["CoLA (Matt.)"]
     assert (rte["mean"], cola["mean"]) == pytest.approx((86.0, 61.0))
     assert row["cells"]["Avg."]["mean"] == pytest.approx((86.0 + 61.0) / 2)
-    assert rte["notes"] == ["top-k-6, the best of top-k, top-k-6, top-k-12 by the scores shown, which flatters it"]
-    assert cola["notes"] == ["top-k, the best of top-k, top-k-6, top-k-12 by the scores shown, which flatters it"]
+    assert rte["notes"] == ["top-k-6, the best of top-k, top-k-6, top-k-12 by the scores shown, which makes it look too good"]
+    assert cola["notes"] == ["top-k, the best of top-k, top-k-6, top-k-12 by the scores shown, which makes it look too good"]
     assert "varies" in runs_of_three(*words[:-1], "text").out  # two shares of trained parameters
     alone = runs_of_three(
         "table", "ehft-1", "--tasks", "rte,cola", "--methods", "top-k-12", "--seeds", "1,2", "--format", "json"

@@ -171,7 +171,7 @@ def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     write_run("results", "full-ft", "rte", 1, 0.2, shots=16)
     content = json.loads(hifi("table", users_table, "--format", "json").out)
     assert content["rows"][0]["scores"]["RTE (Acc.)"] == pytest.approx([87.0, 88.0])
-    assert content["notes"] == ["1 run of 16 shots not in this table (--shots 16 shows them)"]
+    assert content["notes"] == ["1 run with 16 shots not in this table (--shots 16 shows them)"]
     content = json.loads(hifi("table", users_table, "--shots", "16", "--format", "json").out)
     assert content["rows"][0]["scores"] == {"RTE (Acc.)": [20.0]}
     assert content["missing"][0]["command"].endswith("--seeds 2 --shots 16")
