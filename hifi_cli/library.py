@@ -24,7 +24,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.scoring.head_choice import Selection, choose_heads
 
-_READ = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
+_INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: f
     samples = 0
     was_training = {module for module in model.modules() if module.training}
     try:
-        for one, other in score_batches(encoder, map(_batch, batches), xi):
-            richness += one.sum(0)
-            correlation += other.sum(0)
-            samples += len(one)
+        for batch_richness, batch_correlation in score_batches(encoder, map(_encoder_inputs, batches), xi):
+            richness += batch_richness.sum(0)
+            correlation += batch_correlation.sum(0)
+            samples += len(batch_richness)
     finally:
         for module in was_training:  # not model.train(): a part of it may be in evaluation mode on purpose
             module.training = True
     if not samples:
-        raise UsageError("score_heads: there was no batch; an iterator that was read before is empty")
+        raise UsageError("score_heads: no batches; an iterator that was used before is empty")
     return ScoredHeads((richness / samples).numpy(), (correlation / samples).numpy(), samples)
 
 
@@ -101,16 +101,16 @@ def select_heads(
     Raises:
         UsageError: an unknown name, k above the heads of a layer, or nothing to choose by.
     """
-    given = {"k": k, "rank": rank, "strategy": strategy, "damping": damping, "epsilon": epsilon, "seed": seed}
-    how = parse(HeadsConfig, given, "select_heads").selection_arguments(seed)
-    return choose_heads(scores.richness, scores.correlation, **how)
+    values = {"k": k, "rank": rank, "strategy": strategy, "damping": damping, "epsilon": epsilon, "seed": seed}
+    arguments = parse(HeadsConfig, values, "select_heads").selection_arguments(seed)
+    return choose_heads(scores.richness, scores.correlation, **arguments)
 
 
 def tune_heads(model: nn.Module, heads: Selection | list[list[int]], *, biases: bool = True) -> nn.Module:
     """Freeze everything but the chosen heads' rows of W_Q, W_K and W_V, and the task head (HiFi, Algorithm 3).
 
-    The rows become parameters of their own, so gradients, optimiser moments and weight decay exist for them alone: make
-    the optimiser afterwards, over the parameters that require gradients. Saving goes through `merge_heads`.
+    The rows become parameters of their own, so gradients, optimizer moments and weight decay exist for them alone: make
+    the optimizer afterwards, over the parameters that require gradients. Saving goes through `merge_heads`.
 
     Args:
         heads: what `select_heads` returned, or a list of head numbers per layer; an empty list freezes its layer.
@@ -140,14 +140,14 @@ def merge_heads(model: nn.Module) -> nn.Module:
     return model
 
 
-def _batch(given: Mapping[str, Any]) -> dict[str, Tensor]:
-    """What the bare encoder reads of a batch.
+def _encoder_inputs(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the part of a batch that the bare encoder takes.
 
     Raises:
         UsageError: not tensors [samples, tokens].
     """
-    batch = {name: given[name] for name in _READ if name in given}
-    ids = batch.get("input_ids")
+    inputs = {name: batch[name] for name in _INPUT_NAMES if name in batch}
+    ids = inputs.get("input_ids")
     if not isinstance(ids, Tensor) or ids.dim() != 2:
         raise UsageError("score_heads: a batch needs input_ids, a tensor [samples, tokens] (return_tensors='pt')")
-    return {"attention_mask": torch.ones_like(ids), **batch}
+    return {"attention_mask": torch.ones_like(ids), **inputs}

@@ -148,7 +148,7 @@ def test_a_frozen_weight_is_cast_once_and_a_changed_one_again():
     torch.testing.assert_close(quick._cast.float(), quick.weight, rtol=0.01, atol=0)
 
 
-def test_a_fused_optimisers_steps_are_seen():
+def test_a_fused_optimizers_steps_are_seen():
     torch.manual_seed(0)
     linear = nn.Linear(8, 8)
     quick, tuned = (

@@ -199,6 +199,6 @@ def test_a_hard_concrete_gate_opens_and_closes():
 
     assert float(hard_concrete(torch.tensor(5.0), None)) == 1
     assert float(hard_concrete(torch.tensor(-5.0), None)) == 0
-    draws = hard_concrete(torch.zeros(20_000), base.generator(0))
+    draws = hard_concrete(torch.zeros(20_000), base.seeded_generator(0))
     assert float((draws == 0).float().mean()) == pytest.approx(1 / 2, abs=0.02)  # where the stretched sigmoid is below 0
     assert float((draws == 1).float().mean()) == pytest.approx(1 / 6, abs=0.02)

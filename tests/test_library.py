@@ -72,11 +72,11 @@ def test_only_the_chosen_rows_and_the_head_train_and_merging_gives_a_plain_model
     assert sum(parameter.numel() for parameter in trained) == head + 3 * 3 * HIDDEN // HEADS * (HIDDEN + 1)
     with pytest.raises(UsageError, match="merge_heads"):
         tune_heads(model, [[1], [0, 3]])
-    optimiser = torch.optim.AdamW(trained, lr=0.01, weight_decay=0.5)
+    optimizer = torch.optim.AdamW(trained, lr=0.01, weight_decay=0.5)
     for _ in range(3):
         model(**batch, labels=torch.tensor([0, 1, 0])).loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     model.eval()
     logits = model(**batch).logits
     assert merge_heads(model) is model
@@ -98,7 +98,7 @@ def test_only_the_chosen_rows_and_the_head_train_and_merging_gives_a_plain_model
 def test_what_does_not_fit_is_told_in_one_line(model, encoders):
     scores = score_heads(model, batches(encoders))
     for wrong, message in [
-        (lambda: score_heads(model, []), "no batch"),
+        (lambda: score_heads(model, []), "no batches"),
         (lambda: score_heads(model, [{"input_ids": [[1, 2]]}]), "return_tensors"),
         (lambda: score_heads(model, batches(encoders), xi=2), "xi"),
         (lambda: score_heads(torch.nn.Linear(1, 1), batches(encoders)), "Hugging Face"),

@@ -4,7 +4,7 @@ from pydantic import Field
 from torch import Generator, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, freeze_except, generator, task_head_names
+from hifi_cli.methods.base import Method, freeze_except, seeded_generator, task_head_names
 from hifi_cli.models.bottleneck import BottleneckAdapter, insert_adapters
 from hifi_cli.models.encoder import Encoder
 
@@ -23,19 +23,19 @@ class Adapter(Method):
     mergeable = False
 
     def prepare(self, encoder: Encoder) -> None:
-        draws = generator(self.context.seed)
+        generator = seeded_generator(self.context.seed)
         size, width = encoder.hidden_size, self.settings.bottleneck
 
         def build() -> BottleneckAdapter:
-            return BottleneckAdapter(_near_zero(size, width, draws), _near_zero(width, size, draws))
+            return BottleneckAdapter(_near_zero(size, width, generator), _near_zero(width, size, generator))
 
         added = insert_adapters(encoder, build)
         freeze_except(encoder, [*task_head_names(encoder), *added])
 
 
-def _near_zero(inputs: int, outputs: int, draws: Generator) -> nn.Linear:
+def _near_zero(inputs: int, outputs: int, generator: Generator) -> nn.Linear:
     """A Linear with weights from a normal distribution truncated at two standard deviations, and no bias at first."""
     linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    nn.init.trunc_normal_(linear.weight, std=_INIT_STD, a=-2 * _INIT_STD, b=2 * _INIT_STD, generator=draws)
+    nn.init.trunc_normal_(linear.weight, std=_INIT_STD, a=-2 * _INIT_STD, b=2 * _INIT_STD, generator=generator)
     nn.init.zeros_(linear.bias)
     return linear

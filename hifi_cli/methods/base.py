@@ -1,4 +1,4 @@
-"""What a fine-tuning method is, and how one is found: the contract between methods and the training loop."""
+"""The interface between fine-tuning methods and the trainer, and the lookup of a method by its name."""
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator
@@ -18,13 +18,13 @@ Heads = list[list[int]]
 
 @dataclass(frozen=True)
 class MethodContext:
-    """What a method may know besides the model.
+    """What a method knows besides its settings and the model.
 
     Attributes:
-        heads: the chosen heads, one list per layer; None unless the method needs them.
-        missing_keys: names of parameters without pretrained values, which no method may leave untrained.
-        seed: draws what the method adds to the model.
-        stage1: how the first of two stages trains.
+        heads: the selected heads, one list per layer; None unless the method needs them.
+        missing_keys: names of parameters without pretrained values; every method must train them.
+        seed: of the parameters that the method adds to the model.
+        stage1: the training settings of the first of two stages.
     """
 
     heads: Heads | None = None
@@ -71,7 +71,7 @@ class Method:
         self.context = context
 
     def prepare(self, encoder: Encoder) -> None:
-        """Decide what trains (`requires_grad`), and change modules where the method wants others."""
+        """Set `requires_grad` of all parameters, and replace modules if the method needs other ones."""
         raise NotImplementedError
 
     def phases(self) -> list[Phase]:
@@ -86,37 +86,37 @@ class Method:
         """
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """What the optimizer moves, by name."""
+        """The parameters that the optimizer updates, by name."""
         return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """The optimizer's groups; here: weight decay on matrices (and parts of matrices), none on biases and LayerNorms.
+        """The optimizer's parameter groups; here: weight decay on matrices and slices of them, none on biases and LayerNorms.
 
         Returns:
-            AdamW's own keys (`params`, `weight_decay`, `lr`, ...; the run's value stands in for an absent one), and
-            `lr_schedule`: `run` (the default: the group's rate follows the run's schedule) or `constant`. The first group's
-            rate is the one that is logged.
+            AdamW's keys (`params`, `weight_decay`, `lr`, ...; the default is the run's value), and `lr_schedule`: `run` (the
+            default: the group follows the run's schedule) or `constant`. The learning rate of the first group is logged.
         """
         dimensions = {name: parameter.dim() for name, parameter in model.named_parameters()}
-        groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-        for name, value in self.trainable_parameters(model).items():
-            groups[dimensions.get(name, value.dim()) > 1].append(value)
-        decay = {True: weight_decay, False: 0.0}
-        return [{"params": found, "weight_decay": decay[matrix]} for matrix, found in groups.items() if found]
+        matrices: list[nn.Parameter] = []
+        vectors: list[nn.Parameter] = []
+        for name, parameter in self.trainable_parameters(model).items():
+            (matrices if dimensions.get(name, parameter.dim()) > 1 else vectors).append(parameter)
+        groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        return [group for group in groups if group["params"]]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
-        """Parameters whose gradients are clipped together, each group to the run's `max_grad_norm`; here: all that train."""
+        """Parameters whose gradients are clipped together, each group to the run's `max_grad_norm`; here: one group of all."""
         return [list(self.trainable_parameters(model).values())]
 
     def before_step(self, model: nn.Module, step: int) -> None:
         """Called before a step's forward passes; `step` counts all finished steps of the run."""
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
-        """A term added to the loss of every step."""
+        """A term of the parameters alone that is added to the loss of every step."""
         return 0.0
 
     def after_backward(self, model: nn.Module) -> None:
-        """Called with the whole batch's gradient, before it is clipped."""
+        """Called with the gradient of the whole batch, before clipping."""
 
     def before_optimizer_step(self, model: nn.Module) -> None:
         """Called with the clipped gradient, before the optimizer's step."""
@@ -125,81 +125,81 @@ class Method:
         """Called after the optimizer's step."""
 
     def unfreeze_all(self, encoder: Encoder) -> None:
-        """Let everything train from here on, what the method added included (EH-FT's reserve)."""
+        """Make all parameters trainable, including those that the method added (EH-FT with `reserve`)."""
         encoder.model.requires_grad_(True)
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        """What training changed, enough for `load_delta` to make the trained model from the pretrained one."""
+        """What training changed: `load_delta` makes the trained model from it and the pretrained one."""
         return {name: value.detach() for name, value in self.trainable_parameters(model).items()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        """Put a delta into a prepared model, in the state of its last phase.
+        """Load a delta into a prepared model that is in its last phase.
 
         Raises:
-            UsageError: its names or shapes are not those of this model.
+            UsageError: its names or shapes differ from those of this model.
         """
         copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """What a resumed phase needs of the method, beside the optimizer's own state."""
+        """What resuming a phase needs besides the states of optimizer and lr_scheduler."""
         return self.delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
-        """Take up a training state in the phase it was made in."""
+        """Load a training state in the phase that it was saved in."""
         self.load_delta(model, state)
 
     def merge(self, encoder: Encoder) -> None:
-        """Make the model a plain Hugging Face one with the same outputs, as far as that is possible."""
+        """Turn the model into a plain Hugging Face one with the same outputs, if the method is mergeable."""
 
 
-def copy_tensors(wanted: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
-    """Copy a delta's tensors into a model's.
+def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
+    """Copy the tensors of a delta into those of a model, in place.
 
     Raises:
         UsageError: the names or shapes differ.
     """
-    if wanted.keys() != delta.keys():
-        differing = sorted(wanted.keys() ^ delta.keys())
+    if target.keys() != delta.keys():
+        differing = sorted(target.keys() ^ delta.keys())
         raise UsageError(f"the delta does not fit this method and backbone: {differing[0]} (and {len(differing) - 1} more)")
-    for name, value in wanted.items():
-        if value.shape != delta[name].shape:
-            raise UsageError(f"the delta does not fit this backbone: {name} is {tuple(delta[name].shape)} there")
-        value.copy_(delta[name])
+    for name, tensor in target.items():
+        if tensor.shape != delta[name].shape:
+            raise UsageError(f"the delta does not fit this backbone: {name} has shape {tuple(delta[name].shape)}")
+        tensor.copy_(delta[name])
 
 
 def implementation(name: str) -> type[Method]:
     """The Method subclass in `hifi_cli/methods/<name>.py`."""
     module = importlib.import_module(f"hifi_cli.methods.{name}")
-    found = [
+    classes = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
     ]
-    assert len(found) == 1, f"{module.__file__} must define exactly one Method"
-    return found[0]
+    assert len(classes) == 1, f"{module.__file__} must define exactly one Method"
+    return classes[0]
 
 
 def needs_heads(config: RunConfig) -> bool:
-    """Whether a run tunes chosen heads, in either of its stages."""
+    """Whether a run tunes selected heads, in either of its stages."""
     stages: list[TrainingConfig] = [config, *([config.stage1] if config.stage1 else [])]
     return any(implementation(method_spec(stage.method).implementation).needs_heads for stage in stages)
 
 
 def build(training: TrainingConfig, context: MethodContext) -> Method:
-    """The method of a run or of a stage, its settings validated.
+    """Build the method of a run or of a stage from its validated settings.
 
     Raises:
         UsageError: unknown setting, or a value that does not fit.
     """
-    chosen = implementation(method_spec(training.method).implementation)
-    settings = parse(chosen.Settings, training.settings, f"method {training.method}, settings")
-    if chosen.needs_heads and context.heads is None:
-        raise UsageError(f"method {training.method} needs chosen heads")
-    return chosen(settings, context)
+    method_class = implementation(method_spec(training.method).implementation)
+    settings = parse(method_class.Settings, training.settings, f"method {training.method}, settings")
+    if method_class.needs_heads and context.heads is None:
+        raise UsageError(f"method {training.method} needs selected heads")
+    return method_class(settings, context)
 
 
 def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
-    """Bring a prepared model into the state of a finished run.
+    """Load the delta of a finished run into a prepared model.
 
     Raises:
         UsageError: the delta does not fit.
@@ -209,17 +209,17 @@ def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor])
         method.load_delta(encoder.model, delta)
 
 
-def prepare_last_phase(method: Method, encoder: Encoder, phase: int = 0) -> None:
-    """Bring a model from the state of a phase, counted from 0, into that of the last: what trains then is the method's."""
-    for following in method.phases()[phase + 1 :]:
-        following.prepare_model(encoder)
+def prepare_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
+    """Prepare a model that is in phase `current_phase`, counted from 0, for the last phase of its method."""
+    for phase in method.phases()[current_phase + 1 :]:
+        phase.prepare_model(encoder)
 
 
 def freeze_except(encoder: Encoder, names: Iterable[str]) -> None:
-    """Freeze everything but the named parameters."""
-    chosen = set(names)
+    """Make the named parameters trainable and freeze all others."""
+    trainable = set(names)
     for name, parameter in encoder.model.named_parameters():
-        parameter.requires_grad_(name in chosen)
+        parameter.requires_grad_(name in trainable)
 
 
 def task_head_names(encoder: Encoder) -> list[str]:
@@ -228,17 +228,17 @@ def task_head_names(encoder: Encoder) -> list[str]:
 
 
 def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
-    """The names of the parameters on top of the backbone, and of those in it without pretrained values (a fresh pooler)."""
+    """The names of the parameters on top of the backbone, and of those in it that are not pretrained (a new pooler)."""
     backbone, without_value = f"{encoder.model.base_model_prefix}.", set(missing_keys)
     names = [name for name, _ in encoder.model.named_parameters()]
     return [name for name in names if not name.startswith(backbone) or name in without_value]
 
 
-def generator(seed: int) -> Generator:
-    """Random numbers of a method's own, that follow from the run's seed alone."""
+def seeded_generator(seed: int) -> Generator:
+    """Return a random number generator of the method's own, which depends on the run's seed alone."""
     return Generator().manual_seed(seed)
 
 
 def step_generator(seed: int, step: int) -> Generator:
-    """Random numbers of one step that follow from seed and step, so that a resumed run and every process draw the same."""
-    return generator(seed * 1_000_003 + step)
+    """Return the generator of one step, which depends on seed and step: a resumed run and all processes draw the same."""
+    return seeded_generator(seed * 1_000_003 + step)

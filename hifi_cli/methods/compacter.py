@@ -6,7 +6,7 @@ from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except, generator, task_head_names
+from hifi_cli.methods.base import Method, freeze_except, seeded_generator, task_head_names
 from hifi_cli.models.bottleneck import BottleneckAdapter, insert_adapters
 from hifi_cli.models.encoder import Encoder
 
@@ -23,12 +23,12 @@ class KroneckerLinear(nn.Module):
         t: [n, 1, out / n].
     """
 
-    def __init__(self, shared: nn.Parameter, inputs: int, outputs: int, draws: Generator) -> None:
+    def __init__(self, shared: nn.Parameter, inputs: int, outputs: int, generator: Generator) -> None:
         super().__init__()
         n = len(shared)
         self.shared = shared
-        self.s = nn.Parameter(_glorot((n, inputs // n, 1), draws))
-        self.t = nn.Parameter(_glorot((n, 1, outputs // n), draws))
+        self.s = nn.Parameter(_glorot((n, inputs // n, 1), generator))
+        self.t = nn.Parameter(_glorot((n, 1, outputs // n), generator))
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def weight(self) -> Tensor:
@@ -65,16 +65,18 @@ class Compacter(Method):
                 f"settings.n={n} must divide the hidden size {size} and the bottleneck {width} that"
                 f" settings.reduction={self.settings.reduction} leaves; choose others"
             )
-        draws = generator(self.context.seed)
-        shared = nn.Parameter(torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=draws))
-        added = insert_adapters(
-            encoder,
-            lambda: BottleneckAdapter(KroneckerLinear(shared, size, width, draws), KroneckerLinear(shared, width, size, draws)),
-        )
+        generator = seeded_generator(self.context.seed)
+        shared = nn.Parameter(torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=generator))
+
+        def build() -> BottleneckAdapter:
+            down, up = KroneckerLinear(shared, size, width, generator), KroneckerLinear(shared, width, size, generator)
+            return BottleneckAdapter(down, up)
+
+        added = insert_adapters(encoder, build)
         freeze_except(encoder, [*task_head_names(encoder), *added])
 
 
-def _glorot(shape: tuple[int, int, int], draws: Generator) -> Tensor:
+def _glorot(shape: tuple[int, int, int], generator: Generator) -> Tensor:
     """Each of the n matrices uniform within Glorot's bound, times the gain."""
     bound = _GAIN * (6 / (shape[1] + shape[2])) ** 0.5
-    return torch.empty(shape).uniform_(-bound, bound, generator=draws)
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)

@@ -35,9 +35,9 @@ class GatedDifference:
     gate: nn.Parameter
     tensor_gate: nn.Parameter
 
-    def weight(self, draws: Generator | None) -> Tensor:
-        """theta, with sampled gates, or with those of evaluation when there are no draws."""
-        gates = [hard_concrete(gate, draws) for gate in (self.gate, self.tensor_gate)]
+    def weight(self, generator: Generator | None) -> Tensor:
+        """theta, with sampled gates, or with those of evaluation without a generator."""
+        gates = [hard_concrete(gate, generator) for gate in (self.gate, self.tensor_gate)]
         return self.pretrained + gates[0] * gates[1] * self.difference
 
     def expected_nonzeros(self) -> Tensor:
@@ -46,10 +46,10 @@ class GatedDifference:
         return (torch.sigmoid(self.gate - shift) * torch.sigmoid(self.tensor_gate - shift)).sum()
 
 
-def hard_concrete(gate: Tensor, draws: Generator | None) -> Tensor:
+def hard_concrete(gate: Tensor, generator: Generator | None) -> Tensor:
     """A value in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018)."""
-    if draws is not None:
-        uniform = torch.rand(gate.shape, generator=draws).clamp_(1e-6, 1 - 1e-6)
+    if generator is not None:
+        uniform = torch.rand(gate.shape, generator=generator).clamp_(1e-6, 1 - 1e-6)
         gate = gate + torch.logit(uniform).to(gate.device)
     return (torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW).clamp(0, 1)
 
@@ -126,8 +126,8 @@ class DiffPruning(Method):
 
     def before_step(self, model: nn.Module, step: int) -> None:
         if not self._chosen:
-            draws = step_generator(self.context.seed, step)
-            self._sampled = {name: gated.weight(draws) for name, gated in self.gated.items()}
+            generator = step_generator(self.context.seed, step)
+            self._sampled = {name: gated.weight(generator) for name, gated in self.gated.items()}
             _write(model, self._sampled)
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
@@ -140,10 +140,12 @@ class DiffPruning(Method):
         if self._chosen:
             self._chosen.gather_gradients()
             return
-        moved = {name: model.get_parameter(name) for name in self._sampled}
-        reached = [name for name, parameter in moved.items() if parameter.grad is not None]
-        torch.autograd.backward([self._sampled[name] for name in reached], [moved[name].grad for name in reached])
-        for parameter in moved.values():
+        parameters = {name: model.get_parameter(name) for name in self._sampled}
+        with_gradient = [name for name, parameter in parameters.items() if parameter.grad is not None]
+        torch.autograd.backward(
+            [self._sampled[name] for name in with_gradient], [parameters[name].grad for name in with_gradient]
+        )
+        for parameter in parameters.values():
             parameter.grad = None
 
     @torch.no_grad()
@@ -156,7 +158,7 @@ class DiffPruning(Method):
 
     @torch.no_grad()
     def _prune(self, encoder: Encoder) -> None:
-        """Keep the largest differences, put everything else back, and let only those train."""
+        """Keep the largest differences as the only trainable ones, and reset all other entries to their pretrained values."""
         differences = {name: gated.weight(None) - gated.pretrained for name, gated in self.gated.items()}
         masks = top_k_masks({name: difference.abs() for name, difference in differences.items()}, self.settings.share)
         for name, difference in differences.items():

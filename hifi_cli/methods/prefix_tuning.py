@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, copy_tensors, freeze_except, generator, task_head_names
+from hifi_cli.methods.base import Method, copy_tensors, freeze_except, seeded_generator, task_head_names
 from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_prefix"
@@ -27,40 +27,40 @@ class PrefixEncoder(nn.Module):
     values: nn.Parameter | None
     visible: Tensor
 
-    def __init__(self, layers: int, length: int, size: int, mlp: int, std: float, draws: Generator) -> None:
+    def __init__(self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator) -> None:
         super().__init__()
         self.shape = (layers, 2, length, size)
         self.register_buffer("visible", torch.ones(length, dtype=torch.bool), persistent=False)
         if mlp:
             self.values = None
-            self.embedding = nn.Parameter(torch.empty(length, size).normal_(generator=draws))
-            self.down = _linear(size, mlp, draws)
-            self.up = _linear(mlp, layers * 2 * size, draws)
+            self.embedding = nn.Parameter(torch.empty(length, size).normal_(generator=generator))
+            self.down = _linear(size, mlp, generator)
+            self.up = _linear(mlp, layers * 2 * size, generator)
         else:
-            self.values = nn.Parameter(torch.empty(self.shape).normal_(0, std, generator=draws))
+            self.values = nn.Parameter(torch.empty(self.shape).normal_(0, std, generator=generator))
 
     def key_values(self) -> Tensor:
-        """All keys and values."""
+        """Return the keys and values of all layers, [layers, 2, length, hidden size]."""
         if self.values is not None:
             return self.values
         layers, _, length, size = self.shape
-        made: Tensor = self.up(torch.tanh(self.down(self.embedding)))
-        return made.view(length, layers, 2, size).permute(1, 2, 0, 3)
+        key_values: Tensor = self.up(torch.tanh(self.down(self.embedding)))
+        return key_values.view(length, layers, 2, size).permute(1, 2, 0, 3)
 
     def before_forward(self, *_: Any) -> None:
-        """Make all layers' prefixes, once for a forward pass."""
+        """Compute the prefixes of all layers, once per forward pass."""
         self.current_key_values = self.key_values()
 
     @torch.no_grad()
     def replace_mlp(self, values: Tensor) -> None:
-        """Throw the MLP away and keep what it made."""
+        """Replace the MLP by the keys and values that it computed."""
         self.values = nn.Parameter(values.clone())
         del self.embedding, self.down, self.up
 
 
 @dataclass(frozen=True)
 class LayerPrefix:
-    """What an attention module finds its prefix by, and what it computes its attention with."""
+    """An attention module's `prefix`: its layer's part of the prefixes, and the function that computes attention."""
 
     prefixes: PrefixEncoder
     layer: int
@@ -68,7 +68,7 @@ class LayerPrefix:
 
 
 def prefix_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **how: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over a layer's tokens and its prefix; no token's position changes.
 
@@ -76,16 +76,16 @@ def prefix_attention(
         query, key, value: [batch, heads, tokens, head size].
         attention_mask: bool, True where a token may attend, [batch, 1, tokens, tokens]; None: everywhere.
     """
-    mine: Any = module.prefix
+    prefix: Any = module.prefix
     batch, heads, tokens, size = key.shape
-    own = mine.prefixes.current_key_values[mine.layer].to(key.dtype).view(2, 1, -1, heads, size).transpose(2, 3)
-    own = own.expand(2, batch, -1, -1, -1)
+    key_values = prefix.prefixes.current_key_values[prefix.layer].to(key.dtype).view(2, 1, -1, heads, size).transpose(2, 3)
+    key_values = key_values.expand(2, batch, -1, -1, -1)
     if attention_mask is None:
         attention_mask = torch.ones(batch, 1, query.shape[2], tokens, dtype=torch.bool, device=key.device)
-    seen = mine.prefixes.visible.expand(*attention_mask.shape[:3], -1)
-    mask = torch.cat([attention_mask, seen], -1)
-    key, value = torch.cat([key, own[0]], 2), torch.cat([value, own[1]], 2)
-    attended: tuple[Tensor, Tensor | None] = mine.attention(module, query, key, value, mask, **how)
+    visible = prefix.prefixes.visible.expand(*attention_mask.shape[:3], -1)
+    mask = torch.cat([attention_mask, visible], -1)
+    key, value = torch.cat([key, key_values[0]], 2), torch.cat([value, key_values[1]], 2)
+    attended: tuple[Tensor, Tensor | None] = prefix.attention(module, query, key, value, mask, **settings)
     return attended
 
 
@@ -96,12 +96,12 @@ class PrefixTuning(Method):
     """
 
     class Settings(ConfigModel):
-        """Size and parametrisation of the prefix."""
+        """Size and parametrization of the prefix."""
 
         length: int = Field(16, ge=1)
         """Number of prefix vectors in each layer."""
         mlp: int = Field(0, ge=0)
-        """Hidden units of the reparametrising MLP, which is discarded after training; 0: no MLP."""
+        """Hidden units of the reparametrizing MLP, which is discarded after training; 0: no MLP."""
         init_std: float = Field(0.01, gt=0)
         """Standard deviation of the initial prefix, without an MLP."""
 
@@ -110,9 +110,11 @@ class PrefixTuning(Method):
     def prepare(self, encoder: Encoder) -> None:
         attention_function = encoder.set_attention(ATTENTION, prefix_attention)
         head = task_head_names(encoder)
-        how = self.settings
-        draws = generator(self.context.seed)
-        prefixes = PrefixEncoder(encoder.num_layers, how.length, encoder.hidden_size, how.mlp, how.init_std, draws)
+        settings = self.settings
+        generator = seeded_generator(self.context.seed)
+        prefixes = PrefixEncoder(
+            encoder.num_layers, settings.length, encoder.hidden_size, settings.mlp, settings.init_std, generator
+        )
         encoder.base.add_module(_NAME, prefixes)
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
         for layer in range(encoder.num_layers):
@@ -120,12 +122,12 @@ class PrefixTuning(Method):
             attention.prefix = LayerPrefix(prefixes, layer, attention_function)
         self._prefixes = prefixes
         self._values = f"{encoder.model.base_model_prefix}.{_NAME}.values"
-        inside = self._values.removesuffix("values")
-        freeze_except(encoder, [*head, *(name for name, _ in encoder.model.named_parameters() if name.startswith(inside))])
+        prefix = self._values.removesuffix("values")
+        freeze_except(encoder, [*head, *(name for name, _ in encoder.model.named_parameters() if name.startswith(prefix))])
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        inside = self._values.removesuffix("values")
-        rest = {name: value for name, value in self.training_state(model).items() if not name.startswith(inside)}
+        prefix = self._values.removesuffix("values")
+        rest = {name: value for name, value in self.training_state(model).items() if not name.startswith(prefix)}
         return rest | {self._values: self._prefixes.key_values().detach()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
@@ -140,10 +142,10 @@ class PrefixTuning(Method):
         copy_tensors(self.training_state(model), state)
 
 
-def _linear(inputs: int, outputs: int, draws: Generator) -> nn.Linear:
-    """A Linear with PyTorch's default initialisation, from the given draws."""
+def _linear(inputs: int, outputs: int, generator: Generator) -> nn.Linear:
+    """A Linear with PyTorch's default initialization, from the given generator."""
     linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
     bound = inputs**-0.5
-    nn.init.uniform_(linear.weight, -bound, bound, generator=draws)
-    nn.init.uniform_(linear.bias, -bound, bound, generator=draws)
+    nn.init.uniform_(linear.weight, -bound, bound, generator=generator)
+    nn.init.uniform_(linear.bias, -bound, bound, generator=generator)
     return linear

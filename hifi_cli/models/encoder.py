@@ -137,8 +137,8 @@ class Encoder:
 
     def layer_of(self, name: str) -> int | None:
         """The layer that a module or parameter of the whole model belongs to."""
-        inside = f"{self._prefix}{self.module_names.layers}."
-        return int(name.removeprefix(inside).partition(".")[0]) if name.startswith(inside) else None
+        layers = f"{self._prefix}{self.module_names.layers}."
+        return int(name.removeprefix(layers).partition(".")[0]) if name.startswith(layers) else None
 
     def is_in_embeddings(self, name: str) -> bool:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
@@ -176,7 +176,7 @@ class Encoder:
 
     @contextmanager
     def forward_through(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:
-        """Inside, a forward pass goes through the layers [first, last) alone.
+        """Within this context, a forward pass computes the layers [first, last) only.
 
         Args:
             states: the input of layer `first`, [sequences, tokens, hidden size], in the place of the embeddings.
@@ -211,7 +211,7 @@ class Encoder:
 
 
 class _PrecomputedStates(nn.Module):
-    """Stands for the embeddings where the states are known."""
+    """Returns given hidden states in place of the embeddings."""
 
     def __init__(self, states: Tensor) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class Pretrained:
     """A backbone read once, from which every run of a process takes its own copy.
 
     Attributes:
-        fresh: names of parameters that the weights file does not hold and a seed must initialise.
+        missing_keys: names of parameters that the weights file does not hold, to be initialized from a seed.
         identity: what tells these weights from any others: the hub commit, or the SHA-256 of the file.
     """
 
@@ -260,7 +260,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     """Read a backbone from safetensors, with a task head.
 
     Raises:
-        MissingError: it cannot be had.
+        MissingError: it is not available.
         UsageError: it is not an encoder with attention heads known here.
     """
     import transformers
@@ -298,7 +298,7 @@ def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: fl
     """The model that `load` would give, its parameters without values (on the meta device); never asks the network.
 
     Raises:
-        MissingError: not even its configuration is at hand.
+        MissingError: its configuration is not available.
         UsageError: it is not an encoder with attention heads known here.
     """
     import transformers
@@ -339,7 +339,7 @@ def _config(
 
 
 def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
-    """Draw the parameters the weights file does not hold: weights N(0, initializer_range), biases 0, norms 1 and 0."""
+    """Initialize the parameters missing in the weights file: weights N(0, initializer_range), biases 0, norms 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, EncoderWithTaskHead):
         model.task_head.initialize(generator)

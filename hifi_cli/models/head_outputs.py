@@ -1,4 +1,4 @@
-"""What an encoder's attention heads put out, batch by batch, and what that is worth."""
+"""The outputs of an encoder's attention heads, batch by batch, and their richness and correlation."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -33,8 +33,8 @@ def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> I
     encoder.model.eval()
     hooks = [capture(layer) for layer in range(encoder.num_layers)]
     try:
-        for unmoved in batches:
-            batch = {name: values.to(device) for name, values in unmoved.items()}
+        for cpu_batch in batches:
+            batch = {name: values.to(device) for name, values in cpu_batch.items()}
             encoder.base(**batch)
             outputs = [joined.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for joined in captured]
             yield outputs, batch["attention_mask"].bool()
@@ -54,8 +54,8 @@ def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi:
     Yields:
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], on the CPU.
     """
-    for outputs, real in head_outputs(encoder, batches):
+    for outputs, token_mask in head_outputs(encoder, batches):
         yield (
-            torch.stack([information_richness(one, real, xi).cpu() for one in outputs], 1),
-            torch.stack([head_correlation(one, real).cpu() for one in outputs], 1),
+            torch.stack([information_richness(layer, token_mask, xi).cpu() for layer in outputs], 1),
+            torch.stack([head_correlation(layer, token_mask).cpu() for layer in outputs], 1),
         )

@@ -1,4 +1,4 @@
-"""Single entries of a model's weights that train while the rest of the same tensors stays bit for bit."""
+"""Single entries of parameters that train while all other entries of the same tensors stay bit-identical."""
 
 import numpy as np
 import torch
@@ -8,13 +8,13 @@ _MASK = "/mask"
 
 
 class SparseParameters:
-    """Chosen entries of parameters, as vectors of their own for the optimiser.
+    """Selected entries of parameters, as vectors of their own for the optimizer.
 
-    Gradients are gathered from the whole tensors and updates scattered back into them, so that the optimiser's moments
-    and its weight decay exist for the chosen entries only: nothing can move the others.
+    Gradients are gathered from the whole tensors and updates scattered back into them, so that the optimizer's moments
+    and its weight decay exist for the selected entries only: nothing can move the others.
 
     Attributes:
-        values: the chosen entries of each parameter, by its name.
+        values: the selected entries of each parameter, by its name.
     """
 
     def __init__(self, model: nn.Module, masks: dict[str, Tensor]) -> None:
@@ -26,7 +26,7 @@ class SparseParameters:
         }
 
     def gather_gradients(self) -> None:
-        """Move the chosen entries' gradients to `values`, and drop the others."""
+        """Move the selected entries' gradients to `values`, and drop the others."""
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
                 self.values[name].grad = parameter.grad.flatten()[self._index[name]]
@@ -39,18 +39,18 @@ class SparseParameters:
             parameter.view(-1).index_copy_(0, self._index[name], self.values[name])
 
     def delta(self) -> dict[str, Tensor]:
-        """The values and, packed to a bit an entry, where they belong."""
-        found = {}
+        """Return the values, and the masks with one bit per entry."""
+        tensors = {}
         for name, value in self.values.items():
             mask = np.zeros(self._parameters[name].numel(), dtype=bool)
             mask[self._index[name].cpu().numpy()] = True
-            found[name] = value.detach()
-            found[name + _MASK] = torch.from_numpy(np.packbits(mask))
-        return found
+            tensors[name] = value.detach()
+            tensors[name + _MASK] = torch.from_numpy(np.packbits(mask))
+        return tensors
 
     @classmethod
     def from_delta(cls, model: nn.Module, delta: dict[str, Tensor]) -> "SparseParameters":
-        """What `delta` made; the model gets the values."""
+        """Build it from what `delta` returned, and write the values into the model."""
         masks = {}
         for key in delta:
             if key.endswith(_MASK):

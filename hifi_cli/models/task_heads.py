@@ -19,7 +19,7 @@ _TRANSFORMERS = {  # the class with Hugging Face's own head for each kind of tas
 
 @dataclass(frozen=True)
 class TaskHeadSpec:
-    """What a task wants of its head.
+    """What a task requires of its head.
 
     Attributes:
         kind: of task: classification, regression, multiple-choice or span.
@@ -46,7 +46,7 @@ class TaskHeadSpec:
 
     @property
     def transformers_class(self) -> str:
-        """The class that reads the weights; span models are those without a pooler, which our own heads do not want."""
+        """The class that reads the weights; span models are those without a pooler, which our own heads do not use."""
         return _TRANSFORMERS["span" if self.is_own else self.kind]
 
 
@@ -65,12 +65,12 @@ class MLPTaskHead(nn.Module):
         return result
 
     @torch.no_grad()
-    def initialize(self, draws: Generator) -> None:
+    def initialize(self, generator: Generator) -> None:
         """Weights N(0, std), biases uniform within 1 / sqrt(inputs), PyTorch's default."""
         for linear in (self.hidden, self.output):
             bound = linear.in_features**-0.5
-            linear.weight.copy_(torch.empty(linear.weight.shape).normal_(0, self.std, generator=draws))
-            linear.bias.copy_(torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=draws))
+            linear.weight.copy_(torch.empty(linear.weight.shape).normal_(0, self.std, generator=generator))
+            linear.bias.copy_(torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=generator))
 
 
 class EncoderWithTaskHead(nn.Module):
@@ -105,8 +105,8 @@ class EncoderWithTaskHead(nn.Module):
         features = states[:, 0]
         if self.reads_words:
             assert word_spans is not None
-            one, two = word_states(states, word_spans).unbind(1)
-            features = torch.cat([features, one, two, (one - two).abs(), one * two], -1)
+            first, second = word_states(states, word_spans).unbind(1)
+            features = torch.cat([features, first, second, (first - second).abs(), first * second], -1)
         logits = self.task_head(features)
         return SimpleNamespace(logits=logits.view(-1, *choices) if choices else logits)
 

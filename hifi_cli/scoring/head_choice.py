@@ -41,7 +41,7 @@ def choose_heads(
     """Choose k heads in every layer (`layerwise`), in layers L/2 to L-1 (`midtop`), or k L over the whole model (`global`).
 
     For `global`, which the paper leaves to future work, each layer's values are divided by their sum: a head is preferred
-    for the share of its own layer's total that it has, so that layers with larger values are not favoured as such. A
+    for its fraction of its own layer's total, so that layers with larger values are not favored. A
     layer in which one head stands out gives fewer heads than one in which several do; it may give none.
 
     Args:
@@ -65,8 +65,8 @@ def choose_heads(
         Ranked(draws[layer]) if rank == "random" else RANKINGS[rank](richness[layer], correlation[layer], damping, epsilon)
         for layer in range(layers)
     ]
-    if rank == "pagerank-literal" and all(is_flat(one, damping, epsilon) for one in ranked):
-        spread = max(float(np.ptp(one.values)) for one in ranked)
+    if rank == "pagerank-literal" and all(is_flat(layer, damping, epsilon) for layer in ranked):
+        spread = max(float(np.ptp(layer.values)) for layer in ranked)
         raise UsageError(
             f"equation 10 read literally gives every head 1/{heads} (largest difference {spread:.1e}): there is nothing to"
             " choose by; use --rank pagerank (its transposed reading) or pagerank-personalized"
@@ -79,11 +79,11 @@ def choose_heads(
     chosen, ties = _choice(ranked, strategy, k)
     return Selection(
         heads=chosen,
-        values=[[float(value) for value in one.values] for one in ranked],
-        iterations=[one.iterations for one in ranked],
+        values=[[float(value) for value in layer.values] for layer in ranked],
+        iterations=[layer.iterations for layer in ranked],
         ties=ties,
         overlap={
-            name: [len(set(mine) & set(theirs)) for mine, theirs in zip(chosen, other, strict=True)]
+            name: [len(set(layer_heads) & set(other_heads)) for layer_heads, other_heads in zip(chosen, other, strict=True)]
             for name, (other, _) in alone.items()
         },
     )
@@ -94,10 +94,10 @@ def _choice(ranked: list[Ranked], strategy: str, k: int) -> tuple[list[list[int]
     layers = len(ranked)
     if strategy == "global":
         heads = len(ranked[0].values)
-        shares = np.concatenate([one.values / one.values.sum() for one in ranked])
-        whole = Ranked(shares, lowest_first=ranked[0].lowest_first)
-        top = whole.top(k * layers)
-        at_the_cut = {whole.order[k * layers - 1] // heads} if whole.tied_at(k * layers) else set()
+        fractions = np.concatenate([layer.values / layer.values.sum() for layer in ranked])
+        model_wide = Ranked(fractions, lowest_first=ranked[0].lowest_first)
+        top = model_wide.top(k * layers)
+        at_the_cut = {model_wide.order[k * layers - 1] // heads} if model_wide.tied_at(k * layers) else set()
         return [[index % heads for index in top if index // heads == layer] for layer in range(layers)], sorted(at_the_cut)
     in_play = range(layers // 2 if strategy == "midtop" else 0, layers)
     chosen = [ranked[layer].top(k) if layer in in_play else [] for layer in range(layers)]

@@ -61,17 +61,17 @@ def transition_matrix(correlation: Array) -> Array:
 
 
 def power_iteration(step: Array, start: Array, teleport: Array, damping: float, epsilon: float) -> tuple[Array, int]:
-    """Iterate P <- d step P + (1 - d) teleport until it moves by at most epsilon in the Euclidean norm (Algorithm 2).
+    """Iterate P <- d step P + (1 - d) teleport until it changes by at most epsilon in the Euclidean norm (Algorithm 2).
 
     Returns:
         The values and the number of steps.
     """
     values = start
     for iteration in range(1, _MOST_ITERATIONS + 1):
-        following = damping * (step @ values) + (1 - damping) * teleport
-        moved = float(np.linalg.norm(following - values))
-        values = following
-        if moved <= epsilon:
+        new_values = damping * (step @ values) + (1 - damping) * teleport
+        change = float(np.linalg.norm(new_values - values))
+        values = new_values
+        if change <= epsilon:
             return values, iteration
     return values, _MOST_ITERATIONS
 
@@ -83,19 +83,19 @@ def pagerank(richness: Array, correlation: Array, damping: float = 0.85, epsilon
     influence on the converged values.
     """
     uniform = np.full(len(richness), 1 / len(richness))
-    return Ranked(*power_iteration(transition_matrix(correlation).T, _shares(richness), uniform, damping, epsilon))
+    return Ranked(*power_iteration(transition_matrix(correlation).T, _fractions(richness), uniform, damping, epsilon))
 
 
 def pagerank_personalized(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
     """PageRank that teleports to heads in proportion to their richness: an extension in which both signals count."""
-    shares = _shares(richness)
-    return Ranked(*power_iteration(transition_matrix(correlation).T, shares, shares, damping, epsilon))
+    fractions = _fractions(richness)
+    return Ranked(*power_iteration(transition_matrix(correlation).T, fractions, fractions, damping, epsilon))
 
 
 def pagerank_literal(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
     """Equation 10 as printed, with the row-stochastic matrix: its only fixed point is 1/H for every head."""
     uniform = np.full(len(richness), 1 / len(richness))
-    return Ranked(*power_iteration(transition_matrix(correlation), _shares(richness), uniform, damping, epsilon))
+    return Ranked(*power_iteration(transition_matrix(correlation), _fractions(richness), uniform, damping, epsilon))
 
 
 def is_flat(ranked: Ranked, damping: float, epsilon: float) -> bool:
@@ -103,15 +103,15 @@ def is_flat(ranked: Ranked, damping: float, epsilon: float) -> bool:
     return bool(np.ptp(ranked.values) <= 2 * epsilon / (1 - damping))
 
 
-def _shares(richness: Array) -> Array:
-    """p_h(0), each head's share of the layer's richness (equation 8)."""
-    shares: Array = richness / richness.sum()
-    return shares
+def _fractions(richness: Array) -> Array:
+    """p_h(0), each head's fraction of the layer's richness (equation 8)."""
+    fractions: Array = richness / richness.sum()
+    return fractions
 
 
 def _pagerank_inverse(richness: Array, correlation: Array, damping: float, epsilon: float) -> Ranked:
-    found = pagerank(richness, correlation, damping, epsilon)
-    return Ranked(found.values, found.iterations, lowest_first=True)
+    ranked = pagerank(richness, correlation, damping, epsilon)
+    return Ranked(ranked.values, ranked.iterations, lowest_first=True)
 
 
 RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
