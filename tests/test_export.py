@@ -54,7 +54,7 @@ def test_an_own_head_has_no_plain_form_and_a_wrong_format_is_named(make, resourc
     answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data)
     assert answer.code == 2 and "task head" in answer.err
     answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "delt")
-    assert answer.code == 2 and "did you mean 'delta'" in answer.err
+    assert answer.code == 2 and "'delt' is not one of 'hf', 'peft', 'delta'" in answer.err
 
 
 def test_open_model_says_what_is_missing(tmp_path):

@@ -18,7 +18,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.resources import ResourceCache
 
-LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=40"]
+LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=24"]
 
 
 @pytest.fixture(scope="session")
