@@ -3,20 +3,23 @@
 import torch
 
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import prepared_run
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import reload
+from hifi_cli.runs.run_inputs import RunInputs
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 
 
 def prepare(make, resources, method, *overrides, **names):
     """A model that a method has prepared for training, and its configuration."""
     config = make(method, *overrides, **names)
-    return runs.prepare(config, resources, runs.chosen_heads(config, resources)), config
+    return prepared_run.prepare(RunInputs.resolve(config, resources).model), config
 
 
 def first_batch(config, resources, count=6):
     """The first training examples as one padded batch."""
-    return collate(runs.split_examples(config, resources).train[:count], {"input_ids": 0, "token_type_ids": 0})
+    return collate(load_splits(config, resources).train[:count], {"input_ids": 0, "token_type_ids": 0})
 
 
 def logits_of(model, batch):

@@ -29,7 +29,10 @@ from hifi_cli.reports.figures import figure_spec
 from hifi_cli.runs import evaluate, head_selection
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.export_hf import export
-from hifi_cli.tasks.batches import training_order
+from hifi_cli.runs.prepared_run import prepare
+from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.tasks.batches import padding_values, training_order
 from hifi_cli.tasks.tokenization import single_sequences
 
 
@@ -99,7 +102,7 @@ def test_cumulative_fractions_against_numpy(ask, resources, encoders):
     encoder = Encoder(pretrained.model)
     examples = single_sequences(resources.examples(config, "train", 128)[:5])
     fractions = singular_values.cumulative_fractions(
-        encoder, examples, head_selection.padding(pretrained.tokenizer), {1: 2}, batch_size=3
+        encoder, examples, padding_values(pretrained.tokenizer), {1: 2}, batch_size=3
     )[1]
     for index, example in enumerate(examples):
         kept = []
@@ -173,8 +176,8 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
 def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
-    prepared = runs.prepare(config, resources, None)
-    train = runs.split_examples(config, resources).train
+    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    train = load_splits(config, resources).train
     first = training_order([len(one) for one in train], config.batch_size, strategy="random", seed=config.seed, epoch=0)[0]
     prepared.encoder.model.train()
     (prepared.runner.loss([train[index] for index in first]) / len(first)).backward()

@@ -8,7 +8,7 @@ import torch
 from prepared_models import prepare, train_and_merge
 
 from hifi_cli.models.sparse_parameters import top_k_masks
-from hifi_cli.runs import run as runs
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Trainer, calibration_gradients
 from hifi_cli.tasks.batches import collate
 
@@ -20,7 +20,7 @@ def loss_of(model, batch):
 
 
 def in_batches(config, resources):
-    examples = runs.split_examples(config, resources).train
+    examples = load_splits(config, resources).train
     return [examples[at : at + config.batch_size] for at in range(0, len(examples), config.batch_size)]
 
 

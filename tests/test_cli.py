@@ -13,6 +13,9 @@ import yaml
 
 from hifi_cli.config import registry
 from hifi_cli.files import with_checksum
+from hifi_cli.runs.prepared_run import prepare
+from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.splits import load_splits
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 
@@ -252,14 +255,13 @@ def test_holdout_chooses_without_the_reported_split(tiny):
 
 
 def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
-    from hifi_cli.runs import run as runs
 
     gradients = []
     for parts in (1, 3):
         config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
-        prepared = runs.prepare(config, resources, None)
+        prepared = prepare(ModelInputs.resolve(config, resources, None))
         prepared.runner.model.train()
-        prepared.runner.accumulate_gradient(runs.split_examples(config, resources).train[:8])
+        prepared.runner.accumulate_gradient(load_splits(config, resources).train[:8])
         gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)

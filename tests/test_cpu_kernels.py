@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from prepared_models import prepare
 from tiny_inputs import FAMILIES, HIDDEN, LAYERS
 from torch import nn
 from torch.nn import functional
@@ -20,6 +21,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import model_runner
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 
 
@@ -201,7 +203,7 @@ def test_a_model_with_fast_layers_evaluates_as_the_plain_one(make, resources, fa
     quick = resources.encoder(config)[0].model.eval()
     plain = copy.deepcopy(resources.pretrained(config).model).eval()
     plain.load_state_dict(quick.state_dict())
-    batch = collate(runs.split_examples(config, resources).train[:6], {"input_ids": 0, "token_type_ids": 0})
+    batch = collate(load_splits(config, resources).train[:6], {"input_ids": 0, "token_type_ids": 0})
     with torch.no_grad():
         torch.testing.assert_close(quick(**batch).logits, plain(**batch).logits, rtol=1e-4, atol=1e-5)
     assert [type(module) for module in quick.modules() if type(module) is nn.Dropout] == []
@@ -235,11 +237,6 @@ def test_evaluation_of_tuned_rows_is_float32_even_where_training_gives_bfloat16(
 
 
 # --- whole runs with either setting
-
-
-def prepare(make, resources, method, *overrides):
-    config = make(method, *overrides)
-    return runs.prepare(config, resources, runs.chosen_heads(config, resources)), config
 
 
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora", "prefix-tuning"])
@@ -294,7 +291,7 @@ def test_dropout_of_both_settings_has_its_rate_its_scale_and_no_memory(make, res
     for name, module in prepared.encoder.model.named_modules():
         if isinstance(module, nn.Dropout) and "attention.self" not in name and name != "dropout":
             module.register_forward_hook(record(name))
-    examples = runs.split_examples(config, resources).train[:8]
+    examples = load_splits(config, resources).train[:8]
     torch.manual_seed(0)
     prepared.encoder.model.train()
     for _ in range(steps):
@@ -324,7 +321,7 @@ def test_attention_dropout_of_both_settings_spreads_alike():
 
 def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(make, resources):
     prepared, config = prepare(make, resources, "full-ft")
-    model, examples = prepared.encoder.model.train(), runs.split_examples(config, resources).train[:8]
+    model, examples = prepared.encoder.model.train(), load_splits(config, resources).train[:8]
 
     def passes(count):
         torch.manual_seed(3)

@@ -13,6 +13,7 @@ from hifi_cli.methods import base
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, reload
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import collate
 
@@ -21,7 +22,7 @@ SHARED = ["dropout=0.0", "warmup=0", "settings.first=0.999"]
 
 def start(prepared, config, resources, steps):
     """A trainer in the search phase, which has `steps` steps, and one batch for each of them."""
-    examples = runs.split_examples(config, resources).train
+    examples = load_splits(config, resources).train
     size = config.batch_size
     batches = [[examples[(step * size + at) % len(examples)] for at in range(size)] for step in range(steps)]
     prepared.runner.config = config.model_copy(update={"epochs": steps + 1})  # one batch an epoch, one step for phase 2

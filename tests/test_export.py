@@ -12,11 +12,12 @@ import hifi_cli
 from hifi_cli.errors import MissingError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 
 
 def expected(config, resources, count=6):
-    examples = runs.split_examples(config, resources).reported[:count]
+    examples = load_splits(config, resources).reported[:count]
     stored = RunDirectory.of(config, resources.results_dir).read_predictions()[:count]
     return collate(examples, {"input_ids": 0, "token_type_ids": 0}), torch.tensor([row.logits for row in stored])
 

@@ -12,7 +12,10 @@ from hifi_cli.models.task_heads import word_states
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.prepared_run import prepare
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate
 
@@ -59,9 +62,9 @@ def superglue(tmp_path_factory):
 @pytest.mark.parametrize("one_logit", [False, True])
 def test_the_mlp_reads_the_raw_first_token(make, resources, family, one_logit):
     config = make("full-ft", *MLP, f"task_head.one_logit={one_logit}", family=family)
-    prepared = runs.prepare(config, resources, None)
+    prepared = prepare(ModelInputs.resolve(config, resources, None))
     model = prepared.encoder.model.eval()
-    examples = runs.split_examples(config, resources).train[:5]
+    examples = load_splits(config, resources).train[:5]
     batch = collate(examples, PAD)
     first = prepared.encoder.base(**batch).last_hidden_state[:, 0]
     hidden, output = model.task_head.hidden, model.task_head.output
@@ -86,8 +89,8 @@ def test_the_mlp_starts_as_configured_and_follows_the_seed(make, resources):
 
 def test_one_logit_is_binary_cross_entropy(make, resources):
     config = make("full-ft", *MLP, "task_head.one_logit=true")
-    prepared = runs.prepare(config, resources, None)
-    examples = runs.split_examples(config, resources).train[:6]
+    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    examples = load_splits(config, resources).train[:6]
     z = torch.tensor([[2.0], [-1.0], [0.3], [0.0], [-3.0], [5.0]])
     y = torch.tensor([float(example.row.label) for example in examples])
     p = torch.sigmoid(z[:, 0])
@@ -133,9 +136,9 @@ def test_word_states_are_means_over_the_words_tokens():
 def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):
     resources = ResourceCache(tmp_path / "results", superglue)
     config = make("full-ft", *MLP, task="wic")
-    prepared = runs.prepare(config, resources, None)
+    prepared = prepare(ModelInputs.resolve(config, resources, None))
     assert prepared.encoder.model.task_head.hidden.in_features == 5 * HIDDEN
-    examples = runs.split_examples(config, resources).train[:4]
+    examples = load_splits(config, resources).train[:4]
     batch = collate(examples, PAD)
     fish = resources.pretrained(config).tokenizer.convert_tokens_to_ids("fish")
     for row, spans in zip(batch["input_ids"], batch["word_spans"], strict=True):

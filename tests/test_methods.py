@@ -24,6 +24,9 @@ from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, reload
+from hifi_cli.runs.prepared_run import count_parameters, prepare
+from hifi_cli.runs.run_inputs import RunInputs, select_attention_heads
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 
 METHODS = registry.names("methods")
@@ -80,7 +83,7 @@ def test_a_finished_run(make, resources, hifi, tmp_path, method, family):
     assert before.keys() == after.keys() - added
     changed = {name: (before[name] != after[name]) for name in before}
     check_frozen(method, prepared, changed, results.params)
-    if (heads := runs.chosen_heads(config, resources)) and SPECS[method].implementation == "hifi":
+    if (heads := select_attention_heads(config, resources)) and SPECS[method].implementation == "hifi":
         check_heads(prepared.encoder, changed, heads)
     if method in FORMULAS:
         check_export(method, directory, config, resources, hifi, tmp_path / "exported")
@@ -155,7 +158,7 @@ def check_export(method, directory, config, resources, hifi, to):
     else:
         assert hifi(*export).code == 0
         model = AutoModelForSequenceClassification.from_pretrained(to)
-    batch = collate(runs.split_examples(config, resources).reported[:6], {"input_ids": 0, "token_type_ids": 0})
+    batch = collate(load_splits(config, resources).reported[:6], {"input_ids": 0, "token_type_ids": 0})
     stored = torch.tensor([prediction.logits for prediction in directory.read_predictions()[:6]])
     torch.testing.assert_close(logits_of(model, batch), stored, rtol=1e-4, atol=1e-5)
 
@@ -301,8 +304,8 @@ def test_rows_follow_the_trajectory_of_masked_full_gradients(make, resources):
 
 def test_without_biases_they_stay(make, resources):
     config = make("hifi-layerwise", "settings.biases=false")
-    prepared = runs.prepare(config, resources, runs.chosen_heads(config, resources))
-    assert runs.count_parameters(prepared).trainable_backbone == LAYERS * HIDDEN // HEADS * 2 * 3 * HIDDEN
+    prepared = prepare(RunInputs.resolve(config, resources).model)
+    assert count_parameters(prepared).trainable_backbone == LAYERS * HIDDEN // HEADS * 2 * 3 * HIDDEN
 
 
 def test_tuned_rows_train_in_bf16_too(make, resources):

@@ -58,13 +58,15 @@ METHODS = {"linear-probing": 2, "top-k": 1, "hifi-midtop": 1, "lp-ft": 0, "hifi-
 def test_without_dropout_nothing_else_changes(make, resources, monkeypatch, method, family):
     settings = ["dropout=0.0", "learning_rate=0.003", "log_every=1", "variant=plain"]
     plain, _ = losses(make(method, *settings, family=family), resources)
-    engines = []
+    prepared_runs = []
     prepare = runs.prepare
-    monkeypatch.setattr(runs, "prepare", lambda *words: engines.append(prepare(*words)) or engines[-1])
+    monkeypatch.setattr(
+        runs, "prepare", lambda *words, **keys: prepared_runs.append(prepare(*words, **keys)) or prepared_runs[0]
+    )
     config = make(method, *settings[:-1], "reuse_frozen=true", family=family)
     reused, _ = losses(config, resources)
     assert reused == pytest.approx(plain, rel=1e-3)
-    runner = engines[0].runner
+    runner = prepared_runs[0].runner
     assert (
         (runner.frozen_layers.layer if runner.frozen_layers else 0)
         == METHODS[method]
@@ -86,8 +88,8 @@ def test_the_frozen_layers_run_once(make, resources, monkeypatch):
     config = make("top-k", "epochs=3", "reuse_frozen=true")
     prepare, passes = runs.prepare, []
 
-    def counted(*words):
-        prepared = prepare(*words)
+    def counted(*words, **keys):
+        prepared = prepare(*words, **keys)
         prepared.encoder.layers[0].register_forward_hook(lambda layer, given, _: passes.append((layer.training, len(given[0]))))
         return prepared
 

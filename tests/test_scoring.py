@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs.head_selection import padding, score_examples
+from hifi_cli.runs.head_selection import score_examples
 from hifi_cli.scoring.head_correlation import head_correlation
 from hifi_cli.scoring.head_richness import information_richness, singular_values
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.batches import collate, padding_values
 
 
 def random_outputs(samples=6, heads=5, tokens=11, size=8, seed=0):
@@ -72,7 +72,7 @@ def test_scores_do_not_depend_on_the_batch(make, resources, family):
     """One sample at a time, with no padding at all, and captured where the paper's O_h is, gives the same."""
     config = make(family=family)
     pretrained = resources.pretrained(config)
-    encoder, pad = Encoder(pretrained.model), padding(pretrained.tokenizer)
+    encoder, pad = Encoder(pretrained.model), padding_values(pretrained.tokenizer)
     examples = resources.examples(config, "train", 32)[:10]
     richness, correlation = score_examples(encoder, examples, pad, 0.9, batch_size=10)
     for number, example in enumerate(examples):
@@ -86,7 +86,7 @@ def test_captured_outputs_are_attention_times_values(make, resources):
     config = make()
     pretrained = resources.pretrained(config)
     encoder = Encoder(pretrained.model.eval())
-    batch = collate(resources.examples(config, "train", 32)[:1], padding(pretrained.tokenizer))
+    batch = collate(resources.examples(config, "train", 32)[:1], padding_values(pretrained.tokenizer))
     seen = []
     hook = encoder.output_projection(0).register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     with torch.no_grad():

@@ -14,6 +14,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import head_selection
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.splits import load_splits
 
 
 def heads_of(config, resources):
@@ -127,7 +128,7 @@ def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_
 
 def test_nothing_of_a_run_sees_its_held_out_rows(make, resources):
     config = make("hifi-layerwise", "selection=holdout", "holdout=0.25", seed=3)
-    splits = runs.split_examples(config, resources)
+    splits = load_splits(config, resources)
     held = {str(index) for index in held_by_hand(48, 0.25, 3)}
     assert {example.row.id for example in splits.selection} == held
     assert not held & {example.row.id for example in splits.train}

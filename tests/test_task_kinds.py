@@ -11,7 +11,10 @@ from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, predict_test
+from hifi_cli.runs.prepared_run import prepare
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 
 CASES = {
@@ -130,7 +133,7 @@ def test_one_mnli_model_predicts_all_three_test_sets(make, task_kinds_data, tmp_
 
 def test_span_logits_are_first_the_start_then_the_end(make, task_kinds_data, tmp_path):
     resources = ResourceCache(tmp_path / "results", task_kinds_data)
-    prepared = runs.prepare(make("full-ft", task="squad"), resources, None)
+    prepared = prepare(ModelInputs.resolve(make("full-ft", task="squad"), resources, None))
     examples = resources.examples(prepared.runner.config, "train", 32)[:3]
     prepared.encoder.model.eval()
     output = prepared.encoder.model(**collate(examples, prepared.runner.pad))
@@ -143,7 +146,7 @@ def test_span_logits_are_first_the_start_then_the_end(make, task_kinds_data, tmp
 def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, tmp_path):
     resources = ResourceCache(tmp_path / "results", task_kinds_data)
     config = make("full-ft", "max_length=16", "stride=2", "selection=holdout", "holdout=0.25", "limit=20", task="squad")
-    splits = runs.split_examples(config, resources)
+    splits = load_splits(config, resources)
     train, held = ({example.row.id for example in part} for part in (splits.train, splits.selection))
     assert len(train) == 15 and len(held) == 5 and not train & held
     assert len(splits.train) > len(train)

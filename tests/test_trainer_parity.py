@@ -4,8 +4,10 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from hifi_cli.runs import run as runs
 from hifi_cli.runs import trainer
+from hifi_cli.runs.prepared_run import prepare
+from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import training_order
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
@@ -52,8 +54,8 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encoders, tmp_path, strategy):
     config = make("full-ft", *SETTINGS, f"train_sampling_strategy={strategy}")
-    prepared = runs.prepare(config, resources, None)
-    examples = runs.split_examples(config, resources).train
+    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    examples = load_splits(config, resources).train
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
     model.load_state_dict(prepared.encoder.model.state_dict())
@@ -73,8 +75,8 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
     from peft import LoraConfig, get_peft_model
 
     config = make("lora", *SETTINGS)
-    prepared = runs.prepare(config, resources, None)
-    examples = runs.split_examples(config, resources).train
+    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    examples = load_splits(config, resources).train
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
     lora = LoraConfig(

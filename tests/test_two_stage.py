@@ -40,16 +40,16 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, res
 
 
 def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypatch):
-    config = make("eh-ft-bitfit", "settings.carry=weights", "settings.share=0.5", "stage1.learning_rate=0.01")
-    missing_keys = resources.encoder(config)[0].model.state_dict()
-    prepared = runs.prepare(config, resources, None)
+    settings = ["settings.carry=weights", "settings.share=0.5", "stage1.learning_rate=0.01"]
+    prepared, config = prepare(make, resources, "eh-ft-bitfit", *settings)
+    initial = resources.encoder(config)[0].model.state_dict()
     with torch.no_grad():
         for _, parameter in prepared.encoder.task_head_parameters():
             parameter.add_(1)
     prepared.method.phases()[-1].prepare_model(prepared.encoder)
     state = prepared.encoder.model.state_dict()
-    assert torch.equal(state["classifier.bias"], missing_keys["classifier.bias"])
-    assert torch.equal(state["classifier.weight"], missing_keys["classifier.weight"] + 1)
+    assert torch.equal(state["classifier.bias"], initial["classifier.bias"])
+    assert torch.equal(state["classifier.weight"], initial["classifier.weight"] + 1)
 
 
 @pytest.mark.parametrize(

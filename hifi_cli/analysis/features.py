@@ -9,9 +9,9 @@ from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.reports.table_spec import label_of
-from hifi_cli.runs import evaluate, head_selection
-from hifi_cli.runs.run import split_examples
-from hifi_cli.tasks.batches import collate, evaluation_order
+from hifi_cli.runs import evaluate
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
 
@@ -38,8 +38,8 @@ def compute(request: FigureRequest) -> FigureTable:
     for run in required_runs(request):
         config, resources = run.config, request.resources
         pretrained = resources.pretrained(config)
-        pad = head_selection.padding(pretrained.tokenizer)
-        examples = single_sequences(split_examples(config, resources).train[: request.settings.examples])
+        pad = padding_values(pretrained.tokenizer)
+        examples = single_sequences(load_splits(config, resources).train[: request.settings.examples])
         before = features(Encoder(pretrained.model), examples, pad)
         with evaluate.reload(run.directory.path, resources) as (prepared, result):
             distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)

@@ -3,26 +3,26 @@
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.runs import run as runs
+from hifi_cli.runs.prepared_run import PreparedRun, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run import Prepared
+from hifi_cli.runs.run_inputs import RunInputs
 from hifi_cli.runs.trainer import Callback, Diverged, Trainer
 
 
-def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, max_steps: int | None = None) -> Prepared:
+def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, max_steps: int | None = None) -> PreparedRun:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Raises:
         RunFailed: the loss is not finite.
     """
-    heads = runs.chosen_heads(config, resources)
-    splits = runs.split_examples(config, resources)
-    prepared = runs.prepare(config, resources, heads)
+    inputs = RunInputs.resolve(config, resources)
+    prepared = prepare(inputs.model)
     trainer = Trainer(
         prepared.runner,
         prepared.method,
-        splits.train,
+        inputs.splits.train,
         callbacks=callbacks,
-        calibration_batches=splits.calibration_batches,
+        calibration_batches=inputs.splits.calibration_batches,
         max_steps=max_steps,
     )
     try:

@@ -17,7 +17,8 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.run import Prepared, split_examples
+from hifi_cli.runs.prepared_run import PreparedRun
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Callback, Trainer
 from hifi_cli.tasks.tokenization import Example
 
@@ -106,7 +107,7 @@ def _runs(request: FigureRequest) -> Iterator[_Run]:
             for method in request.spec.methods:
                 few_shot = {"shots": shots, "epochs": request.settings.few_shot_epochs}
                 config = request.config(task, method, extra=few_shot if shots else {})
-                train_examples = split_examples(config, request.resources).train
+                train_examples = load_splits(config, request.resources).train
                 examples = head_selection.sample(train_examples, request.settings.examples, request.settings.seed)
                 regime = f"{shots}-shot" if shots else "full-shot"
                 labels = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
@@ -114,7 +115,7 @@ def _runs(request: FigureRequest) -> Iterator[_Run]:
 
 
 def _principal(
-    settings: Settings, prepared: Prepared, snapshots: list[tuple[int, Direction]], examples: list[Example]
+    settings: Settings, prepared: PreparedRun, snapshots: list[tuple[int, Direction]], examples: list[Example]
 ) -> Iterator[Row]:
     runner, model = prepared.runner, prepared.encoder.model
     trained = list(prepared.method.trainable_parameters(model).values())
@@ -127,7 +128,7 @@ def _principal(
         yield {**common, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
 
-def _random(settings: Settings, prepared: Prepared, examples: list[Example]) -> Iterator[Row]:
+def _random(settings: Settings, prepared: PreparedRun, examples: list[Example]) -> Iterator[Row]:
     runner, encoder, method = prepared.runner, prepared.encoder, prepared.method
     axis = np.linspace(-settings.reach, settings.reach, settings.points)
     trained = method.trainable_parameters(encoder.model)

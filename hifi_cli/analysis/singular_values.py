@@ -10,7 +10,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.head_richness import singular_values
-from hifi_cli.tasks.batches import collate, evaluation_order
+from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
 
@@ -38,7 +38,7 @@ def compute(request: FigureRequest) -> FigureTable:
         heads = {layer: int(rng.integers(encoder.num_heads)) for layer in layers}
         train = request.resources.examples(config, "train", config.scoring.max_length)
         examples = single_sequences(head_selection.sample(train, config.scoring.samples, config.scoring.seed))
-        fractions = cumulative_fractions(encoder, examples, head_selection.padding(pretrained.tokenizer), heads)
+        fractions = cumulative_fractions(encoder, examples, padding_values(pretrained.tokenizer), heads)
         for layer, samples in fractions.items():
             for t, (mean, deviation) in enumerate(zip(samples.mean(0), samples.std(0), strict=True), 1):
                 rows.append({"task": task, "layer": layer, "head": heads[layer], "t": t, "mean": mean, "std": deviation})

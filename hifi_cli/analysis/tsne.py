@@ -17,13 +17,14 @@ from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.task_heads import EncoderWithTaskHead
 from hifi_cli.reports.table_spec import label_of
-from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.prepared_run import prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run import chosen_heads, prepare, split_examples
-from hifi_cli.runs.trainer import phase_ends
+from hifi_cli.runs.run_inputs import RunInputs
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.batches import evaluation_order
+from hifi_cli.tasks.batches import evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, rows_of
 
 
@@ -57,7 +58,7 @@ def _map(request: FigureRequest, config: RunConfig) -> list[Row]:
             f"{task.label}: the figure shows EH-FT's task head; a task with classes and task_head.kind=mlp are required"
         )
     runner = with_trained_head(config, request.resources)
-    splits = split_examples(config, request.resources)
+    splits = load_splits(config, request.resources)
     parts = {"train": splits.train[: request.settings.examples], "dev": splits.reported[: request.settings.examples]}
     hidden, logits = hidden_features(runner, [example for part in parts.values() for example in part])
     perplexity = min(request.settings.perplexity, (len(hidden) - 1) / 3)
@@ -84,15 +85,14 @@ def with_trained_head(config: RunConfig, resources: ResourceCache) -> ModelRunne
     """Return the pretrained backbone with the task head that stage 1 of a two-stage method trained, or else a new one."""
     encoder, pretrained = resources.encoder(config)
     if config.stage1:
-        splits = split_examples(config, resources)
-        phases = prepare(config, resources, chosen_heads(config, resources)).method.phases()
-        steps = config.epochs * math.ceil(len(splits.train) / config.batch_size)
-        stage1 = phase_ends(phases, steps)[-2]
-        trained = dict(train(config, resources, max_steps=stage1).encoder.model.named_parameters())
+        inputs = RunInputs.resolve(config, resources)
+        prepared = prepare(inputs.model)
+        stage1_steps = Trainer(prepared.runner, prepared.method, inputs.splits.train).phase_ends[-2]
+        trained = dict(train(config, resources, max_steps=stage1_steps).encoder.model.named_parameters())
         with torch.no_grad():
             for name in task_head_names(encoder):
                 encoder.model.get_parameter(name).copy_(trained[name])
-    return ModelRunner(encoder, resources.task(config.task), config, head_selection.padding(pretrained.tokenizer))
+    return ModelRunner(encoder, resources.task(config.task), config, padding_values(pretrained.tokenizer))
 
 
 @torch.inference_mode()

@@ -51,11 +51,11 @@ def export(
             raise UsageError(f"{what} that no plain Hugging Face model has: {then}")
         with atomic_directory(to.resolve()) as folder:
             if form == "delta":
-                export_delta.export(prepared, resources, RunDirectory(run_dir).delta, folder)
+                export_delta.export(prepared, RunDirectory(run_dir).delta, folder)
             elif form == "peft":
                 export_peft.export(prepared, resources, folder)
             else:
                 prepared.method.merge(prepared.encoder)
-                exports.export(prepared.encoder.model, resources.pretrained(config).tokenizer, prepared.task_head, folder)
+                exports.export(prepared.encoder.model, prepared.inputs.pretrained.tokenizer, prepared.task_head, folder)
             model_card.write(prepared, run_dir, form, folder, name=to.resolve().name)
     options.logger.info(f"model: {to}")

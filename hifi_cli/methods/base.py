@@ -198,6 +198,17 @@ def build(training: TrainingConfig, context: MethodContext) -> Method:
     return method_class(settings, context)
 
 
+def attach(config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]) -> Method:
+    """Build the method of a run and let it prepare the model.
+
+    Raises:
+        UsageError: unknown setting, or a value that does not fit.
+    """
+    method = build(config, MethodContext(heads, missing_keys, config.seed, config.stage1))
+    method.prepare(encoder)
+    return method
+
+
 def load_final_delta(method: Method, encoder: Encoder, delta: dict[str, Tensor]) -> None:
     """Load the delta of a finished run into a prepared model.
 

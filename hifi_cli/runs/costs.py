@@ -15,7 +15,6 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import digest, make_directory, read_with_checksum, safe_name, with_checksum, write_json
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import MethodContext
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
@@ -66,8 +65,7 @@ def _measure(config: RunConfig, delta: Path) -> dict[str, Any]:
     encoders.initialize(pretrained.model, pretrained.missing_keys, config.seed)
     plain, encoder = pretrained.model.eval(), Encoder(copy.deepcopy(pretrained.model))
     heads = any_heads(config, encoder) if methods.needs_heads(config) else None
-    method = methods.build(config, MethodContext(heads, pretrained.missing_keys, config.seed, config.stage1))
-    method.prepare(encoder)
+    method = methods.attach(config, encoder, heads, pretrained.missing_keys)
     added_in_training = 0
     for number, phase in enumerate(method.phases()):
         if number:

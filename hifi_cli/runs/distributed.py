@@ -1,4 +1,4 @@
-"""Several processes on one run (torchrun): one of them writes, and all go the same way."""
+"""Several processes of one run (torchrun): one of them writes, and all take the same decisions."""
 
 import os
 from collections.abc import Callable
@@ -14,26 +14,26 @@ T = TypeVar("T")
 
 
 def state() -> PartialState:
-    """The processes of this run; on processors accelerate joins them only when told that there is no GPU."""
+    """The processes of this run; without a GPU, accelerate joins them only if `cpu` is set."""
     return PartialState(cpu="LOCAL_RANK" in os.environ and not torch.cuda.is_available())
 
 
 def is_main() -> bool:
-    """Whether this process writes."""
+    """Whether this process is the one that writes."""
     return bool(state().is_main_process)
 
 
 def from_main(compute: Callable[[], T]) -> T:
-    """What the main process computes, in every process; an error it meets is raised in all of them."""
+    """Compute a value on the main process and return it in every process; its error is raised in every process."""
     if state().num_processes == 1:
         return compute()
-    held: list[object] = [None]
+    result: list[object] = [None]
     if is_main():
         try:
-            held = [compute()]
+            result = [compute()]
         except HifiError as error:
-            held = [error]
-    found = broadcast_object_list(held)[0]
-    if isinstance(found, HifiError):
-        raise found
-    return cast(T, found)
+            result = [error]
+    value = broadcast_object_list(result)[0]
+    if isinstance(value, HifiError):
+        raise value
+    return cast(T, value)

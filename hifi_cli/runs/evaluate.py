@@ -1,4 +1,4 @@
-"""A finished run made again from its backbone and its delta."""
+"""Rebuild the model of a finished run from its backbone and its delta, and evaluate it again."""
 
 import logging
 from collections.abc import Iterator
@@ -21,20 +21,22 @@ from hifi_cli.records.head_files import HeadScores
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.runs import head_selection
+from hifi_cli.runs.prepared_run import PreparedRun, measure_extra_validation, prediction_rows, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run import Prepared, measure_extra_validation, prediction_rows, prepare, split_examples
+from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import metrics, submission
 from hifi_cli.tasks.tokenization import rows_of
 
 logger = logging.getLogger("hifi")
 
-_SCORE_TOLERANCE = 1e-6  # a share of 1: less than one row of any task weighs
-_LOGIT_TOLERANCE = 1e-3  # other hardware adds in another order
+_SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
+_LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A run's predictions made again.
+    """A finished run evaluated again.
 
     Attributes:
         scores: every metric now.
@@ -60,10 +62,10 @@ class Evaluation:
     @property
     def differing(self) -> list[str]:
         """What does not agree with what the run stored; the rounding of other hardware does."""
-        found = [name for name, pair in self.compared.items() if not _agree(*pair)]
+        differing = [name for name, pair in self.compared.items() if not _agree(*pair)]
         if not _agree(self.scores[self.primary], self.kept_score):
-            found.append(f"{self.primary} of the kept epoch ({100 * self.kept_score:.2f} in results.json)")
-        return found if self.largest_difference <= _LOGIT_TOLERANCE else [*found, "logits"]  # NaN is not within it
+            differing.append(f"{self.primary} of the kept epoch ({100 * self.kept_score:.2f} in results.json)")
+        return differing if self.largest_difference <= _LOGIT_TOLERANCE else [*differing, "logits"]  # also if it is NaN
 
 
 def _agree(now: float | None, then: float | None) -> bool:
@@ -71,7 +73,7 @@ def _agree(now: float | None, then: float | None) -> bool:
 
 
 @contextmanager
-def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[Prepared, RunResult]]:
+def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, RunResult]]:
     """Rebuild a finished run's model, and give it with its result; inside, the run's own YAMLs stand for their names.
 
     Raises:
@@ -90,8 +92,8 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[Prepared, Run
         if resources.backbone:
             elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
             config = config.model_copy(update={"backbone": elsewhere})
-        prepared = prepare(config, resources, metadata["heads"])
-        if prepared.weights_id != metadata["backbone_weights_id"]:
+        prepared = prepare(ModelInputs.resolve(config, resources, metadata["heads"]))
+        if prepared.inputs.pretrained.weights_id != metadata["backbone_weights_id"]:
             raise UsageError(
                 f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now;"
                 " give --backbone with the directory or hub id that has them"
@@ -113,7 +115,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         now_read, then_read = (_of_validation(prints) for prints in (resources.rows(config.task).fingerprint, result.data))
         if now_read != then_read:
             raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
-        splits = split_examples(config, resources)
+        splits = load_splits(config, resources)
         examples = splits.reported
         logits = prepared.runner.predict(examples)
         predictions = metrics.predictions_of(prepared.task, examples, logits)
@@ -122,10 +124,12 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         now, then = np.array([row.logits for row in rows]), np.array([row.logits for row in stored])
         if now.shape != then.shape:
             raise UsageError(f"{RunDirectory(path).predictions} does not hold the predictions of this split")
-        scores = metrics.compute(prepared.task, rows_of(examples), predictions) | measure_extra_validation(prepared, splits)
-        kept = result.score("last" if config.report == "last" else "best")
+        scores = metrics.compute(prepared.task, rows_of(examples), predictions) | measure_extra_validation(
+            prepared, splits.extra_validation
+        )
+        kept_score = result.score("last" if config.report == "last" else "best")
         difference = float(np.abs(now - then).max())
-        return Evaluation(path, scores, result.metrics, difference, prepared.task.primary, kept)
+        return Evaluation(path, scores, result.metrics, difference, prepared.task.primary, kept_score)
 
 
 def _refuse_code(path: Path, task: str, resources: ResourceCache) -> None:
@@ -155,10 +159,10 @@ def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | No
     with reload(path, resources) as (prepared, _):
         config, task = prepared.runner.config, prepared.task
         data = resources.rows(config.task)
-        wanted = submission.spec_of(task).files if submission_dir else task.local.files
+        files = submission.spec_of(task).files if submission_dir else task.local.files
         written = []
-        there = [split for split in wanted if split == "test" or (split.startswith("test_") and split in data.splits)]
-        for split in there or ["test"]:
+        splits = [split for split in files if split == "test" or (split.startswith("test_") and split in data.splits)]
+        for split in splits or ["test"]:
             rows = data.rows(split)
             examples = resources.examples(config, split, config.max_length)
             logits = prepared.runner.predict(examples)

@@ -10,31 +10,29 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import BackboneConfig, RunConfig
 from hifi_cli.files import read_with_checksum, with_checksum, write_json
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import MethodContext
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_directory import DELTA
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run import Prepared
+from hifi_cli.runs.prepared_run import PreparedRun
 
 SCHEMA = 2
 
 
-def is_plain(prepared: Prepared) -> bool:
+def is_plain(prepared: PreparedRun) -> bool:
     """Whether transformers alone can hold the merged model."""
     return prepared.method.mergeable and not prepared.task_head.is_own
 
 
-def export(prepared: Prepared, resources: ResourceCache, delta: Path, to: Path) -> None:
+def export(prepared: PreparedRun, delta: Path, to: Path) -> None:
     """Write backbone, tokenizer, delta and what `open_model` needs to put them together.
 
     There is no config.json at the top, so that transformers refuses the directory instead of opening the pretrained
     backbone without what training added to it.
     """
     config = prepared.runner.config
-    pretrained = resources.pretrained(config)
+    pretrained = prepared.inputs.pretrained
     Encoder(pretrained.model).base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
     pretrained.tokenizer.save_pretrained(to / "backbone")
     shutil.copyfile(delta, to / DELTA)
@@ -74,8 +72,7 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
     pretrained = encoders.load(here, task_head=task_head, dropout=config.dropout)
     encoders.initialize(pretrained.model, pretrained.missing_keys, config.seed)
     encoder = Encoder(pretrained.model)
-    method = methods.build(config, MethodContext(metadata["heads"], content["missing_keys"], config.seed, config.stage1))
-    method.prepare(encoder)
+    method = methods.attach(config, encoder, metadata["heads"], content["missing_keys"])
     methods.load_final_delta(method, encoder, tensors)
     method.merge(encoder)
     return encoder.model.eval(), pretrained.tokenizer

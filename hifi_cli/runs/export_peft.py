@@ -7,13 +7,13 @@ from typing import Any
 from hifi_cli.methods.lora import LoRA
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run import Prepared
 
 _TASK_TYPES = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "span": "QUESTION_ANS"}  # none for choices
 
 
-def fits(prepared: Prepared) -> bool:
+def fits(prepared: PreparedRun) -> bool:
     """Whether peft can hold the trained model: LoRA on a head of Hugging Face's own.
 
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a cache, by whose length
@@ -22,7 +22,7 @@ def fits(prepared: Prepared) -> bool:
     return isinstance(prepared.method, LoRA) and not prepared.task_head.is_own
 
 
-def export(prepared: Prepared, resources: ResourceCache, to: Path) -> None:
+def export(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
     """Write adapter and tokenizer so that `PeftModel.from_pretrained(base, to)` gives the run's logits.
 
     The pooler and the classifier, which our LoRA trains and peft would leave frozen, are in it as `modules_to_save`.

@@ -1,4 +1,4 @@
-"""Frozen lower layers computed once per example (`reuse_frozen`): without dropout there, and exact otherwise."""
+"""Frozen lower layers are computed once per example (`reuse_frozen`): without their dropout, otherwise exactly."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from hifi_cli.tasks.tokenization import Example
 
 
 def lowest_trained_layer(encoder: Encoder) -> int:
-    """The layer below which nothing trains: 0 where the embeddings do, the number of layers where the head alone does."""
+    """The lowest layer that trains: 0 if the embeddings train, the number of layers if only the task head trains."""
     head = {name for name, _ in encoder.task_head_parameters()}
     trained = [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad and name not in head]
     layers = [encoder.layer_of(name) for name in trained]
@@ -25,7 +25,7 @@ class FrozenLayerCache:
     """The output of the layers below the lowest trained one, for each training example.
 
     Attributes:
-        layer: the lowest trained layer, whose input is kept.
+        layer: the lowest trained layer, whose input is cached.
     """
 
     def __init__(self, encoder: Encoder, layer: int) -> None:
@@ -36,7 +36,7 @@ class FrozenLayerCache:
 
     @torch.no_grad()
     def compute(self, examples: Sequence[Example], pad: dict[str, int], batch_size: int, device: torch.device) -> None:
-        """Run the frozen layers in evaluation mode over all examples, in an order that depends on nothing but them.
+        """Run the frozen layers over all examples in evaluation mode, in an order that depends only on the examples.
 
         Raises:
             RunFailed: the states of all examples do not fit in memory.
@@ -47,13 +47,13 @@ class FrozenLayerCache:
         try:
             with self._encoder.forward_through(0, self.layer):
                 for batch in evaluation_order([len(example) for example in examples], batch_size):
-                    self._keep([examples[index] for index in batch], pad, device)
+                    self._store([examples[index] for index in batch], pad, device)
         except (MemoryError, torch.OutOfMemoryError):
             raise RunFailed("the frozen layers' outputs of all examples do not fit in memory; set reuse_frozen=false") from None
         finally:
             self._encoder.model.train(was_training)
 
-    def _keep(self, examples: list[Example], pad: dict[str, int], device: torch.device) -> None:
+    def _store(self, examples: list[Example], pad: dict[str, int], device: torch.device) -> None:
         lists = collate(examples, pad)
         lists.pop("word_spans", None)
         tokens = lists["input_ids"].shape[-1]
@@ -64,7 +64,7 @@ class FrozenLayerCache:
 
     @contextmanager
     def used_for(self, examples: Sequence[Example]) -> Iterator[None]:
-        """Inside, a forward pass over these examples begins at the lowest trained layer."""
+        """Inside this block, a forward pass over these examples starts at the lowest trained layer."""
         states = [state for example in examples for state in self._states[id(example)]]
         with self._encoder.forward_through(self.layer, self._encoder.num_layers, pad_sequence(states, batch_first=True)):
             yield

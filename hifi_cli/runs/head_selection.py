@@ -14,18 +14,14 @@ from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.records.head_files import HeadScores, HeadSelection, Overlap, scores_digest
-from hifi_cli.runs import distributed, holdout, provenance
+from hifi_cli.runs import distributed, provenance
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.splits import holdout_ids, without_holdout
 from hifi_cli.scoring.head_choice import choose_heads
-from hifi_cli.tasks.batches import collate, evaluation_order
+from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
 logger = logging.getLogger("hifi")
-
-
-def padding(tokenizer: Any) -> dict[str, int]:
-    """What fills a tokenizer's lists up to the longest of a batch."""
-    return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
 
 def scores(
@@ -140,10 +136,11 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
     pretrained = resources.pretrained(config)
     if encoder is None:
         encoder = _warmed(config, resources) if config.scoring.warm_steps else Encoder(pretrained.model)
-    train = holdout.seen(resources.examples(config, "train", config.scoring.max_length), config, resources)
+    train_rows = resources.rows(config.task).rows("train")
+    train = without_holdout(config, train_rows, resources.examples(config, "train", config.scoring.max_length))
     examples = sample(train, config.scoring.samples, config.scoring.seed)
     sequences = single_sequences(examples)  # each choice of an example is a text of its own
-    richness, correlation = score_examples(encoder, sequences, padding(pretrained.tokenizer), config.scoring.xi)
+    richness, correlation = score_examples(encoder, sequences, padding_values(pretrained.tokenizer), config.scoring.xi)
     name, values = config.backbone.name, (richness.double().mean(0).tolist(), correlation.mean(0).tolist())
     return HeadScores(
         backbone=name,
@@ -202,8 +199,9 @@ def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
     full = implementation("full_ft")
     method = full(full.Settings(), MethodContext(missing_keys=pretrained.missing_keys))
     method.prepare(encoder)
-    runner = ModelRunner(encoder, resources.task(config.task), config, padding(pretrained.tokenizer))
-    train = holdout.seen(resources.examples(config, "train", config.max_length), config, resources)
+    runner = ModelRunner(encoder, resources.task(config.task), config, padding_values(pretrained.tokenizer))
+    train_rows = resources.rows(config.task).rows("train")
+    train = without_holdout(config, train_rows, resources.examples(config, "train", config.max_length))
     Trainer(runner, method, train, max_steps=config.scoring.warm_steps).train()
     return encoder
 
@@ -215,8 +213,8 @@ def _scores_path(config: RunConfig, resources: ResourceCache) -> Path:
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }
-    if held := holdout.cut(config, resources)[1]:
-        decides["held out"] = held
+    if holdout := holdout_ids(config, resources.rows(config.task).rows("train"))[1]:
+        decides["held out"] = holdout
     if config.scoring.warm_steps:
         training = ("seed", "epochs", "batch_size", "learning_rate", "weight_decay", "warmup", "schedule", "max_length")
         decides["training"] = config.model_dump(mode="json", include=set(training))

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import EpochMetrics, MetricsLine
-from hifi_cli.runs import provenance, trackers
+from hifi_cli.runs import provenance
 from hifi_cli.runs.trainer import Callback
 
 logger = logging.getLogger("hifi")
@@ -94,7 +94,11 @@ class MetricLogger(Callback):
         is_interactive = sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)
         has_display = self.is_main and is_interactive
         self.display = ProgressDisplay(self._title, self._status, self._fraction) if has_display else None
-        self.trackers = trackers.start(report_to, run, config, directory) if self.is_main and report_to else []
+        self.trackers: list[Any] = []
+        if self.is_main and report_to:
+            from hifi_cli.runs import trackers
+
+            self.trackers = trackers.start(report_to, run, config, directory)
 
     def __enter__(self) -> "MetricLogger":
         if self.display:

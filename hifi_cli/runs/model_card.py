@@ -14,7 +14,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import Manifest
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.reports.formats.markdown import code, escaped
-from hifi_cli.runs.run import Prepared
+from hifi_cli.runs.prepared_run import PreparedRun
 
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}  # the hub's names
 _PIPELINES = {  # the hub's name of each kind of task, and the class that opens its models
@@ -26,7 +26,7 @@ _PIPELINES = {  # the hub's name of each kind of task, and the class that opens 
 _LIBRARIES = {"hf": "transformers", "peft": "peft", "delta": "hifi-cli"}
 
 
-def write(prepared: Prepared, run: Path, form: str, to: Path, name: str) -> None:
+def write(prepared: PreparedRun, run: Path, form: str, to: Path, name: str) -> None:
     """Write README.md into an exported directory.
 
     Args:
@@ -48,7 +48,7 @@ def write(prepared: Prepared, run: Path, form: str, to: Path, name: str) -> None
     write_text(to / "README.md", "\n\n".join(parts) + "\n")
 
 
-def _front_matter(prepared: Prepared, result: RunResult, form: str, title: str) -> str:
+def _front_matter(prepared: PreparedRun, result: RunResult, form: str, title: str) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     task, config = prepared.task, prepared.runner.config
@@ -76,7 +76,7 @@ def _front_matter(prepared: Prepared, result: RunResult, form: str, title: str) 
     return data.to_yaml()
 
 
-def _what_it_is(prepared: Prepared, result: RunResult) -> str:
+def _what_it_is(prepared: PreparedRun, result: RunResult) -> str:
     method, params = method_spec(result.method), result.params
     share = params.trainable / params.total
     marks = [text for mark, text in _MARKS.items() if getattr(result, mark)]
@@ -110,7 +110,7 @@ def _scores(result: RunResult) -> str:
     return "\n".join([head, *rows, "", note])
 
 
-def _use(prepared: Prepared, form: str, name: str) -> str:
+def _use(prepared: PreparedRun, form: str, name: str) -> str:
     task, labels, here = prepared.task, len(prepared.task_head.labels), json.dumps(name)
     opener = _PIPELINES[task.kind][1]
     count = f", num_labels={labels}" if labels and task.kind != "multiple-choice" else ""
@@ -154,9 +154,9 @@ def _without_this_project(opener: str, count: str, name: str) -> str:
     )
 
 
-def _training(prepared: Prepared, result: RunResult, manifest: Manifest) -> str:
+def _training(prepared: PreparedRun, result: RunResult, manifest: Manifest) -> str:
     config = prepared.runner.config
-    weights = f"{config.backbone.hub or config.backbone.name}, {prepared.weights_id}"
+    weights = f"{config.backbone.hub or config.backbone.name}, {prepared.inputs.pretrained.weights_id}"
     origin = "; ".join(f"{split} {text}" for split, text in manifest.data.origin.items())
     versions = manifest.libraries
     facts = [

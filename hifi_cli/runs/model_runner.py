@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,12 +16,14 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import distributed
-from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.tasks.tokenization import Example
+
+if TYPE_CHECKING:
+    from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache
 
 
 def uses_cpu_kernels(config: RunConfig) -> bool:
@@ -101,6 +103,8 @@ class ModelRunner:
         Raises:
             RunFailed: their outputs do not fit in memory.
         """
+        from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
+
         layer = lowest_trained_layer(self.encoder)
         self.frozen_layers = FrozenLayerCache(self.encoder, layer) if layer else None
         if self.frozen_layers:
@@ -183,7 +187,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _predict(self, examples: list[Example]) -> Values:
-        self.model.eval()
+        self.encoder.model.eval()
         logits = np.zeros(0)
         for batch in evaluation_order([len(example) for example in examples], self.eval_batch_size):
             batch_logits = self.logits([examples[index] for index in batch]).cpu().numpy()

@@ -8,7 +8,6 @@ from typing import Any
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, HifiError, MissingError
 from hifi_cli.methods import base as methods
-from hifi_cli.methods.base import MethodContext
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
@@ -96,8 +95,7 @@ def measure(config: RunConfig, task: TaskSpec) -> Size:
     total = _count(encoder)
     of_head = set(methods.task_head_names(encoder))
     heads = config.heads.given or (any_heads(config, encoder) if methods.needs_heads(config) else None)
-    method = methods.build(config, MethodContext(heads, _fresh(config, of_head), config.seed, config.stage1))
-    method.prepare(encoder)
+    method = methods.attach(config, encoder, heads, _fresh(config, of_head))
     held = _count(encoder)
     trained: list[tuple[int, int] | None] = []
     for number, phase in enumerate(method.phases()):

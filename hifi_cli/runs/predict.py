@@ -14,8 +14,8 @@ from hifi_cli.files import make_directory, read_bytes
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import Prediction
 from hifi_cli.runs.evaluate import reload
+from hifi_cli.runs.prepared_run import prediction_rows
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run import prediction_rows
 from hifi_cli.tasks import metrics, readers, row_formats
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import LocalFiles, Row, TaskSpec

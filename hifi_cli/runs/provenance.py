@@ -1,4 +1,4 @@
-"""Where a number comes from: the command, the code, the libraries, the machine. Never the environment's secrets."""
+"""Where a number comes from: command, code, libraries, machine; never environment variables, which may hold secrets."""
 
 import importlib.metadata
 import os
@@ -15,7 +15,7 @@ _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "
 
 
 def describe() -> Provenance:
-    """The command line, versions, git state of the project's checkout, and the device."""
+    """Describe the command line, the versions, the git state of the project's checkout and the device."""
     import torch
 
     return Provenance(
@@ -31,7 +31,7 @@ def describe() -> Provenance:
 
 
 def reset_peak_memory() -> None:
-    """Forget the highest memory use so far, so that the next reading belongs to one run of the process."""
+    """Reset the peak memory use, so that the next reading belongs to one run of the process."""
     import torch
 
     if torch.cuda.is_available():
@@ -41,7 +41,7 @@ def reset_peak_memory() -> None:
 
 
 def peak_memory() -> int:
-    """Highest memory use since the last reset, in bytes: of the GPU where there is one, else of the process."""
+    """Return the peak memory use since the last reset, in bytes: of the GPU if there is one, else of the process."""
     import torch
 
     if torch.cuda.is_available():
@@ -69,9 +69,9 @@ def _git_state() -> GitState | None:
         return None
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
 
-    def git(*words: str) -> str:
+    def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True, env=environment
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, env=environment
         ).stdout.strip()
 
     try:

@@ -1,4 +1,4 @@
-"""What the runs of one process share: the backbone is read once, rows are read once, texts are tokenized once."""
+"""A cache that the runs of one process share: backbones and rows are read once, texts are tokenized once."""
 
 import copy
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
 
 @dataclass
 class ResourceCache:
-    """What the command line says of all runs, and what was read so far.
+    """Directories that all runs of a command share, and what was loaded from them so far.
 
     Attributes:
-        backbone: loaded for finished runs instead of the one that each names: it may lie elsewhere on this machine.
-        trust: whether code that a finished run's own files name may run.
+        backbone: loaded for finished runs instead of the one that each names, which may be elsewhere on this machine.
+        trust: whether code may run that the files of a finished run name.
     """
 
     results_dir: Path
@@ -33,28 +33,28 @@ class ResourceCache:
     _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(default_factory=dict)
 
     def task(self, name: str) -> TaskSpec:
-        """A task's description."""
+        """Load a task's specification."""
         return task_spec.load(name)
 
     def task_of(self, config: RunConfig) -> TaskSpec:
-        """A run's task, with the primary metric that its configuration names."""
+        """Load a run's task, with the primary metric that its configuration names."""
         return self.task(config.task).with_primary(config.primary_metric)
 
     def rows(self, task: str) -> TaskData:
-        """A task's rows."""
-        description = self.task(task)
-        key = description.model_dump_json()  # not the name: runs with a YAML of their own may call different tasks the same
+        """Load a task's rows."""
+        spec = self.task(task)
+        key = spec.model_dump_json()  # not the name: runs with their own YAML may give different tasks the same name
         if key not in self._rows:
-            self._rows[key] = data_sources.load(description, data_dir=self.data_dir, results_dir=self.results_dir)
+            self._rows[key] = data_sources.load(spec, data_dir=self.data_dir, results_dir=self.results_dir)
         return self._rows[key]
 
     def task_head(self, config: RunConfig) -> TaskHeadSpec:
-        """The head of a run's task."""
+        """Describe the task head of a run."""
         task = self.task(config.task)
         return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
 
     def pretrained(self, config: RunConfig) -> Pretrained:
-        """A run's backbone with the head of its task."""
+        """Load the backbone of a run with the head of its task."""
         task_head = self.task_head(config)
         key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {config.kernels} {config.precision}"
         if key not in self._pretrained:
@@ -66,14 +66,14 @@ class ResourceCache:
         return self._pretrained[key]
 
     def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
-        """A run's own copy of its backbone, the task head drawn from the run's seed."""
+        """Return the run's own copy of its backbone, with the task head that its seed draws."""
         pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
         encoders.initialize(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
-        """A split's tokens."""
+        """Tokenize a split."""
         names = f"{self.task(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
         key = (names, _tokenization_settings(config, max_length), split)
         if key not in self._examples:
@@ -81,7 +81,7 @@ class ResourceCache:
         return self._examples[key]
 
     def tokenize(self, config: RunConfig, rows: list[Row], max_length: int) -> list[Example]:
-        """The tokens of some rows, not kept."""
+        """Tokenize some rows; the result is not cached."""
         task = self.task(config.task)
         tokenizer = self.pretrained(config).tokenizer
         return tokenize(tokenizer, task, rows, _tokenization_settings(config, max_length))

@@ -1,4 +1,4 @@
-"""Where a run's log lines go besides its own directory: accelerate's trackers, none unless the user names one."""
+"""Experiment trackers that also get the log lines of a run: those of accelerate that the user names."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ _PROJECT = "hifi"
 
 
 def checked(names: Sequence[str]) -> Sequence[str]:
-    """The names, known and installed.
+    """Return the names, if all are known and installed.
 
     Raises:
         UsageError: an unknown name.
@@ -29,29 +29,29 @@ def checked(names: Sequence[str]) -> Sequence[str]:
 
 
 def start(names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory) -> list[Any]:
-    """Started trackers that know the run's configuration; TensorBoard's files lie in the run's directory."""
+    """Start trackers and give them the run's configuration; TensorBoard writes into the run's directory."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-    how: dict[str, dict[str, Any]] = {
+    arguments: dict[str, dict[str, Any]] = {
         "tensorboard": {"run_name": "tensorboard", "logging_dir": directory.path},
         "wandb": {"run_name": _PROJECT, "name": run, "dir": directory.path},
         "trackio": {"run_name": _PROJECT, "name": run},
     }
     started = []
     for name in names:
-        tracker = LOGGER_TYPE_TO_CLASS[name](**how[name])
+        tracker = LOGGER_TYPE_TO_CLASS[name](**arguments[name])
         tracker.start()
         tracker.store_init_configuration(flat(config.model_dump(mode="json")))
         started.append(tracker)
     return started
 
 
-def flat(values: Mapping[str, Any], at: str = "") -> dict[str, bool | int | float | str]:
-    """Nested keys with dots between; trackers know no lists and no null."""
-    found: dict[str, bool | int | float | str] = {}
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
+    """Flatten nested keys, with dots between them; lists and null become strings, which trackers accept."""
+    flattened: dict[str, bool | int | float | str] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{at}{key}.")
+            flattened |= flat(value, f"{prefix}{key}.")
         else:
-            found[f"{at}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
-    return found
+            flattened[f"{prefix}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
+    return flattened

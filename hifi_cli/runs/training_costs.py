@@ -17,10 +17,12 @@ from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import costs, head_selection, provenance
+from hifi_cli.runs.prepared_run import PreparedRun, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run import Prepared, prepare
+from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.scoring.head_choice import choose_heads
+from hifi_cli.tasks.batches import padding_values
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
 
@@ -105,12 +107,13 @@ def _steps(config: RunConfig, rival: RunConfig, resources: ResourceCache) -> tup
     return ratio, seconds
 
 
-def _prepare(config: RunConfig, resources: ResourceCache) -> Prepared:
+def _prepare(config: RunConfig, resources: ResourceCache) -> PreparedRun:
     encoder, _ = resources.encoder(config)
-    return prepare(config, resources, costs.any_heads(config, encoder) if methods.needs_heads(config) else None)
+    heads = costs.any_heads(config, encoder) if methods.needs_heads(config) else None
+    return prepare(ModelInputs.resolve(config, resources, heads))
 
 
-def _trainer(prepared: Prepared, batch: list[Example]) -> Trainer:
+def _trainer(prepared: PreparedRun, batch: list[Example]) -> Trainer:
     """A trainer whose schedule is long enough for all steps that are measured."""
     prepared.runner.config = prepared.runner.config.model_copy(update={"epochs": 1000})
     return Trainer(prepared.runner, prepared.method, batch, calibration_batches=[batch])
@@ -131,7 +134,7 @@ def _scoring_seconds(config: RunConfig, resources: ResourceCache) -> float:
     encoder, pretrained = resources.encoder(config)
     texts = examples(config.scoring.samples, encoder)
     began = time.perf_counter()
-    found = head_selection.score_examples(encoder, texts, head_selection.padding(pretrained.tokenizer), config.scoring.xi)
+    found = head_selection.score_examples(encoder, texts, padding_values(pretrained.tokenizer), config.scoring.xi)
     how = config.heads.selection_arguments(config.seed)
     choose_heads(found[0].double().mean(0).numpy(), found[1].mean(0).numpy(), **how)
     return time.perf_counter() - began

@@ -1,6 +1,7 @@
 """Batches: their order depends only on seed and epoch; each is padded to its longest example."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,11 @@ def evaluation_order(lengths: Sequence[int], batch_size: int) -> list[list[int]]
     """Return batches of every example, longest first, so that a batch that does not fit in memory fails at once."""
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     return list(_batches(order, batch_size))
+
+
+def padding_values(tokenizer: Any) -> dict[str, int]:
+    """Return the padding value of each of a tokenizer's lists, for `collate`."""
+    return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
 
 def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tensor]:

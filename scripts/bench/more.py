@@ -18,7 +18,7 @@ from work import Work
 
 from hifi_cli.models import delta as deltas
 from hifi_cli.runs import head_selection, training_costs
-from hifi_cli.tasks.batches import collate, evaluation_order
+from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
 ROUNDS, PROCESSES = 5, 3
@@ -62,7 +62,7 @@ def scoring(work: Work) -> float:
     plain = rivals.model_of(work).eval()
     encoder, pretrained = work.resources.encoder(config)
     examples = head_selection.sample(work.examples, SAMPLES, 0)
-    pad = head_selection.padding(pretrained.tokenizer)
+    pad = padding_values(pretrained.tokenizer)
     ratios = []
     for _ in range(ROUNDS):
         began = time.perf_counter()

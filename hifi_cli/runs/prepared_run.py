@@ -1,0 +1,120 @@
+"""A model that a method has prepared: counted, and evaluated on examples."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import Method
+from hifi_cli.models.cpu_kernels import install_row_linears
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.task_heads import TaskHeadSpec
+from hifi_cli.records.run_files import Prediction
+from hifi_cli.records.run_result import ParameterCounts
+from hifi_cli.runs.model_runner import ModelRunner, uses_cpu_kernels
+from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.tasks import metrics
+from hifi_cli.tasks.batches import padding_values
+from hifi_cli.tasks.metrics import Predictions, Values
+from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.tasks.tokenization import Example, rows_of
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run ready to train, or a finished one ready to predict.
+
+    Attributes:
+        plain_parameters: number of parameters of the model before the method prepared it.
+    """
+
+    inputs: ModelInputs
+    method: Method
+    runner: ModelRunner
+    plain_parameters: int
+
+    @property
+    def encoder(self) -> Encoder:
+        """The model under the names that all architectures share."""
+        return self.inputs.encoder
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task, with the primary metric that the configuration names."""
+        return self.inputs.task
+
+    @property
+    def task_head(self) -> TaskHeadSpec:
+        """The head of the task."""
+        return self.inputs.task_head
+
+
+def prepare(inputs: ModelInputs, *, auto_batch: bool = False) -> PreparedRun:
+    """Let the method of a run prepare its model, and move the model to its device.
+
+    Args:
+        auto_batch: compute a batch that does not fit in memory in smaller parts.
+    """
+    config, encoder, pretrained = inputs.config, inputs.encoder, inputs.pretrained
+    plain_parameters = sum(parameter.numel() for parameter in encoder.model.parameters())
+    if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch
+        config = config.model_copy(update={"batch_size": config.shots * len(inputs.task.labels)})
+    runner = ModelRunner(encoder, inputs.task, config, padding_values(pretrained.tokenizer), auto_batch)
+    method = methods.attach(config, encoder, inputs.attention_heads, pretrained.missing_keys)
+    if uses_cpu_kernels(config):
+        install_row_linears(encoder)
+    runner.to_device()
+    return PreparedRun(inputs, method, runner, plain_parameters)
+
+
+def count_parameters(prepared: PreparedRun) -> ParameterCounts:
+    """How many numbers train, in all and in the backbone, a delta stores (and its bytes), and the plain model has."""
+    method, model = prepared.method, prepared.encoder.model
+    task_head = set(methods.task_head_names(prepared.encoder))
+    trained = {name: parameter.numel() for name, parameter in method.trainable_parameters(model).items()}
+    stored = method.delta(model).values()
+    return ParameterCounts(
+        trainable=sum(trained.values()),
+        trainable_backbone=sum(count for name, count in trained.items() if name not in task_head),
+        stored=sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
+        stored_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored),
+        total=prepared.plain_parameters,
+    )
+
+
+def measure(prepared: PreparedRun, examples: list[Example]) -> dict[str, float]:
+    """Compute every metric of the task on some examples."""
+    predictions = metrics.predictions_of(prepared.task, examples, prepared.runner.predict(examples))
+    return metrics.compute(prepared.task, rows_of(examples), predictions)
+
+
+def measure_extra_validation(prepared: PreparedRun, extra_validation: Mapping[str, list[Example]]) -> dict[str, float]:
+    """Compute every metric on each further validation split, as `metric_split`."""
+    return {
+        f"{metric}_{split}": score
+        for split, examples in extra_validation.items()
+        for metric, score in measure(prepared, examples).items()
+    }
+
+
+def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[Prediction]:
+    """Lines of predictions.jsonl: id, label, prediction (label words, numbers or answers) and logits (two of an answer)."""
+    if isinstance(predictions, list):
+        return [
+            Prediction(id=row.id, label=[text for text, _ in row.answers], prediction=text, logits=[start, end])
+            for row, (text, start, end) in zip(rows_of(examples), predictions, strict=True)
+        ]
+
+    def label_word(value: float | None) -> str | float | None:
+        return value if value is None or task.kind == "regression" else task.labels[int(value)]
+
+    return [
+        Prediction(
+            id=example.row.id,
+            label=label_word(example.row.label),
+            prediction=label_word(float(predicted)),
+            logits=[float(np.float32(value)) for value in row],
+        )
+        for example, row, predicted in zip(examples, logits, predictions, strict=True)
+    ]
