@@ -8,12 +8,12 @@ import pytest
 from parameter_formulas import Shape, trained_count
 
 from hifi_cli.config import registry
-from hifi_cli.runs import costs, training_costs
+from hifi_cli.runs import method_costs
 
 
 def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypatch):
-    monkeypatch.setattr(costs, "ROUNDS", 1)
-    monkeypatch.setattr(costs, "TOKENS", 16)
+    monkeypatch.setattr(method_costs, "ROUNDS", 1)
+    monkeypatch.setattr(method_costs, "TOKENS", 16)
     rows = ["full-ft", "lora", "adapter", "diff-pruning", "hifi-layerwise", "hifi-midtop", "prefix-tuning"]
     Path("mine.yaml").write_text(
         f"description: mine\nkind: costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n"
@@ -40,15 +40,15 @@ def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypa
 
 
 def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch):
-    monkeypatch.setattr(training_costs, "ROUNDS", 1)
-    elsewhere = training_costs.measure_in_subprocess
+    monkeypatch.setattr(method_costs, "ROUNDS", 1)
+    elsewhere = method_costs.measure_in_subprocess
 
     def near(config, rival):
-        return (elsewhere if config.method == "hifi-midtop" else partial(training_costs.measure_in_process, threads=1))(
+        return (elsewhere if config.method == "hifi-midtop" else partial(method_costs.measure_training, threads=1))(
             config, rival
         )
 
-    monkeypatch.setattr(training_costs, "measure_in_subprocess", near)
+    monkeypatch.setattr(method_costs, "measure_in_subprocess", near)
     rows = ["hifi-layerwise", "hifi-midtop", "eh-ft-bitfit", "linear-probing"]
     Path("mine.yaml").write_text(
         f"description: mine\nkind: training-costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n"
@@ -60,8 +60,8 @@ def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch
     }
     assert found.keys() == {"full-ft", *rows}
     for name, one in found.items():
-        assert one["step"] > 0 and one["step_s"] > 0
-        assert (one["scoring"] > 0) == name.startswith("hifi") and one["scoring"] < 1
+        assert one["step_ratio"] > 0 and one["step_s"] > 0
+        assert (one["scoring_fraction"] > 0) == name.startswith("hifi") and one["scoring_fraction"] < 1
     stored = found["hifi-layerwise"]["stored_bytes"] / found["full-ft"]["stored_bytes"]
     assert f"x {stored:.3g} (" in answer.out
     assert hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hifi_cli.config.sources import ResolvedConfig
     from hifi_cli.records.head_files import HeadScores, HeadSelection
     from hifi_cli.runs.evaluate import Evaluation
-    from hifi_cli.runs.plan import Size
+    from hifi_cli.runs.plan import ModelSize
 
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 
@@ -80,7 +80,7 @@ def _no_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _sizes(size: "Size") -> str:
+def _sizes(size: "ModelSize") -> str:
     stages = []
     for number, counts in enumerate(size.trained, start=1):
         stage = f"stage {number}: " if len(size.trained) > 1 else ""

@@ -1,11 +1,14 @@
 """`hifi table`: finished runs beside one another and beside the papers' numbers."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hifi_cli.cli import options
+
+if TYPE_CHECKING:
+    from hifi_cli.reports.table_spec import TableSpec
 
 
 def table(
@@ -44,7 +47,6 @@ def table(
     debug: options.Debug = False,
 ) -> None:
     """Print mean and standard deviation over seeds, a method per row and a task per column, as the papers do."""
-    from hifi_cli.cli import measures
     from hifi_cli.errors import MissingError
     from hifi_cli.files import write_text
     from hifi_cli.reports import score_choices, score_table, table_spec, table_types
@@ -70,8 +72,8 @@ def table(
         )
         for one in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
     ]
-    measured = measures.measurements(specs[0], results_dir, data_dir) if specs else {}
-    request = TableRequest(results, score, counted, published, measured)
+    measurements = _measurements(specs[0], results_dir, data_dir) if specs else {}
+    request = TableRequest(results, score, counted, published, **measurements)
     build = score_choices.under_all_scores if compare_scores else table_types.build_all
     tables = build(specs, request, layout=layout)
     text = FORMATS[format](tables)
@@ -82,3 +84,31 @@ def table(
         print(text, end="")
     if strict and any(one.incomplete for one in tables):
         raise typer.Exit(1)
+
+
+def _measurements(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -> dict[str, Any]:
+    """The fields of `TableRequest` that a table of costs or of row counts requires; none for other tables."""
+    where = {"protocol": spec.protocol, "backbone": spec.backbone}
+    names = [row.method for row in spec.rows if row.method]
+    if spec.kind == "costs":
+        from hifi_cli.runs.method_costs import result_costs
+
+        return {"result_costs": {name: result_costs(name, **where, results_dir=results_dir) for name in names}}
+    if spec.kind == "training-costs":
+        from hifi_cli.reports.cost_table import FULL_FT
+        from hifi_cli.runs.method_costs import training_costs
+
+        methods = dict.fromkeys([FULL_FT, *names])
+        costs = {name: training_costs(name, reference=FULL_FT, **where, results_dir=results_dir) for name in methods}
+        return {"training_costs": costs}
+    if spec.kind == "statistics":
+        from hifi_cli.reports.table_request import RowCount
+        from hifi_cli.tasks import row_counts
+
+        tasks = dict.fromkeys(column.task for column in spec.columns)
+        counts = row_counts.collect(tasks, data_dir=data_dir, results_dir=results_dir)
+        rows = {
+            task: {count.split: RowCount(count.rows, count.official) for count in splits} for task, splits in counts.items()
+        }
+        return {"row_counts": rows}
+    return {}

@@ -1,11 +1,11 @@
 """The table of row counts (HiFi, table 4): the local data next to the official release and the paper."""
 
-from typing import Any
+from collections.abc import Mapping
 
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
-from hifi_cli.reports.table_request import TableRequest
+from hifi_cli.reports.table_request import RowCount, TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, TableSpec, label_of
 
 SPLITS = ("train", "validation", "test")
@@ -16,7 +16,7 @@ def build(spec: TableSpec, request: TableRequest) -> Table:
     reference = published.load(spec.published) if spec.published and request.published else None
     rows = []
     for split in SPLITS:
-        rows.append(TableRow(split, tuple(_cell(request.measured, column, split) for column in spec.columns), method=split))
+        rows.append(TableRow(split, tuple(_cell(request.row_counts, column, split) for column in spec.columns), method=split))
         rows += [_published_row(spec.columns, split, reference[1])] if reference else []
     return Table(
         title=spec.description,
@@ -27,15 +27,15 @@ def build(spec: TableSpec, request: TableRequest) -> Table:
     )
 
 
-def _cell(measured: dict[str, Any], column: ColumnSpec, split: str) -> TableCell:
+def _cell(row_counts: Mapping[str, Mapping[str, RowCount]], column: ColumnSpec, split: str) -> TableCell:
     """Return a split's row count; a column may name another split of its task (MNLI: mismatched)."""
-    splits = measured.get(column.task, {})
+    splits = row_counts.get(column.task, {})
     count = splits.get(f"{split}_{column.split}" if column.split else split) or splits.get(split)
-    if not count or count["rows"] is None:
+    if not count or count.rows is None:
         return TableCell()
-    official = count["official"]
-    notes = (f"the official release has {official:,} rows",) if official and official != count["rows"] else ()
-    return TableCell(text=f"{count['rows']:,}", notes=notes)
+    official = count.official
+    notes = (f"the official release has {official:,} rows",) if official and official != count.rows else ()
+    return TableCell(text=f"{count.rows:,}", notes=notes)
 
 
 def _published_row(columns: list[ColumnSpec], split: str, paper_table: PublishedTable) -> TableRow:

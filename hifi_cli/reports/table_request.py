@@ -1,11 +1,20 @@
 """The options of a table besides its specification."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from hifi_cli.config.choices import Score
+from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """The rows of a split: on this machine, and of the official release; None where not known."""
+
+    rows: int | None
+    official: int | None
 
 
 @dataclass(frozen=True)
@@ -17,11 +26,14 @@ class TableRequest:
         score: `best`, `last` or `max`; None: the one that each protocol reports.
         counted: flags (`collapsed`, `limited`, `unequal`) of runs that are included in the means.
         published: whether the paper's numbers are shown.
-        measured: measurements for a table that is not about runs, by row or column.
+        result_costs, training_costs: by method, for tables of costs.
+        row_counts: by task and split, for tables of row counts.
     """
 
     results: Results
     score: Score | None = None
     counted: frozenset[str] = COUNTED
     published: bool = False
-    measured: dict[str, Any] = field(default_factory=dict)
+    result_costs: Mapping[str, ResultCosts] = field(default_factory=dict)
+    training_costs: Mapping[str, TrainingCosts] = field(default_factory=dict)
+    row_counts: Mapping[str, Mapping[str, RowCount]] = field(default_factory=dict)

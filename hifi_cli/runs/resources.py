@@ -9,6 +9,7 @@ from hifi_cli.models import cpu_kernels
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder, Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
+from hifi_cli.runs.head_specs import task_head_spec
 from hifi_cli.runs.model_runner import uses_bf16, uses_cpu_kernels
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
@@ -50,8 +51,7 @@ class ResourceCache:
 
     def task_head(self, config: RunConfig) -> TaskHeadSpec:
         """Describe the task head of a run."""
-        task = self.task(config.task)
-        return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
+        return task_head_spec(self.task(config.task), config)
 
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load the backbone of a run with the head of its task."""

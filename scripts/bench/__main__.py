@@ -75,7 +75,7 @@ def main() -> None:
 
 def circumstances() -> dict[str, Any]:
     """When, on what and with which code something was measured."""
-    described = {key: value for key, value in provenance.describe().items() if key != "command"}
+    described = provenance.describe().model_dump(exclude={"command"})
     return {"date": datetime.date.today().isoformat(), "processor": processor(), **described}
 
 

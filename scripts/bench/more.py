@@ -17,7 +17,7 @@ import torch
 from work import Work
 
 from hifi_cli.models import delta as deltas
-from hifi_cli.runs import head_selection, training_costs
+from hifi_cli.runs import head_selection, method_costs
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
@@ -46,9 +46,9 @@ def memory(work: Work, results: Path, precision: str) -> float:
     """Peak of training beyond the loaded model, each time in a process of its own."""
 
     def peak(method: str) -> float:
-        where = {"beside": "full-ft", "protocol": "laptop", "backbone": work.backbone, "precision": precision}
+        where = {"reference": "full-ft", "protocol": "laptop", "backbone": work.backbone, "precision": precision}
         found = [
-            training_costs.measure(method, **where, results_dir=results / f"{precision}{number}")["memory"]
+            method_costs.training_costs(method, **where, results_dir=results / f"{precision}{number}").memory_bytes
             for number in range(PROCESSES)
         ]
         return statistics.median(found)

@@ -6,8 +6,7 @@ from typing import Any
 
 from work import Work
 
-from hifi_cli.methods.base import Heads, needs_heads
-from hifi_cli.runs import costs
+from hifi_cli.runs.head_specs import placeholder_heads
 from hifi_cli.runs.prepared_run import PreparedRun, prepare
 from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.trainer import Trainer, ValidationScores
@@ -17,8 +16,7 @@ def build(work: Work, method: str, **keys: Any) -> PreparedRun:
     """A method's model, ready to train."""
     config = work.config(method, **keys)
     encoder, _ = work.resources.encoder(config)
-    heads: Heads | None = costs.any_heads(config, encoder) if needs_heads(config) else None
-    return prepare(ModelInputs.resolve(config, work.resources, heads))
+    return prepare(ModelInputs.resolve(config, work.resources, placeholder_heads(config, encoder)))
 
 
 def epochs(work: Work, method: str, *, count: int = 1, **keys: Any) -> list[float]:
