@@ -171,7 +171,7 @@ def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     write_run("results", "full-ft", "rte", 1, 0.2, shots=16)
     content = json.loads(hifi("table", users_table, "--format", "json").out)
     assert content["rows"][0]["scores"]["RTE (Acc.)"] == pytest.approx([87.0, 88.0])
-    assert content["notes"] == ["1 run with 16 shots not in this table (--shots 16 shows them)"]
+    assert content["notes"] == ["1 16-shot run not in this table (--shots 16 shows them)"]
     content = json.loads(hifi("table", users_table, "--shots", "16", "--format", "json").out)
     assert content["rows"][0]["scores"] == {"RTE (Acc.)": [20.0]}
     assert content["missing"][0]["command"].endswith("--seeds 2 --shots 16")
@@ -179,7 +179,7 @@ def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="hifi-fewshot")
     content = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--format", "json").out)
     assert content["rows"][0]["scores"] == {"RTE (Acc.)": [30.0]}  # that protocol has 16 shots
-    assert content["notes"] == ["1 run of full shots not in this table (--shots full shows them)"]
+    assert content["notes"] == ["1 full-shot run not in this table (--shots full shows them)"]
     assert "--shots" not in content["missing"][0]["command"]
     missing = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json").out)[
         "missing"

@@ -186,7 +186,7 @@ def _runs_of_other_shots(records: list[RunRecord], shots: str) -> list[str]:
     """Return a note on the runs with other shots, which have their own table."""
     others = Counter(record.shots for record in records if record.shots != shots)
     return [
-        f"{count} run{'s' * (count > 1)} with {name} shots not in this table (--shots {name} shows them)"
+        f"{count} {name}-shot run{'s' * (count > 1)} not in this table (--shots {name} shows them)"
         for name, count in others.items()
     ]
 
