@@ -190,12 +190,12 @@ def test_gradient_norms_of_head_and_backbone(ask, make, resources):
 
 
 def test_stage_2_begins_at_the_pretrained_weights(ask):
-    rows = compute(ask("training-curves", {"shares": [0.25, 0.5]}, ("full-ft", "eh-ft-bitfit")))
-    assert {row["share"] for row in rows} == {0.0, 0.25, 0.5}
-    half = [row for row in rows if row["share"] == 0.5]
+    rows = compute(ask("training-curves", {"stage1_fractions": [0.25, 0.5]}, ("full-ft", "eh-ft-bitfit")))
+    assert {row["stage1_fraction"] for row in rows} == {0.0, 0.25, 0.5}
+    half = [row for row in rows if row["stage1_fraction"] == 0.5]
     assert [row["stage"] for row in half] == [1] * 6 + [2] * 6
     assert [row["stage_step"] for row in half] == [*range(1, 7), *range(1, 7)]
-    full = [row for row in rows if row["share"] == 0.0]
+    full = [row for row in rows if row["stage1_fraction"] == 0.0]
     assert half[5]["distance"] > 0
     assert half[6]["distance"] == pytest.approx(full[0]["distance"], abs=1e-9)  # the first warm-up step has learning rate 0
     assert half[-1]["distance"] > half[6]["distance"]
@@ -241,16 +241,18 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):
 
 
 def test_stage_2_keeps_its_epochs(ask):
-    analysis, request = ask("sweep", {"key": "settings.share", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",))
+    analysis, request = ask(
+        "sweep", {"key": "settings.stage1_fraction", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",)
+    )
     request = replace(request, overrides=("batch_size=8",))
     config = figure_data.required_runs(analysis, request)[0].config
     plain = request.config("rte", "eh-ft-bitfit").epochs
     assert config.epochs == round(1.5 * plain)
-    assert config.epochs * (1 - config.settings["share"]) == pytest.approx(plain, abs=0.5)
+    assert config.epochs * (1 - config.settings["stage1_fraction"]) == pytest.approx(plain, abs=0.5)
 
 
 def test_hidden_features_make_the_logits_and_only_the_head_is_trained(ask, resources):
-    words = ("task_head.kind=mlp", "task_head.width=16", "settings.share=0.5")
+    words = ("task_head.kind=mlp", "task_head.width=16", "settings.stage1_fraction=0.5")
     _, request = ask("tsne", {"perplexity": 5}, ("lp-ft",), (1,), *words)
     config = request.config("rte")
     runner = tsne.with_trained_head(config, resources)

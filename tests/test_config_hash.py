@@ -2,9 +2,11 @@
 
 import pytest
 
-from hifi_cli.config import run_config
+from hifi_cli.config import registry, run_config
+from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import HeadsConfig, RunConfig, TrainingConfig
 from hifi_cli.config.sources import resolve
+from hifi_cli.methods.base import implementation
 
 HASHES = {  # protocol, task, method, backbone: the hash, and that without the seed
     ("hifi", "rte", "hifi-layerwise", "bert-large"): ("42ffcbb0cb2bc15a", "003487c6c84035f5"),
@@ -18,7 +20,7 @@ HASHES = {  # protocol, task, method, backbone: the hash, and that without the s
     ("ehft-released", "copa", "prefix-tuning", "roberta-large"): ("e9f9518a43909d47", "46fd74a8ca44ba78"),
     ("ehft-released", "stsb", "eh-ft-bitfit", "bert-large"): ("96245013d2200460", "a8d7df18af51cf13"),
     ("laptop", "cola", "hifi-midtop", "minilm"): ("4a74f82b9bbf8f9a", "776db41cd7e829aa"),
-    ("demo", "demo-entailment", "diff-pruning", "demo"): ("7b50606fde81a534", "07149454439c4459"),
+    ("demo", "demo-entailment", "diff-pruning", "demo"): ("d170be6392d1a8f4", "d1979cb2306a0078"),
 }
 
 
@@ -101,3 +103,32 @@ def test_the_hash_is_of_what_decides_the_result():
     assert resolved(overrides=["heads.seed=3"]).hash == config.hash  # PageRank draws nothing
     drawn = [resolved(overrides=["heads.rank=random", f"heads.seed={seed}"]).hash for seed in (3, 4)]
     assert drawn[0] != drawn[1]
+
+
+def test_the_defaults_of_method_settings_stay():
+    """A configuration holds only the settings that a YAML sets, so a changed default would change results and no hash.
+
+    Set the new value in the method's YAML instead.
+    """
+    implementations = {method_spec(name).implementation for name in registry.names("methods")}
+    defaults = {name: implementation(name).Settings().model_dump() for name in implementations}
+    assert {name: settings for name, settings in defaults.items() if settings} == {
+        "adapter": {"bottleneck": 64},
+        "bitfit": {"biases": "all"},
+        "child_tuning_d": {"p": 0.3, "fisher_max_grad_norm": 1.0},
+        "child_tuning_f": {"p": 0.3},
+        "compacter": {"n": 4, "reduction": 32},
+        "diff_pruning": {
+            "kept_fraction": 0.005,
+            "search_fraction": 0.6,
+            "gate_start": 5.0,
+            "gate_learning_rate": 0.1,
+            "penalty": 1.25e-07,
+        },
+        "hifi": {"biases": True},
+        "lora": {"r": 8, "alpha": 16, "dropout": 0.0, "targets": ["query", "value"]},
+        "mixout": {"p": 0.7, "place": "after-dropout", "backward": "exact"},
+        "prefix_tuning": {"length": 16, "mlp": 0, "init_std": 0.01},
+        "top_k": {"k": 3},
+        "two_stage": {"stage1_fraction": 0.1, "reserve": False, "carry": "all"},
+    }

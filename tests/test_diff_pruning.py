@@ -17,7 +17,7 @@ from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import collate
 
-SHARED = ["dropout=0.0", "warmup=0", "settings.first=0.999"]
+SHARED = ["dropout=0.0", "warmup=0", "settings.search_fraction=0.999"]
 
 
 def start(prepared, config, resources, steps):
@@ -169,7 +169,7 @@ def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(ma
 @pytest.mark.parametrize("share", [0.005, 0.05])
 def test_diff_pruning_ends_with_exactly_its_share_changed(make, resources, share):
     before, prepared, results = train_and_merge(
-        make, resources, "diff-pruning", f"settings.share={share}", "learning_rate=1e-3", "weight_decay=0.5", "epochs=3"
+        make, resources, "diff-pruning", f"settings.kept_fraction={share}", "learning_rate=1e-3", "weight_decay=0.5", "epochs=3"
     )
     after = prepared.encoder.model.state_dict()
     changed = {name: int((before[name] != after[name]).sum()) for name in before if not name.startswith("classifier")}
@@ -179,7 +179,7 @@ def test_diff_pruning_ends_with_exactly_its_share_changed(make, resources, share
 
 
 def test_diff_pruning_keeps_the_largest_differences(make, resources):
-    prepared, _ = prepare(make, resources, "diff-pruning", "settings.share=0.1")
+    prepared, _ = prepare(make, resources, "diff-pruning", "settings.kept_fraction=0.1")
     method, model = prepared.method, prepared.encoder.model
     torch.manual_seed(0)
     with torch.no_grad():

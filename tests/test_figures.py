@@ -99,7 +99,7 @@ def test_missing_runs_are_named_with_their_commands(tiny):
     lines = printed.out.splitlines()
     assert len(lines) == 5
     assert "--seeds 1,2" in lines[0]
-    assert lines[0].endswith("settings.share=0.1 variant=settings.share--0.1")
+    assert lines[0].endswith("settings.stage1_fraction=0.1 variant=settings.stage1_fraction--0.1")
 
 
 def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):

@@ -174,7 +174,7 @@ def test_a_diverged_run_has_the_counts_of_its_last_phase(make, resources, method
         "max_grad_norm=null",
         "warmup=0",
         "log_every=1",
-        "settings.share=0.5" if "eh" in method else "epochs=2",
+        "settings.stage1_fraction=0.5" if "eh" in method else "epochs=2",
     )
     plain, _ = resources.encoder(config)
     results = runs.run(config, resources)

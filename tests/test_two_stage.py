@@ -13,7 +13,7 @@ from hifi_cli.runs import trainer
 
 @pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])
 def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, resources, method, monkeypatch):
-    config = make(method, "settings.share=0.5", "stage1.learning_rate=0.01")
+    config = make(method, "settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
     pretrained = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
     phases = []
     create = trainer.PhaseState.create.__func__
@@ -40,7 +40,7 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, res
 
 
 def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypatch):
-    settings = ["settings.carry=weights", "settings.share=0.5", "stage1.learning_rate=0.01"]
+    settings = ["settings.carry=weights", "settings.stage1_fraction=0.5", "stage1.learning_rate=0.01"]
     prepared, config = prepare(make, resources, "eh-ft-bitfit", *settings)
     initial = resources.encoder(config)[0].model.state_dict()
     with torch.no_grad():
@@ -83,12 +83,12 @@ def test_reserve_keeps_what_stage_1_trained(make, resources, method, part):
 
 
 def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
-    config = make("eh-ft-bitfit", "epochs=3", "settings.share=0.6")
+    config = make("eh-ft-bitfit", "epochs=3", "settings.stage1_fraction=0.6")
     results = runs.run(config, resources)
     assert results.epochs.best == 3 or results.epochs.best == 2
     lines = (RunDirectory.of(config, resources.results_dir).path / "metrics.jsonl").read_text()
     assert '"epoch": 1' in lines
-    early = make("eh-ft-bitfit", "epochs=2", "settings.share=0.5", seed=2)
+    early = make("eh-ft-bitfit", "epochs=2", "settings.stage1_fraction=0.5", seed=2)
     assert runs.run(early, resources).epochs.best == 2
 
 

@@ -23,7 +23,7 @@ from hifi_cli.runs.trainer import Callback, Trainer
 class Settings(ConfigModel):
     """What is trained."""
 
-    shares: list[float] = []
+    stage1_fractions: list[float] = []
     """Fractions of the steps for stage 1 of two-stage methods; empty: as each method is configured."""
     every: int = 1
     """Steps between two measurements."""
@@ -77,12 +77,12 @@ def compute(request: FigureRequest) -> FigureTable:
     rows: list[Row] = []
     for task in request.spec.tasks:
         for method in request.spec.methods:
-            for share in _shares(request, task, method):
+            for fraction in _stage1_fractions(request, task, method):
                 for seed in request.spec.seeds:
-                    extra = {"log_every": 1} | ({} if share is None else {"settings.share": share})
+                    extra = {"log_every": 1} | ({} if fraction is None else {"settings.stage1_fraction": fraction})
                     config = request.config(task, method, seed, extra)
                     name = label_of("methods", method)
-                    labels = {"task": task, "method": method, "label": name, "share": share or 0.0, "seed": seed}
+                    labels = {"task": task, "method": method, "label": name, "stage1_fraction": fraction or 0.0, "seed": seed}
                     rows += [{**labels, **row} for row in _record(config, request)]
     seeds = len(request.spec.seeds)
     return FigureTable(rows, [f"{seeds} seed{'s' * (seeds > 1)}"])
@@ -113,7 +113,7 @@ def _record(config: RunConfig, request: FigureRequest) -> list[Row]:
     return recorder.rows
 
 
-def _shares(request: FigureRequest, task: str, method: str) -> list[float | None]:
+def _stage1_fractions(request: FigureRequest, task: str, method: str) -> list[float | None]:
     """Return the fractions of stage 1 that a method is trained with; None: as configured, or without stage 1."""
-    shares: list[float] = request.settings.shares
-    return [*shares] if shares and request.config(task, method).stage1 else [None]
+    fractions: list[float] = request.settings.stage1_fractions
+    return [*fractions] if fractions and request.config(task, method).stage1 else [None]

@@ -55,7 +55,7 @@ def hard_concrete(gate: Tensor, generator: Generator | None) -> Tensor:
 
 
 class DiffPruning(Method):
-    """Search a sparse difference to the pretrained weights with an L0 penalty, then train the `share` largest entries.
+    """Search a sparse difference to the pretrained weights with an L0 penalty, then train the `kept_fraction` largest entries.
 
     The search covers the whole backbone, including a pretrained pooler. Parameters without pretrained values (the classifier,
     a new pooler) train as in full fine-tuning. As in the authors' code the gates have an optimizer of their own with a
@@ -66,9 +66,9 @@ class DiffPruning(Method):
     class Settings(ConfigModel):
         """The search for the sparse difference, and its sparsity."""
 
-        share: float = Field(0.005, gt=0, le=1)
+        kept_fraction: float = Field(0.005, gt=0, le=1)
         """Fraction of the searched weights that may differ in the end."""
-        first: float = Field(0.6, gt=0, lt=1)
+        search_fraction: float = Field(0.6, gt=0, lt=1)
         """Fraction of the steps for the search; the text does not state it."""
         gate_start: float = 5.0
         """Initial value of log alpha."""
@@ -87,7 +87,7 @@ class DiffPruning(Method):
         }
 
     def phases(self) -> list[Phase]:
-        first = self.settings.first
+        first = self.settings.search_fraction
         return [Phase(self, first), Phase(self, 1 - first, prepare_model=self._prune)]
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
@@ -160,7 +160,7 @@ class DiffPruning(Method):
     def _prune(self, encoder: Encoder) -> None:
         """Keep the largest differences as the only trainable ones, and reset all other entries to their pretrained values."""
         differences = {name: gated.weight(None) - gated.pretrained for name, gated in self.gated.items()}
-        masks = top_k_masks({name: difference.abs() for name, difference in differences.items()}, self.settings.share)
+        masks = top_k_masks({name: difference.abs() for name, difference in differences.items()}, self.settings.kept_fraction)
         for name, difference in differences.items():
             encoder.model.get_parameter(name).copy_(self.gated[name].pretrained + difference * masks[name])
         self._chosen = SparseParameters(encoder.model, masks)

@@ -22,7 +22,7 @@ class TwoStage(Method):
     class Settings(ConfigModel):
         """Length of stage 1 and what stage 2 takes from it."""
 
-        share: float = Field(0.1, gt=0, lt=1)
+        stage1_fraction: float = Field(0.1, gt=0, lt=1)
         """Fraction of the steps for stage 1."""
         reserve: bool = False
         """Keep the backbone parameters that stage 1 trained, and continue to train them (EH-FT, table 3)."""
@@ -41,11 +41,11 @@ class TwoStage(Method):
         self.stage1.prepare(encoder)
 
     def phases(self) -> list[Phase]:
-        share = self.settings.share
+        stage1 = self.settings.stage1_fraction
         first = [
-            replace(phase, fraction=phase.fraction * share, training=self.context.stage1) for phase in self.stage1.phases()
+            replace(phase, fraction=phase.fraction * stage1, training=self.context.stage1) for phase in self.stage1.phases()
         ]
-        return [*first, Phase(self, 1 - share, prepare_model=self._begin_stage_2)]
+        return [*first, Phase(self, 1 - stage1, prepare_model=self._begin_stage_2)]
 
     @torch.no_grad()
     def _begin_stage_2(self, encoder: Encoder) -> None:

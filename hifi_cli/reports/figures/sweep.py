@@ -7,7 +7,7 @@ from hifi_cli.reports.figures import style
 from hifi_cli.reports.figures.figure_spec import FigureMetadata
 from hifi_cli.reports.figures.style import Frame
 
-_X_LABELS = {"heads.k": "selected heads k per layer", "settings.share": "fraction of stage 1"}
+_X_LABELS = {"heads.k": "selected heads k per layer", "settings.stage1_fraction": "fraction of stage 1"}
 
 
 def draw(frame: Frame, metadata: FigureMetadata) -> Figure:

@@ -73,11 +73,11 @@ def _share_log_axis(axes: list[Axes]) -> None:
 
 def _runs_of_last_stage(frame: Frame) -> list[tuple[str, Any]]:
     """Each method's rows of the last stage, by legend label, which names stage 1's fraction where several are compared."""
-    last = frame.groupby(["method", "share"])["stage"].transform("max")
+    last = frame.groupby(["method", "stage1_fraction"])["stage"].transform("max")
     full = frame[frame["stage"] == last]
-    several = full.groupby("method")["share"].nunique().max() > 1
+    several = full.groupby("method")["stage1_fraction"].nunique().max() > 1
     runs_by_label = []
-    for (_, share), runs in full.groupby(["method", "share"], sort=False):
+    for (_, fraction), runs in full.groupby(["method", "stage1_fraction"], sort=False):
         label = str(runs["label"].iloc[0])
-        runs_by_label.append((f"{label}, {100 * share:g} % stage 1" if several and share else label, runs))
+        runs_by_label.append((f"{label}, {100 * fraction:g} % stage 1" if several and fraction else label, runs))
     return runs_by_label
