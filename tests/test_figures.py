@@ -92,7 +92,7 @@ def test_figure_command_writes_numbers_and_a_picture(tiny, tmp_path):
 def test_missing_runs_are_named_with_their_commands(tiny):
     answer = tiny("figure", "ehft-6a", "--seeds", "1,2")
     assert answer.code == 3
-    assert answer.err.startswith("hifi: 10 of 10 runs are missing: hifi train --task rte --backbone ")
+    assert answer.err.startswith("hifi: 10 of 10 runs are missing: hifi train --task rte --method eh-ft-bitfit --backbone ")
     assert answer.err.count("\n") == 1
     printed = tiny("figure", "ehft-6a", "--seeds", "1,2", "--print")
     assert printed.code == 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from hifi_cli.config.command_arguments import train_arguments
 from hifi_cli.files import command_line, digest
 from hifi_cli.grids.cells import GridCell, chooses_heads
 
@@ -58,11 +59,12 @@ class Job:
     def arguments(self, options: JobOptions) -> list[str]:
         """Return the arguments of `hifi`."""
         first = self.cells[0]
-        arguments = [self.command, "--task", first.task, "--backbone", first.backbone, "--protocol", first.protocol]
-        if self.command == "train":
-            methods, seeds = (dict.fromkeys(str(getattr(cell, key)) for cell in self.cells) for key in ("method", "seed"))
-            arguments += ["--method", ",".join(methods), "--seeds", ",".join(seeds)]
-            arguments += [*(["--force"] if self.force else []), *(["--auto-batch"] if options.auto_batch else [])]
+        if self.command == "score":
+            arguments = ["score", "--task", first.task, "--backbone", first.backbone, "--protocol", first.protocol]
+        else:
+            methods, seeds = ({getattr(cell, key): None for cell in self.cells} for key in ("method", "seed"))
+            arguments = train_arguments([first.task], methods, first.backbone, first.protocol, seeds, force=self.force)
+            arguments += ["--auto-batch"] if options.auto_batch else []
         return [*arguments, *options.arguments, *first.overrides]
 
     def command_line(self, options: JobOptions) -> str:

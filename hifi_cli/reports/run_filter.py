@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
+from hifi_cli.config.command_arguments import train_arguments
 from hifi_cli.files import command_line
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
@@ -113,15 +114,13 @@ def _command(
     method: str, tasks: list[str], seeds: tuple[int, ...], setting: tuple[str, str, str | None], results_dir: Path, force: bool
 ) -> str:
     backbone, protocol, shots = setting
-    words = ["--task", ",".join(tasks), "--method", method, "--backbone", backbone, "--protocol", protocol]
-    words += ["--seeds", ",".join(map(str, seeds))]
-    words += ["--results-dir", str(results_dir)] if results_dir != Path("results") else []
-    words += ["--force"] if force else []
-    words += [] if shots is None else ["shots=null"] if shots == "full" else ["--shots", shots]
+    arguments = train_arguments(tasks, [method], backbone, protocol, seeds, force=force)
+    arguments += ["--results-dir", str(results_dir)] if results_dir != Path("results") else []
+    arguments += [] if shots is None else ["shots=null"] if shots == "full" else ["--shots", shots]
     named = {"methods": [method], "tasks": tasks, "protocols": [protocol]}
     unknown = [f"{kind[:-1]} {name}" for kind, names in named.items() for name in names if name not in registry.names(kind)]
     remark = f"  # not available yet: {', '.join(unknown)}" if unknown else ""
-    return command_line(["hifi", "train", *words]) + remark
+    return command_line(["hifi", *arguments]) + remark
 
 
 def _excluding_flag(record: RunRecord, counted: Collection[str]) -> str | None:
