@@ -18,7 +18,7 @@ from typing import Any
 
 from hifi_cli.errors import MissingError, RunFailed, SchemaError, UsageError
 
-_CHECKSUM = "checksum"
+CHECKSUM = "checksum"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOOK_SECONDS = 0.5  # a lock is given up only after this: `is_locked` holds one for a moment
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -186,7 +186,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
     """`value` with a checksum of its content, which `read_json` compares."""
-    return {**value, _CHECKSUM: digest({key: content for key, content in value.items() if key != _CHECKSUM}, 64)}
+    return {**value, CHECKSUM: digest({key: content for key, content in value.items() if key != CHECKSUM}, 64)}
 
 
 def read_bytes(path: Path, *, at_most: int) -> bytes:
@@ -220,7 +220,7 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
         raise UsageError(f"{path} is not a readable {what} file ({error}); delete it and make it again") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path} is not a {what} file (no JSON object); delete it and make it again")
-    if _CHECKSUM in value and with_checksum(value) != value:
+    if CHECKSUM in value and with_checksum(value) != value:
         raise UsageError(f"{path} is damaged (its content does not match its checksum); delete it and make it again")
     return value
 
@@ -248,21 +248,6 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
             raise UsageError(f"{path} is damaged (line {number}: no JSON object); train the run again with --force")
         rows.append(row)
     return rows
-
-
-def read_with_checksum(path: Path, *, what: str, schema: int) -> dict[str, Any]:
-    """Read a JSON object that was stored `sealed`, with the number of its layout under `schema`.
-
-    Raises:
-        MissingError: there is no such file.
-        UsageError: it is damaged or has no checksum.
-        SchemaError: its layout is another.
-    """
-    value = read_json(path, what=what)
-    if _CHECKSUM not in value:
-        raise UsageError(f"{path} is not a {what} file that hifi wrote (it has no checksum); delete it and make it again")
-    check_schema(value, schema, path)
-    return value
 
 
 def check_schema(value: dict[str, Any], schema: int, path: Path) -> None:

@@ -24,7 +24,7 @@ LEVELS = [
     {"records"},
     {"config"},
     {"scoring", "files", "hub"},
-    {"errors", "version"},
+    {"errors", "version", "durations"},
 ]
 WITHOUT_TORCH = ["config", "records", "grids", "reports"]
 

@@ -131,10 +131,10 @@ def _print_summary(grid: "Grid", scheduler: "Scheduler") -> None:
     """Print one line about the grid, and for each failed cell the command that repeats it."""
     import time
 
-    from hifi_cli.grids.grid_display import duration
+    from hifi_cli.durations import format_duration
 
     progress = scheduler.progress
-    elapsed = duration(time.monotonic() - progress.started)
+    elapsed = format_duration(time.monotonic() - progress.started)
     before = f" ({progress.finished_before} before)" if progress.finished_before else ""
     options.logger.info(
         f"grid {grid.name}: {len(progress.finished)} of {len(progress.cells)} done{before},"

@@ -101,12 +101,12 @@ def _print_schema(kinds: list[str]) -> None:
 
 
 def _print_runs(results_dir: Path, states: Collection[str]) -> None:
-    from hifi_cli.grids.grid_display import duration
+    from hifi_cli.durations import format_duration
     from hifi_cli.records.run_status import statuses
 
     for directory, run in statuses(results_dir):
         if not states or run.state in states:
             result = run.result
             score = f"{100 * result.score():.2f}" if result and result.is_done else ""
-            took = duration(result.time_s) if result and result.time_s is not None else ""
+            took = format_duration(result.time_s) if result and result.time_s is not None else ""
             print(f"{run.state:10}  {score:>6}  {took:>8}  {directory.path}" + (f"  {run.detail}" if run.detail else ""))

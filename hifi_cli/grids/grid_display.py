@@ -6,19 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from hifi_cli.durations import format_duration
 from hifi_cli.grids.scheduler import GridProgress
 
 logger = logging.getLogger("hifi")
 
 _BAR = 12
-
-
-def duration(seconds: float | None) -> str:
-    """Format a duration as `1:02:03`, or `?` where it is unknown."""
-    if seconds is None:
-        return "?"
-    total = round(seconds)
-    return f"{total // 3600}:{total % 3600 // 60:02}:{total % 60:02}"
 
 
 def status_line(progress: GridProgress) -> str:
@@ -29,7 +22,7 @@ def status_line(progress: GridProgress) -> str:
     active = f"{running} running" + (f", {scoring} scoring" if scoring else "")
     return (
         f"{len(progress.finished)}/{len(progress.cells)} done, {active}, {len(progress.failed)} failed,"
-        f" {progress.left - running} left, about {duration(progress.expected_seconds)} to go"
+        f" {progress.left - running} left, about {format_duration(progress.expected_seconds)} to go"
     )
 
 

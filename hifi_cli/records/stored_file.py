@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hifi_cli.config.base import describe_error
 from hifi_cli.errors import UsageError
-from hifi_cli.files import read_with_checksum, with_checksum, write_json
+from hifi_cli.files import CHECKSUM, check_schema, read_json, with_checksum, write_json
 
 
 class Record(BaseModel):
@@ -38,7 +38,10 @@ class StoredFile(Record):
             UsageError: the checksum does not match, or a key is missing or of a wrong type; the message names it.
             SchemaError: a version of hifi with another layout wrote it.
         """
-        content = read_with_checksum(path, what=cls.description, schema=cls.schema_number)
+        content = read_json(path, what=cls.description)
+        if CHECKSUM not in content:
+            raise UsageError(f"{path} is not a {cls.description} file that hifi wrote (it has no checksum); {cls.remedy}")
+        check_schema(content, cls.schema_number, path)
         try:
             return cls.model_validate(content)
         except ValidationError as error:

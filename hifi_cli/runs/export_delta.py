@@ -1,23 +1,42 @@
-"""A trained model in a directory of its own, for what no plain Hugging Face model can hold: added modules, other heads."""
+"""Export of a trained model that no plain Hugging Face model can hold (added modules, other task heads), and its reader."""
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
-from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import BackboneConfig, RunConfig
-from hifi_cli.files import read_with_checksum, with_checksum, write_json
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_directory import DELTA
+from hifi_cli.records.stored_file import Record, StoredFile
 from hifi_cli.runs.prepared_run import PreparedRun
 
-SCHEMA = 2
+METADATA = "hifi.json"
+
+
+class ExportedTaskHead(Record):
+    """The fields of `TaskHeadSpec` that the configuration does not have."""
+
+    kind: str
+    labels: list[str]
+    reads_words: bool
+
+
+class ExportedModel(StoredFile):
+    """hifi.json: how to put backbone and delta together."""
+
+    schema_number: ClassVar[int] = 2
+    description: ClassVar[str] = "hifi.json of an exported model"
+    remedy: ClassVar[str] = "export the run again"
+
+    task_head: ExportedTaskHead
+    config: RunConfig
+    missing_keys: list[str]
 
 
 def is_plain(prepared: PreparedRun) -> bool:
@@ -36,19 +55,14 @@ def export(prepared: PreparedRun, delta: Path, to: Path) -> None:
     Encoder(pretrained.model).base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
     pretrained.tokenizer.save_pretrained(to / "backbone")
     shutil.copyfile(delta, to / DELTA)
-    task_head = {
-        "kind": prepared.task_head.kind,
-        "labels": prepared.task_head.labels,
-        "reads_words": prepared.task_head.reads_words,
-    }
-    alone = config.model_copy(update={"backbone": BackboneConfig(name=config.backbone.name)})  # it lies in `backbone`
-    content = {
-        "schema": SCHEMA,
-        "task_head": task_head,
-        "config": alone.model_dump(mode="json"),
-        "missing_keys": pretrained.missing_keys,
-    }
-    write_json(to / "hifi.json", with_checksum(content))
+    task_head = prepared.task_head
+    backbone = BackboneConfig(name=config.backbone.name)  # without its source: the directory has a copy
+    metadata = ExportedModel(
+        task_head=ExportedTaskHead(kind=task_head.kind, labels=list(task_head.labels), reads_words=task_head.reads_words),
+        config=config.model_copy(update={"backbone": backbone}),
+        missing_keys=pretrained.missing_keys,
+    )
+    metadata.write(to / METADATA)
 
 
 def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
@@ -63,16 +77,15 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
         SchemaError: a file was written by a version with another layout.
     """
     directory = Path(directory)
-    content = read_with_checksum(directory / "hifi.json", what="hifi.json of an exported model", schema=SCHEMA)
+    exported = ExportedModel.read(directory / METADATA)
     tensors, metadata = deltas.load(directory / DELTA)
-    config = parse(RunConfig, content["config"], str(directory / "hifi.json"))
-    wanted = content["task_head"]
-    task_head = TaskHeadSpec(wanted["kind"], tuple(wanted["labels"]), wanted["reads_words"], config.task_head)
-    here = BackboneConfig(name=config.backbone.name, path=str((directory / "backbone").resolve()))
-    pretrained = encoders.load(here, task_head=task_head, dropout=config.dropout)
+    config, head = exported.config, exported.task_head
+    task_head = TaskHeadSpec(head.kind, tuple(head.labels), head.reads_words, config.task_head)
+    backbone = BackboneConfig(name=config.backbone.name, path=str((directory / "backbone").resolve()))
+    pretrained = encoders.load(backbone, task_head=task_head, dropout=config.dropout)
     encoders.initialize(pretrained.model, pretrained.missing_keys, config.seed)
     encoder = Encoder(pretrained.model)
-    method = methods.attach(config, encoder, metadata["heads"], content["missing_keys"])
+    method = methods.attach(config, encoder, metadata["heads"], exported.missing_keys)
     methods.load_final_delta(method, encoder, tensors)
     method.merge(encoder)
     return encoder.model.eval(), pretrained.tokenizer

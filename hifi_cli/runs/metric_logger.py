@@ -11,6 +11,7 @@ from typing import Any
 from accelerate import PartialState
 
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.durations import format_duration
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import EpochMetrics, MetricsLine
 from hifi_cli.runs import provenance
@@ -163,15 +164,8 @@ class MetricLogger(Callback):
             *([] if math.isnan(self.loss) else [f"loss {self.loss:.4f}"]),
             *([f"{speed:,.0f} tokens/s"] if speed else []),
             f"{provenance.peak_memory() / 1e9:.1f} GB",
-            *([f"{clock(seconds_left)} left"] if seconds_left and is_running else []),
+            *([f"{format_duration(seconds_left)} left"] if seconds_left and is_running else []),
         ]
-
-
-def clock(seconds: float) -> str:
-    """m:ss, or h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class ProgressDisplay:

@@ -1,0 +1,10 @@
+"""Durations as the command line prints them."""
+
+
+def format_duration(seconds: float | None) -> str:
+    """`m:ss`, or `h:mm:ss`; `?` where it is unknown."""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
