@@ -106,11 +106,11 @@ class Damage:
         start = ids.index(self.separator) + 1 if pair else 1
         rate = rng.choice((0.05, 0.08, 0.12)) if harm else 0.0
         if harm and rng.random() < 0.3:  # two words change places, two after the same word if there are such
-            one = rng.randrange(start, len(ids) - 1)
-            places = [at for at in range(start, len(ids) - 1) if ids[at] != ids[one]]
-            places = [at for at in places if ids[at - 1] == ids[one - 1]] or places
+            first = rng.randrange(start, len(ids) - 1)
+            places = [at for at in range(start, len(ids) - 1) if ids[at] != ids[first]]
+            places = [at for at in places if ids[at - 1] == ids[first - 1]] or places
             other = rng.choice(places)
-            shown[one], shown[other] = shown[other], shown[one]
+            shown[first], shown[other] = shown[other], shown[first]
             rate = 0.0
         masked = rng.random() < 0.7  # whatever the damage, so that a [MASK] tells nothing of it
         text, gap = [], False  # gap: the word before this one is missing
@@ -173,10 +173,10 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
         types = ((separators.cumsum(1) - separators) > 0).long()
         present = (ids != tokenizer.pad_token_id).long()
         hidden = model.bert(input_ids=ids, token_type_ids=types * present, attention_mask=present).last_hidden_state
-        logits, wanted = model.cls(hidden[targets != IGNORED]), targets[targets != IGNORED]
+        logits, targets_at_mask = model.cls(hidden[targets != IGNORED]), targets[targets != IGNORED]
         suspicion, wrong = detector(hidden[changed != IGNORED])[:, 0], changed[changed != IGNORED].float()
         verdict, any_wrong = judge(hidden[:, 0])[:, 0], ((changed == 1).any(1) | reverse).float()
-        loss = functional.cross_entropy(logits, wanted)
+        loss = functional.cross_entropy(logits, targets_at_mask)
         damage_loss = functional.binary_cross_entropy_with_logits(suspicion, wrong)
         text_loss = functional.binary_cross_entropy_with_logits(verdict, any_wrong)
         optimizer.zero_grad()
@@ -187,9 +187,9 @@ def pretrain(tokenizer: BertTokenizerFast, *, steps: int, batch: int, rate: floa
         totals[pairs].update(
             {
                 "texts": len(rows),
-                "words": len(wanted),
-                "loss": loss.item() * len(wanted),
-                "right": int((logits.argmax(-1) == wanted).sum()),
+                "words": len(targets_at_mask),
+                "loss": loss.item() * len(targets_at_mask),
+                "right": int((logits.argmax(-1) == targets_at_mask).sum()),
                 "found": int((suspicion[wrong == 1] > 0).sum()),
                 "wrong": int(wrong.sum()),
                 "judged": int(((verdict > 0) == (any_wrong == 1)).sum()),

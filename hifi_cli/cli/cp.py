@@ -47,4 +47,4 @@ def cp(
 def _movable(text: str, folder: Path) -> str:
     """A YAML whose paths, to its schema and to what lies beside it, hold wherever it is put."""
     text = text.replace("$schema=../", f"$schema={folder.parent.as_uri()}/")
-    return re.sub(r"^path: (?!/)(.+)$", lambda found: f"path: {folder / found[1].strip()}", text, flags=re.MULTILINE)
+    return re.sub(r"^path: (?!/)(.+)$", lambda match: f"path: {folder / match[1].strip()}", text, flags=re.MULTILINE)

@@ -59,9 +59,9 @@ def evaluate(
             raise UsageError("--submission requires test predictions: add --split test")
         differing: list[str] = []
         for path in paths:
-            found = evaluation.evaluate(path, resources)
-            print_evaluation(found)
-            differing += [f"{path}: {', '.join(found.differing)}"] if found.differing else []
+            evaluated = evaluation.evaluate(path, resources)
+            print_evaluation(evaluated)
+            differing += [f"{path}: {', '.join(evaluated.differing)}"] if evaluated.differing else []
         if differing:
             listed = "; ".join(differing)
             raise RunFailed(

@@ -64,11 +64,11 @@ def can_be_made(option: typer.CallbackParam, path: Path | None) -> Path | None:
 def complete(kind: str) -> Callable[[str], list[str]]:
     """Completes names of a kind, the last one of a list with commas."""
 
-    def found(incomplete: str) -> list[str]:
+    def complete_last(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",")
         return [f"{before}{comma}{name}" for name in registry.names(kind) if name.startswith(last)]
 
-    return found
+    return complete_last
 
 
 class Words(list[str]):

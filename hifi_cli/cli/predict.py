@@ -32,9 +32,9 @@ def predict(
 
     with tempfile.TemporaryDirectory() as folder:
         path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
-        said = prediction.predict(run_dir, path, ResourceCache(results_dir, backbone=backbone))
-        wanted = form or prediction.form_of(path)
-    text = prediction.as_text(said, "jsonl" if wanted == "jsonl" else "tsv")
+        predictions = prediction.predict(run_dir, path, ResourceCache(results_dir, backbone=backbone))
+        output_format = form or prediction.form_of(path)
+    text = prediction.as_text(predictions, "jsonl" if output_format == "jsonl" else "tsv")
     if out:
         write_text(out, text)
         options.logger.info(f"predictions: {out}")

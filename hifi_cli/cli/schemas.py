@@ -33,7 +33,7 @@ def schema_of_kind(kind: str) -> dict[str, Any]:
         "protocols": [protocols.ProtocolSpec],
         "published": [published.PublishedFile],
         "sites": [parsl_engine.SiteSpec],
-        "tables": list({one.spec: None for one in table_types.TABLE_TYPES.values()}),
+        "tables": list({table_type.spec: None for table_type in table_types.TABLE_TYPES.values()}),
         "tasks": [task_spec.TaskSpec],
     }
     schema = json_schema.schema_of(models[kind], f"hifi: {kind}")
@@ -52,7 +52,7 @@ def schema_of_kind(kind: str) -> dict[str, Any]:
 def schema_of_all() -> dict[str, Any]:
     """One JSON Schema for any of the YAMLs."""
     parts = {kind: schema_of_kind(kind) for kind in KINDS}
-    definitions = {name: one for part in parts.values() for name, one in part["definitions"].items()}
+    definitions = {name: definition for part in parts.values() for name, definition in part["definitions"].items()}
     choice = {kind: {"title": part["title"], "anyOf": part["anyOf"]} for kind, part in parts.items()}
     return {"$schema": parts["config"]["$schema"], "title": "hifi", "anyOf": list(choice.values()), "definitions": definitions}
 

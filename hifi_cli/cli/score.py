@@ -67,11 +67,11 @@ def score(
     resources = ResourceCache(results_dir, data_dir, backbone)
     if run is not None:
         assert out is not None
-        found, path = evaluate.scores_of_run(run, resources, extra, out), out
-        print_scores(found)
+        head_scores, path = evaluate.scores_of_run(run, resources, extra, out), out
+        print_scores(head_scores)
         options.logger.info(f"scores of {run}: {path}")
         return
     for config in (run.config for run in resolved):
-        found, path = head_selection.scores(config, resources, force=force, out=out)
-        print_scores(found)
+        head_scores, path = head_selection.scores(config, resources, force=force, out=out)
+        print_scores(head_scores)
         options.logger.info(f"scores: {path}")

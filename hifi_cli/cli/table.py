@@ -61,7 +61,7 @@ def table(
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
     specs = [
         table_spec.with_changes(
-            one,
+            spec,
             protocol=protocol,
             backbone=backbone,
             methods=options.names(methods),
@@ -70,7 +70,7 @@ def table(
             shots=shots,
             known=results.names if tasks or methods else {},
         )
-        for one in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
+        for spec in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
     ]
     measurements = _measurements(specs[0], results_dir, data_dir) if specs else {}
     request = TableRequest(results, score, counted, published, **measurements)
@@ -82,7 +82,7 @@ def table(
         options.logger.info(f"table: {out}")
     else:
         print(text, end="")
-    if strict and any(one.incomplete for one in tables):
+    if strict and any(table.incomplete for table in tables):
         raise typer.Exit(1)
 
 

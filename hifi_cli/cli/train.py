@@ -60,7 +60,7 @@ def train(
     reported = trackers.checked(report_to or ())
     if heads:
         given = head_selection.read_given_heads(heads, configs[0].backbone.name)
-        configs = [one.model_copy(update={"heads": one.heads.model_copy(update={"given": given})}) for one in configs]
+        configs = [config.model_copy(update={"heads": config.heads.model_copy(update={"given": given})}) for config in configs]
     resources = ResourceCache(results_dir, data_dir)
     results = [
         runs.run(config, resources, force=force, resume=resume, auto_batch=auto_batch, report_to=reported) for config in configs

@@ -77,10 +77,10 @@ def status(directory: RunDirectory, *, check_delta: bool = False) -> RunStatus:
 def statuses(results_dir: Path) -> Iterator[tuple[RunDirectory, RunStatus]]:
     """The status of every run in a results directory, sorted by path; a finished run at a wrong path is damaged."""
     for directory in run_directories(results_dir):
-        found = status(directory)
+        run_status = status(directory)
         try:
-            if found.is_finished:
+            if run_status.is_finished:
                 directory.check_location(results_dir)
         except UsageError as error:
-            found = RunStatus(RunState.DAMAGED, str(error))
-        yield directory, found
+            run_status = RunStatus(RunState.DAMAGED, str(error))
+        yield directory, run_status

@@ -77,7 +77,7 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, 
     """Rebuild a finished run's model, and give it with its result; inside, the run's own YAMLs stand for their names.
 
     Raises:
-        MissingError: no finished run is there, or its backbone cannot be had.
+        MissingError: no finished run is there, or its backbone is not available.
         UsageError: its delta is damaged or belongs to other backbone weights.
         RunFailed: the run diverged and has no model.
     """

@@ -67,7 +67,7 @@ def _front_matter(prepared: PreparedRun, result: RunResult, form: str, title: st
         library_name=_LIBRARIES[form],
         base_model=config.backbone.hub,
         datasets=[task.hub.id] if task.hub else None,
-        metrics=sorted({one.metric_type for one in scores}),
+        metrics=sorted({score.metric_type for score in scores}),
         pipeline_tag=pipeline,
         tags=["hifi-cli", result.method, result.task],
         model_name=title,

@@ -71,22 +71,22 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
         examples = resources.tokenize(config, rows, config.max_length)
         logits = prepared.runner.predict(examples)
     predictions = prediction_rows(task, examples, logits, metrics.predictions_of(task, examples, logits))
-    return [_said(task, prediction) for prediction in predictions]
+    return [_prediction_row(task, prediction) for prediction in predictions]
 
 
-def as_text(said: Sequence[dict[str, Any]], form: Form) -> str:
+def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
     """Predictions as JSON lines, or as columns with a header: id, prediction and a column for each label."""
     if form == "jsonl":
-        return "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in said)
-    lines = [["id", "prediction", *said[0].get("probabilities", {})]]
-    for one in said:
-        shares = [f"{share:.6f}" for share in one.get("probabilities", {}).values()]
-        lines.append([one["id"], " ".join(str(one["prediction"]).split()), *shares])
+        return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
+    lines = [["id", "prediction", *predictions[0].get("probabilities", {})]]
+    for prediction in predictions:
+        probabilities = [f"{probability:.6f}" for probability in prediction.get("probabilities", {}).values()]
+        lines.append([prediction["id"], " ".join(str(prediction["prediction"]).split()), *probabilities])
     return "".join("\t".join(cells) + "\n" for cells in lines)
 
 
 def spooled(stream: BinaryIO, folder: Path) -> Path:
-    """Standard input as a file, so that it is read and complained of as any other.
+    """Standard input as a file, so that it is read and checked like any other.
 
     Raises:
         UsageError: it has more bytes than are read of a file.
@@ -122,7 +122,7 @@ def _header(task: TaskSpec, first: list[str], path: Path) -> list[str] | None:
 
 
 def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
-    """A record with what a row must have and nobody knows, or needs to know, of a new text."""
+    """Add to a record of a new text the columns that a row requires, with values that change nothing."""
     unknown: dict[str, Any] = {}
     if task.format == "squad":
         unknown = {"answers": {"text": [str(record.values.get("context", ""))[:1]], "answer_start": [0]}}
@@ -131,12 +131,11 @@ def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
     return RawRecord(unknown | record.values, record.where)
 
 
-def _said(task: TaskSpec, prediction: Prediction) -> dict[str, Any]:
-    said = {"id": prediction.id, "prediction": prediction.prediction}
+def _prediction_row(task: TaskSpec, prediction: Prediction) -> dict[str, Any]:
+    row = {"id": prediction.id, "prediction": prediction.prediction}
     if task.kind in ("regression", "span"):
-        return said
-    shares = probabilities(np.array(prediction.logits))
-    return {**said, "probabilities": dict(zip(task.labels, map(float, shares), strict=True))}
+        return row
+    return {**row, "probabilities": dict(zip(task.labels, map(float, probabilities(np.array(prediction.logits))), strict=True))}
 
 
 def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -144,6 +143,6 @@ def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     if len(logits) == 1:
         second = 1 / (1 + math.exp(-logits[0]))
         return np.array([1 - second, second])
-    shares: NDArray[np.float64] = np.exp(logits - logits.max())
-    shares /= shares.sum()
-    return shares
+    exponentials: NDArray[np.float64] = np.exp(logits - logits.max())
+    exponentials /= exponentials.sum()
+    return exponentials

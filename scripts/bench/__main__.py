@@ -34,43 +34,43 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all, %(default)s")
     parser.add_argument("--parts", default="epochs,limits,more", help="default: %(default)s; a part not named stays as it was")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     transformers.logging.set_verbosity_error()
     logging.getLogger("hifi").setLevel(logging.WARNING)
 
     with tempfile.TemporaryDirectory() as directory:
         at = resources(Path(directory))
-        works = [Work(at, task, "minilm", given.rows) for task in given.tasks.split(",")]
-        if given.shape:
+        works = [Work(at, task, "minilm", arguments.rows) for task in arguments.tasks.split(",")]
+        if arguments.shape:
             tokenizer_of, _ = locate(works[0].config("full-ft").backbone)
-            backbone = encoder_of(given.shape, tokenizer_of, f"{directory}/{given.shape}")
-            works = [Work(at, work.task, backbone, given.rows) for work in works]
-        path = given.out / f"{given.shape or 'minilm'}.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-        found |= {"encoder": f"{given.shape} (random weights)" if given.shape else "minilm", "batch_size": BATCH_SIZE}
-        given.out.mkdir(parents=True, exist_ok=True)
+            backbone = encoder_of(arguments.shape, tokenizer_of, f"{directory}/{arguments.shape}")
+            works = [Work(at, work.task, backbone, arguments.rows) for work in works]
+        path = arguments.out / f"{arguments.shape or 'minilm'}.json"
+        results: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        results |= {"encoder": f"{arguments.shape} (random weights)" if arguments.shape else "minilm", "batch_size": BATCH_SIZE}
+        arguments.out.mkdir(parents=True, exist_ok=True)
 
         def keep() -> None:
-            path.write_text(json.dumps(found, indent=1) + "\n")
+            path.write_text(json.dumps(results, indent=1) + "\n")
 
-        if "epochs" in given.parts:
-            found["epochs"] = {work.task: epochs.measure(work, given.rounds, print) for work in works}
-            found["epochs_measured"] = {"rows": given.rows, "rounds": given.rounds, **circumstances()}
+        if "epochs" in arguments.parts:
+            results["epochs"] = {work.task: epochs.measure(work, arguments.rounds, print) for work in works}
+            results["epochs_measured"] = {"rows": arguments.rows, "rounds": arguments.rounds, **circumstances()}
             keep()
-        if "limits" in given.parts:
+        if "limits" in arguments.parts:
             rates = limits.rates()
-            found["rates"] = {name: round(rate / 1e9, 1) for name, rate in rates.items()}
+            results["rates"] = {name: round(rate / 1e9, 1) for name, rate in rates.items()}
             for work in works:
-                measured = found["epochs"][work.task]
+                measured = results["epochs"][work.task]
                 measured["limits"] = epochs.nearness(work, measured["seconds"], rates)
             keep()
-        if "more" in given.parts and not given.shape:
-            found["more"] = more.measure(works, Path(directory), print)
-            found["more_measured"] = circumstances()
+        if "more" in arguments.parts and not arguments.shape:
+            results["more"] = more.measure(works, Path(directory), print)
+            results["more_measured"] = circumstances()
             keep()
-    print(tables(found), f"\nwritten to {path}", sep="\n")
+    print(tables(results), f"\nwritten to {path}", sep="\n")
 
 
 def circumstances() -> dict[str, Any]:

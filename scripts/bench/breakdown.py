@@ -31,7 +31,7 @@ def shares(work: Work, method: str, **keys: str) -> dict[str, float]:
     began = time.perf_counter()
     for batch in batches:
         trainer.train_step(batch)
-    whole = 1e6 * (time.perf_counter() - began)
+    total_us = 1e6 * (time.perf_counter() - began)
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         for batch in batches:
             trainer.train_step(batch)
@@ -41,6 +41,6 @@ def shares(work: Work, method: str, **keys: str) -> dict[str, float]:
         if library in ("aten", "mkldnn"):
             group = next((name for name, kernels in GROUPS.items() if kernel in kernels), "other kernels")
             spent[group] += event.self_cpu_time_total
-    spent["outside kernels"] = max(0.0, whole - sum(spent.values()))
+    spent["outside kernels"] = max(0.0, total_us - sum(spent.values()))
     total = sum(spent.values())
-    return {name: round(one / total, 3) for name, one in spent.items()}
+    return {name: round(seconds / total, 3) for name, seconds in spent.items()}

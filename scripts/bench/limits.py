@@ -22,14 +22,14 @@ _PARTS = {  # of forward products: the forward pass, gradients of activations, g
 def rates() -> dict[str, float]:
     """Measured matrix products in operations per second, float32 and bfloat16, and copied bytes per second."""
     rows, inside, out = _SIZE
-    found = {}
+    rates = {}
     for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         x, weight = torch.randn(rows, inside).to(kind), torch.randn(out, inside).to(kind)
         with torch.no_grad():
-            found[name] = 2 * rows * inside * out / _fastest(lambda x=x, weight=weight: linear(x, weight, None, weight, None))
+            rates[name] = 2 * rows * inside * out / _fastest(lambda x=x, weight=weight: linear(x, weight, None, weight, None))
     source, target = torch.ones(2, 32 * 2**20)
-    found["bytes"] = 2 * 4 * len(source) / _fastest(lambda: target.copy_(source))
-    return found
+    rates["bytes"] = 2 * 4 * len(source) / _fastest(lambda: target.copy_(source))
+    return rates
 
 
 def _fastest(call: Callable[[], object]) -> float:
@@ -48,7 +48,7 @@ def needed(work: Work, model: nn.Module, contestant: str, trained: int) -> dict[
     config = model.config
     weights = sum(value.numel() for name, value in model.named_parameters() if ".layer." in name and value.dim() == 2)
     products = 2 * weights * work.tokens
-    attention = 4 * sum(len(one) ** 2 for one in work.examples) * config.hidden_size * config.num_hidden_layers
+    attention = 4 * sum(len(example) ** 2 for example in work.examples) * config.hidden_size * config.num_hidden_layers
     forward, activations, gradients = _PARTS[contestant]
     operations = products * (forward + activations + gradients) + attention * (forward + 2 * activations)
     steps = -(-len(work.examples) // BATCH_SIZE)

@@ -26,20 +26,20 @@ ROUNDS, PROCESSES = 5, 3
 
 def measure(works: list[Work], results: Path, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Each row's ratio or seconds, and its bar; scoring on every task, the rest on that with the shortest texts."""
-    work = min(works, key=lambda one: one.tokens)
-    found = []
+    smallest = min(works, key=lambda work: work.tokens)
+    entries = []
     for name, bar, unit, call in (
-        ("extra memory, HiFi (layer-wise) against Full-FT, fp32", 0.60, "ratio", lambda: memory(work, results, "fp32")),
-        ("the same, both in bf16", 0.60, "ratio", lambda: memory(work, results, "bf16")),
-        *((f"hifi score, {SAMPLES} samples of {one.task}", 1.15, "ratio", partial(scoring, one)) for one in works),
-        ("40 few-shot runs in one command against 40 processes", 0.15, "ratio", lambda: fewshot(work, results)),
+        ("extra memory, HiFi (layer-wise) against Full-FT, fp32", 0.60, "ratio", lambda: memory(smallest, results, "fp32")),
+        ("the same, both in bf16", 0.60, "ratio", lambda: memory(smallest, results, "bf16")),
+        *((f"hifi score, {SAMPLES} samples of {work.task}", 1.15, "ratio", partial(scoring, work)) for work in works),
+        ("40 few-shot runs in one command against 40 processes", 0.15, "ratio", lambda: fewshot(smallest, results)),
         ("hifi --help", 0.3, "s", lambda: command("--help")),
         ("hifi ls methods", 0.6, "s", lambda: command("ls", "methods")),
-        ("delta file against the changed numbers", 1.02, "ratio", lambda: delta(work)),
+        ("delta file against the changed numbers", 1.02, "ratio", lambda: delta(smallest)),
     ):
-        found.append({"work": name, "value": round(call(), 4), "unit": unit, "bar": bar})
-        say(f"{name}: {found[-1]['value']} {unit}")
-    return found
+        entries.append({"work": name, "value": round(call(), 4), "unit": unit, "bar": bar})
+        say(f"{name}: {entries[-1]['value']} {unit}")
+    return entries
 
 
 def memory(work: Work, results: Path, precision: str) -> float:
@@ -47,11 +47,11 @@ def memory(work: Work, results: Path, precision: str) -> float:
 
     def peak(method: str) -> float:
         where = {"reference": "full-ft", "protocol": "laptop", "backbone": work.backbone, "precision": precision}
-        found = [
+        peaks = [
             method_costs.training_costs(method, **where, results_dir=results / f"{precision}{number}").memory_bytes
             for number in range(PROCESSES)
         ]
-        return statistics.median(found)
+        return statistics.median(peaks)
 
     return peak("hifi-layerwise") / peak("full-ft")
 

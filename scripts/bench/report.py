@@ -19,42 +19,44 @@ WORK = {
 AGAINST = {"10 b": "(b)", "full-ft": "Full-FT"}
 
 
-def tables(found: dict[str, Any]) -> str:
+def tables(results: dict[str, Any]) -> str:
     """Ratios of epochs, the rest, and the limits."""
-    parts = [epochs(found)]
-    if "more" in found:
-        parts.append(more(found))
-    if "rates" in found:
-        parts.append(limits(found))
+    parts = [epochs(results)]
+    if "more" in results:
+        parts.append(more(results))
+    if "rates" in results:
+        parts.append(limits(results))
     return "\n\n".join(parts)
 
 
-def epochs(found: dict[str, Any]) -> str:
+def epochs(results: dict[str, Any]) -> str:
     """Each program's time divided by a rival's."""
-    tasks = list(found["epochs"])
-    ratios = {task: {(one["work"], one["against"]): one for one in found["epochs"][task]["ratios"]} for task in tasks}
+    tasks = list(results["epochs"])
+    ratios = {task: {(entry["work"], entry["against"]): entry for entry in results["epochs"][task]["ratios"]} for task in tasks}
     lines = [_row("an epoch of", "baseline", *_labels(tasks)), _row("---", "---", *["---:"] * len(tasks))]
     for work, against in ratios[tasks[0]]:
         each = [ratios[task][work, against] for task in tasks]
-        cells = [_cell(one["ratio"], None) for one in each]
+        cells = [_cell(entry["ratio"], None) for entry in each]
         lines.append(_row(WORK[work], AGAINST.get(against, f"({against})"), *cells))
     return "\n".join(lines)
 
 
-def more(found: dict[str, Any], *, bars: bool = True) -> str:
+def more(results: dict[str, Any], *, bars: bool = True) -> str:
     """What is not an epoch."""
     lines = [_row("more", "measured"), _row("---", "---:")]
-    rows = [_row(one["work"], _cell(one["value"], one["bar"] if bars else None, one["unit"])) for one in found["more"]]
+    rows = [
+        _row(entry["work"], _cell(entry["value"], entry["bar"] if bars else None, entry["unit"])) for entry in results["more"]
+    ]
     return "\n".join([*lines, *rows])
 
 
-def limits(found: dict[str, Any]) -> str:
+def limits(results: dict[str, Any]) -> str:
     """How near an epoch is to the time that its operations and bytes need at the rates measured on this machine."""
-    tasks = list(found["epochs"])
+    tasks = list(results["epochs"])
     lines = [_row("least / epoch", *_labels(tasks)), _row("---", *["---:"] * len(tasks))]
-    for work in found["epochs"][tasks[0]]["limits"]:
-        each = [(found["epochs"][task]["limits"][work], found["epochs"][task]["seconds"][work]) for task in tasks]
-        cells = [f"{one['least_seconds']:.2f} / {spent:.2f} s = {one['reached']:.2f}" for one, spent in each]
+    for work in results["epochs"][tasks[0]]["limits"]:
+        each = [(results["epochs"][task]["limits"][work], results["epochs"][task]["seconds"][work]) for task in tasks]
+        cells = [f"{entry['least_seconds']:.2f} / {spent:.2f} s = {entry['reached']:.2f}" for entry, spent in each]
         lines.append(_row(WORK[work], *cells))
     return "\n".join(lines)
 
