@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, bounded reads, locks, hashes, safe names and command lines."""
+"""Atomic writes, bounded reads, locks, digests, safe file names and quoted command lines."""
 
 import errno
 import fcntl
@@ -19,16 +19,16 @@ from typing import Any
 from hifi_cli.errors import MissingError, RunFailed, SchemaError, UsageError
 
 CHECKSUM = "checksum"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_LOOK_SECONDS = 0.5  # a lock is given up only after this: `is_locked` holds one for a moment
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_TEMPORARY = ".hifi-part"  # how the names of files and directories end that are being written
-_MOST_JSON = 1 << 26  # bytes; results, manifests and scores have some thousands
-_MOST_LINES = 1 << 30  # bytes; the predictions of the largest test split of GLUE have 40 million
+_TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
+_MAX_JSON_BYTES = 1 << 26  # results, manifests and scores have some thousands
+_MAX_JSONL_BYTES = 1 << 30  # the predictions of the largest test split of GLUE have 40 million
 
 
 def safe_name(name: str) -> str:
-    """`name` as one path component: never empty, never hidden, never a way out of its folder."""
+    """`name` as one path component: never empty, never hidden, never outside of its folder."""
     return _UNSAFE.sub("--", name).strip(".-") or "unnamed"
 
 
@@ -60,7 +60,7 @@ def make_directory(path: Path) -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its name only when the block ends well.
+    """A temporary file next to `path`, which replaces it when the block ends without an exception.
 
     Raises:
         RunFailed: the disk is full.
@@ -71,7 +71,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """The same for a directory; `path` must not be there yet, or be an empty directory.
+    """The same for a directory; `path` must not exist, or be an empty directory.
 
     Raises:
         RunFailed: the disk is full.
@@ -81,11 +81,11 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _atomic(path: Path, make: Callable[[Path], tuple[Path, int]]) -> Iterator[Path]:
+def _atomic(path: Path, create: Callable[[Path], tuple[Path, int]]) -> Iterator[Path]:
     make_directory(path.parent)
-    _sweep(path)
+    _remove_leftovers(path)
     try:
-        temporary, handle = make(path)
+        temporary, handle = create(path)
     except OSError as error:
         raise not_written(path, error) from None
     try:
@@ -93,11 +93,11 @@ def _atomic(path: Path, make: Callable[[Path], tuple[Path, int]]) -> Iterator[Pa
         umask = os.umask(0)
         os.umask(umask)
         for part in (temporary, *temporary.rglob("*")):
-            # The 0600 of tempfile, which libraries write by too, would lock colleagues out of shared results.
+            # tempfile and libraries create files with mode 0600: other users could not read shared results.
             part.chmod((0o777 if part.is_dir() else 0o666) & ~umask)
             _sync(part)
         temporary.replace(path)
-    except Exception as error:  # the writers of tensors have errors of their own for a full disk
+    except Exception as error:  # libraries that write tensors have their own errors for a full disk
         if _is_full(error, path.parent):
             raise not_written(path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))) from None
         raise
@@ -107,25 +107,25 @@ def _atomic(path: Path, make: Callable[[Path], tuple[Path, int]]) -> Iterator[Pa
 
 
 def _temporary_file(path: Path) -> tuple[Path, int]:
-    """A temporary file for `path`, locked as long as the returned descriptor is open."""
+    """A new temporary file for `path`, locked as long as the returned descriptor is open."""
     while True:
-        handle, name = tempfile.mkstemp(_TEMPORARY, f".{path.name}.", path.parent)
-        if _hold(handle):
+        handle, name = tempfile.mkstemp(_TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
+        if _lock_new_file(handle):
             return Path(name), handle
 
 
 def _temporary_directory(path: Path) -> tuple[Path, int]:
     """The same for a directory."""
     while True:
-        name = tempfile.mkdtemp(_TEMPORARY, f".{path.name}.", path.parent)
+        name = tempfile.mkdtemp(_TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
         handle = os.open(name, os.O_RDONLY)
-        if _hold(handle):
+        if _lock_new_file(handle):
             return Path(name), handle
 
 
-def _hold(handle: int) -> bool:
-    """Lock a new temporary file; False, and it is closed, where another process swept it before it was locked."""
-    with suppress(OSError):  # a file system without locks: nothing is swept there
+def _lock_new_file(handle: int) -> bool:
+    """Lock a new temporary file. False, and it is closed, if another process removed it before it was locked."""
+    with suppress(OSError):  # a file system without locks: nothing is removed there
         fcntl.flock(handle, fcntl.LOCK_EX)
     if os.fstat(handle).st_nlink:
         return True
@@ -133,10 +133,10 @@ def _hold(handle: int) -> bool:
     return False
 
 
-def _sweep(path: Path) -> None:
-    """Remove what killed processes left of `path`; what a living one writes is locked."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY}"):
-        with suppress(OSError):  # it is gone, or not ours to remove
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files for `path` that killed processes left; those of running processes are locked."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY_SUFFIX}"):
+        with suppress(OSError):  # it is locked or removed already, or may not be removed
             handle = os.open(leftover, os.O_RDONLY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,7 +146,7 @@ def _sweep(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a directory, if it is there."""
+    """Remove a file or a directory, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -162,14 +162,14 @@ def _sync(path: Path) -> None:
 
 
 def not_written(path: Path, error: OSError) -> RunFailed:
-    """The error of a file that could not be written, which left what was there before as it was."""
-    return RunFailed(f"cannot write {path}: {error.strerror}; what stood there is intact: make room and repeat the command")
+    """The error for a file that could not be written; the former file is unchanged."""
+    return RunFailed(f"cannot write {path}: {error.strerror}; the former file is unchanged: make room and repeat the command")
 
 
 def _is_full(error: Exception, directory: Path) -> bool:
-    """Whether a writer failed for want of room: it says so, or there is next to none."""
+    """Whether a write failed because the disk is full: the error says so, or there is almost no free space."""
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _FULL
+        return error.errno in _DISK_FULL
     return not isinstance(error, (TypeError, ValueError)) and shutil.disk_usage(directory).free < 1 << 16
 
 
@@ -180,12 +180,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` to `path` atomically, as indented JSON; refuses NaN, which is no JSON."""
+    """Write `value` to `path` atomically, as indented JSON; refuses NaN, which JSON does not have."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
-    """`value` with a checksum of its content, which `read_json` compares."""
+    """`value` with a checksum of its content, which `read_json` verifies."""
     return {**value, CHECKSUM: digest({key: content for key, content in value.items() if key != CHECKSUM}, 64)}
 
 
@@ -196,24 +196,24 @@ def read_bytes(path: Path, *, at_most: int) -> bytes:
         UsageError: it is a pipe, a device or a directory, or larger than `at_most` bytes.
         OSError: it cannot be read.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe may never end, nor /dev/zero
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or /dev/zero may never end
         raise UsageError(f"{path} is not a regular file: give the path of a file")
     with path.open("rb") as file:
         content = file.read(at_most + 1)
     if len(content) > at_most:
-        raise UsageError(f"{path} is larger than {at_most:,} bytes, the most that is read of such a file")
+        raise UsageError(f"{path} is larger than {at_most:,} bytes, the maximum for such a file")
     return content
 
 
 def read_json(path: Path, *, what: str) -> dict[str, Any]:
-    """Read a JSON object, and check it against its checksum where it has one.
+    """Read a JSON object, and verify its checksum if it has one.
 
     Raises:
         MissingError: there is no such file.
-        UsageError: it is not a JSON object, or not the one that was written.
+        UsageError: it is not a JSON object, or does not match its checksum.
     """
     try:
-        value = json.loads(read_bytes(path, at_most=_MOST_JSON).decode("utf-8"))
+        value = json.loads(read_bytes(path, at_most=_MAX_JSON_BYTES).decode("utf-8"))
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -226,14 +226,14 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
-    """Read a file of JSON objects, one a line.
+    """Read a file with one JSON object per line.
 
     Raises:
         MissingError: there is no such file.
         UsageError: a line is not a JSON object; it is named.
     """
     try:
-        text = read_bytes(path, at_most=_MOST_LINES).decode("utf-8")
+        text = read_bytes(path, at_most=_MAX_JSONL_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
     except (OSError, ValueError) as error:
@@ -251,10 +251,10 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
 
 
 def check_schema(value: dict[str, Any], schema: int, path: Path) -> None:
-    """Refuse a stored file of another layout.
+    """Refuse a file with another schema number.
 
     Raises:
-        SchemaError: its `schema` is missing or another one.
+        SchemaError: its `schema` is missing or different.
     """
     if value.get("schema") != schema:
         raise SchemaError(
@@ -277,16 +277,16 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock file at `path`; yields whether it was had.
+    """Hold the lock file at `path`; yields whether it is held.
 
-    With `wait` it blocks until the holder is gone; a dead holder's lock is free (the kernel drops it).
+    With `wait` it blocks until no other process holds it; the kernel releases the lock of a process that ended.
     """
     from filelock import FileLock, Timeout
 
     make_directory(path.parent)
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=-1 if wait else _LOOK_SECONDS)
+        lock.acquire(timeout=-1 if wait else _LOCK_TIMEOUT_SECONDS)
     except Timeout:
         yield False
         return
@@ -297,7 +297,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock file at `path`, which is only read: the disk may be read-only."""
+    """Whether a running process holds the lock file at `path`; the file is only read, as the disk may be read-only."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

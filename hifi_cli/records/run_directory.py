@@ -120,34 +120,29 @@ class RunDirectory:
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         write_text(self.config_file, f"# the resolved configuration of this run; hash {config.hash}\n{text}")
 
-    def read_result(self) -> RunResult:
+    def read_result(self, results_dir: Path | None = None) -> RunResult:
         """The result of a finished run, which must be that of the config.yaml beside it.
+
+        Args:
+            results_dir: the run must be at its configuration's path in this directory: a copy would count twice.
 
         Raises:
             MissingError: the run is not finished.
-            UsageError: it is damaged, or the result of another configuration.
+            UsageError: it is damaged, at another path, or the result of another configuration.
             SchemaError: a version of hifi with another layout wrote it.
         """
         result = RunResult.read(self.results)
-        config_hash, _ = self._hash_and_path()
+        config_hash, path = self._hash_and_path()
         if config_hash != result.config_hash:
             raise UsageError(
                 f"{self.results} is not the result of the config.yaml beside it (hash {result.config_hash}, not"
                 f" {config_hash}); put the config.yaml of the run back, or {_AGAIN}"
             )
-        return result
-
-    def check_location(self, results_dir: Path) -> None:
-        """Refuse a run at another path than its configuration's: a copy would count twice.
-
-        Raises:
-            UsageError: it is at another path, or its config.yaml is damaged or missing.
-        """
-        _, path = self._hash_and_path()
-        if self.path != results_dir / path:
+        if results_dir and self.path != results_dir / path:
             raise UsageError(
                 f"{self.path} holds the run that belongs in {results_dir / path}: move it there, or a copy out of {results_dir}"
             )
+        return result
 
     def _hash_and_path(self) -> tuple[str, PurePath]:
         """Hash and path of the configuration in the directory, which is not validated: a table reads thousands."""
@@ -277,9 +272,7 @@ def finished_runs(results_dir: Path) -> Iterator[tuple[RunDirectory, RunResult]]
     """
     for file in sorted((results_dir / "runs").glob("*/*/*/*/seed*/results.json")):
         directory = RunDirectory(file.parent)
-        result = directory.read_result()
-        directory.check_location(results_dir)
-        yield directory, result
+        yield directory, directory.read_result(results_dir)
 
 
 def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Line]) -> list[Line]:

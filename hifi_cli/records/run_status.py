@@ -43,10 +43,11 @@ class RunStatus:
         return self.state in (RunState.DONE, RunState.DIVERGED)
 
 
-def status(directory: RunDirectory, *, check_delta: bool = False) -> RunStatus:
+def status(directory: RunDirectory, *, results_dir: Path | None = None, check_delta: bool = False) -> RunStatus:
     """The status of the run in a directory.
 
     Args:
+        results_dir: a finished run at another path than its configuration's in this directory is damaged.
         check_delta: compare the delta of a finished run with its checksum. A missing one is no damage: large files stay
             out of git.
 
@@ -57,7 +58,7 @@ def status(directory: RunDirectory, *, check_delta: bool = False) -> RunStatus:
         return RunStatus(RunState.RUNNING)
     if directory.results.is_file():
         try:
-            result = directory.read_result()
+            result = directory.read_result(results_dir)
         except SchemaError:
             raise
         except UsageError as error:
@@ -75,12 +76,6 @@ def status(directory: RunDirectory, *, check_delta: bool = False) -> RunStatus:
 
 
 def statuses(results_dir: Path) -> Iterator[tuple[RunDirectory, RunStatus]]:
-    """The status of every run in a results directory, sorted by path; a finished run at a wrong path is damaged."""
+    """The status of every run in a results directory, sorted by path."""
     for directory in run_directories(results_dir):
-        run_status = status(directory)
-        try:
-            if run_status.is_finished:
-                directory.check_location(results_dir)
-        except UsageError as error:
-            run_status = RunStatus(RunState.DAMAGED, str(error))
-        yield directory, run_status
+        yield directory, status(directory, results_dir=results_dir)
