@@ -176,7 +176,7 @@ def test_an_out_where_nothing_can_be_written_is_told_by_its_option_before_anythi
     answer = hifi("export", run, "--to", "file/out", "--data-dir", data)
     assert (answer.code, answer.err.startswith("hifi: --to file/out: ")) == (2, True), answer.err
     answer = hifi("export", run, "--to", ".", "--data-dir", data)
-    assert (answer.code, "--to . is there already" in answer.err) == (2, True)
+    assert (answer.code, "--to . exists" in answer.err) == (2, True)
 
 
 def test_a_lock_of_another_kind_than_flock_would_not_be_seen(tmp_path):
