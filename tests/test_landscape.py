@@ -34,7 +34,7 @@ def test_principal_plane_against_numpy():
 
 def test_filter_normalisation_by_hand():
     weights = [torch.arange(12.0).view(4, 3) + 1, torch.ones(4)]
-    matrix, vector = landscape.filter_normalised(weights, torch.Generator().manual_seed(3))
+    matrix, vector = landscape.filter_normalized(weights, torch.Generator().manual_seed(3))
     drawn = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))
     for row in range(4):
         norm = math.sqrt(sum(float(value) ** 2 for value in weights[0][row]))
@@ -49,7 +49,7 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     runner, weights = prepared.runner, list(prepared.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
-    directions = [landscape.filter_normalised(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    directions = [landscape.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
     found = {
         (x, y): loss
         for x, y, loss in landscape.surface(

@@ -34,7 +34,7 @@ class Settings(ConfigModel):
     few_shot_epochs: int = 50
     """Epochs of few-shot runs, in which an epoch is one step."""
     plane: Literal["pca", "random"] = "pca"
-    """`pca`: the two principal directions of the trajectory; `random`: two filter-normalised random directions around the
+    """`pca`: the two principal directions of the trajectory; `random`: two filter-normalized random directions around the
     trained model, the only ones in which the flatness of two models may be compared."""
     points: int = 21
     """Grid points in each direction."""
@@ -140,7 +140,7 @@ def _random(settings: Settings, prepared: PreparedRun, examples: list[Example]) 
             parameters = dict(encoder.model.named_parameters())
         weights = list(parameters.values())
         draws = torch.Generator().manual_seed(settings.seed)
-        directions = [filter_normalised(weights, draws) for _ in range(2)]
+        directions = [filter_normalized(weights, draws) for _ in range(2)]
         for x, y, loss in surface(runner, weights, directions, [axis, axis], examples):
             yield {"moved": moved, "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
@@ -165,7 +165,7 @@ def principal_plane(snapshots: Sequence[Direction]) -> tuple[list[Direction], Fl
     return directions, coordinates, pca.explained_variance_ratio_.astype(np.float64)
 
 
-def filter_normalised(weights: Sequence[Tensor], draws: torch.Generator) -> Direction:
+def filter_normalized(weights: Sequence[Tensor], draws: torch.Generator) -> Direction:
     """Draw a random direction in which every filter (row of a matrix) has the norm of the weights' own filter; 0 for vectors.
 
     Biases and LayerNorms stay where they are, as in Li et al.: the loss is not invariant to their scale.

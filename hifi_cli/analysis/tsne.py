@@ -1,4 +1,4 @@
-"""The hidden features of differently initialised task heads, in two dimensions (EH-FT, figure 4)."""
+"""The hidden features of differently initialized task heads, in two dimensions (EH-FT, figure 4)."""
 
 import math
 

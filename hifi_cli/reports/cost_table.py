@@ -65,9 +65,11 @@ def _result(cost: ResultCosts) -> tuple[str, ...]:
 
 
 def _training(cost: TrainingCosts, full: TrainingCosts) -> tuple[str, ...]:
+    # a tiny model can train in the memory that loading it has freed
+    memory = f"x {cost.memory_bytes / full.memory_bytes:.2f}" if full.memory_bytes else "no ratio"
     return (
         f"x {cost.step_ratio:.2f} ({1000 * cost.step_s:.0f} ms)",
-        f"x {cost.memory_bytes / full.memory_bytes:.2f} ({cost.memory_bytes / 1e6:.0f} MB)",
+        f"{memory} ({cost.memory_bytes / 1e6:.0f} MB)",
         f"x {cost.stored_bytes / full.stored_bytes:.3g} ({cost.stored_bytes / 1e6:.2f} MB)",
         f"{100 * cost.scoring_fraction:.2g} % ({cost.scoring_s:.1f} s)" if cost.scoring_fraction else "none",
     )

@@ -42,7 +42,7 @@ def _fastest(call: Callable[[], object]) -> float:
 
 
 def needed(work: Work, model: nn.Module, contestant: str, trained: int) -> dict[str, float] | None:
-    """Operations of the layers' products and attention in an epoch, without padding, and the optimiser's bytes."""
+    """Operations of the layers' products and attention in an epoch, without padding, and the optimizer's bytes."""
     if contestant not in _PARTS:
         return None
     config = model.config
