@@ -274,6 +274,7 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
     sources = {text.strip(): source for text, source in lines.items()}
     assert sources["learning_rate: 0.0002"] == "method hifi-layerwise (task rte)"
     assert sources["warmup: 0.2"] == "-c more.yaml"
+    assert sources["biases: true"] == "default of method hifi-layerwise"
     assert sources["limit: 9"] == sources["task: rte"] == "command line"
     assert sources["eval_batch_size: 64"] == sources["protocol: hifi"] == sources["seed: 1"] == "default"
     content = yaml.safe_load(answer.out)

@@ -21,9 +21,27 @@ _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 def print_configs(runs: "list[ResolvedConfig]") -> None:
     """The resolved configurations as YAML documents, with the source of each value in a comment."""
     for run in runs:
-        lines = list(_yaml_lines(run.config.model_dump(mode="json"), run.sources))
-        width = max(len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN)
-        print("---", *(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n", flush=True)
+        _print_config(run.config.model_dump(mode="json"), run.sources)
+
+
+def _print_config(values: dict[str, Any], sources: dict[str, str]) -> None:
+    lines = list(_yaml_lines(values, sources))
+    width = max(len(text) for text, _ in lines if len(text) <= _SOURCE_COLUMN)
+    print("---", *(f"{text:{width}}  # {source}" if source else text for text, source in lines), sep="\n", flush=True)
+
+
+def _add_method_defaults(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> None:
+    """Add the settings that no source sets, at the defaults of the method's implementation."""
+    from hifi_cli.config.methods import method_spec
+    from hifi_cli.methods.base import implementation
+
+    method = values["method"]
+    defaults = implementation(method_spec(method).implementation).Settings().model_dump(mode="json")
+    values["settings"] = defaults | values["settings"]
+    for name in defaults:
+        sources.setdefault(f"{prefix}settings.{name}", f"default of method {method}")
+    if values.get("stage1"):
+        _add_method_defaults(values["stage1"], sources, "stage1.")
 
 
 def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -46,11 +64,12 @@ def _yaml(value: Any) -> str:
 def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path | None) -> None:
     """The resolved configurations, each followed by comments with its directory, steps, size, memory and what is missing."""
     for run in runs:
-        print_configs([run])
-        config = run.config
+        config, values, sources = run.config, run.config.model_dump(mode="json"), dict(run.sources)
         with _no_garbage_collection():
             from hifi_cli.runs.plan import plan
 
+            _add_method_defaults(values, sources)
+            _print_config(values, sources)
             run_plan = plan(config, results_dir, data_dir)
         examples = "an unknown number of" if run_plan.examples is None else f"{run_plan.examples:,}"
         steps = "" if run_plan.steps is None else f"{run_plan.steps:,} steps: "
