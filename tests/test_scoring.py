@@ -6,8 +6,7 @@ import torch
 
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.head_selection import score_examples
-from hifi_cli.scoring.head_correlation import head_correlation
-from hifi_cli.scoring.head_richness import information_richness, singular_values
+from hifi_cli.scoring.head_scores import head_correlation, information_richness, singular_values
 from hifi_cli.tasks.batches import collate, padding_values
 
 

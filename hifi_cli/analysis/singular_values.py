@@ -9,7 +9,7 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.runs import head_selection
-from hifi_cli.scoring.head_richness import singular_values
+from hifi_cli.scoring.head_scores import singular_values
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 

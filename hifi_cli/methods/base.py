@@ -185,6 +185,14 @@ def needs_heads(config: RunConfig) -> bool:
     return any(implementation(method_spec(stage.method).implementation).needs_heads for stage in stages)
 
 
+def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
+    """The configured heads, or as many heads as would be chosen: sizes and costs do not depend on which; None without any."""
+    if not needs_heads(config) or config.heads.given:
+        return config.heads.given
+    lowest = encoder.num_layers // 2 if config.heads.strategy == "midtop" else 0
+    return [list(range(config.heads.k)) if layer >= lowest else [] for layer in range(encoder.num_layers)]
+
+
 def build(training: TrainingConfig, context: MethodContext) -> Method:
     """Build the method of a run or of a stage from its validated settings.
 

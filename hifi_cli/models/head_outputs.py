@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.scoring.head_correlation import head_correlation
-from hifi_cli.scoring.head_richness import information_richness
+from hifi_cli.scoring.head_scores import head_correlation, information_richness
 
 
 @torch.inference_mode()

@@ -25,7 +25,6 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.runs import head_selection, provenance
-from hifi_cli.runs.head_specs import placeholder_heads
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import PreparedRun, prepare
 from hifi_cli.runs.resources import ResourceCache
@@ -156,7 +155,7 @@ def random_examples(number: int, encoder: Encoder) -> list[Example]:
 
 def _prepare(config: RunConfig, resources: ResourceCache) -> PreparedRun:
     encoder, _ = resources.encoder(config)
-    return prepare(ModelInputs.resolve(config, resources, placeholder_heads(config, encoder)))
+    return prepare(ModelInputs.resolve(config, resources, methods.placeholder_heads(config, encoder)))
 
 
 def _trainer(prepared: PreparedRun, batch: list[Example]) -> Trainer:

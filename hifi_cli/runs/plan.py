@@ -11,7 +11,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs.head_specs import placeholder_heads, task_head_spec
+from hifi_cli.runs.resources import task_head_spec
 from hifi_cli.tasks import local_files, task_spec
 from hifi_cli.tasks.task_spec import TaskSpec
 
@@ -93,7 +93,7 @@ def model_size(config: RunConfig, task: TaskSpec) -> ModelSize:
     encoder = Encoder(encoders.meta_model(config.backbone, task_head=head_spec, dropout=config.dropout))
     total = _parameter_count(encoder)
     head_names = set(methods.task_head_names(encoder))
-    heads, missing_keys = placeholder_heads(config, encoder), _missing_keys(config, head_names)
+    heads, missing_keys = methods.placeholder_heads(config, encoder), _missing_keys(config, head_names)
     method = methods.attach(config, encoder, heads, missing_keys)
     with_method = _parameter_count(encoder)
     trained: list[tuple[int, int] | None] = []

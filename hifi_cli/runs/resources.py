@@ -9,7 +9,6 @@ from hifi_cli.models import cpu_kernels
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder, Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.runs.head_specs import task_head_spec
 from hifi_cli.runs.model_runner import uses_bf16, uses_cpu_kernels
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
@@ -89,3 +88,8 @@ class ResourceCache:
 
 def _tokenization_settings(config: RunConfig, max_length: int) -> TokenizationSettings:
     return TokenizationSettings(max_length, config.truncation, config.swap_texts, config.stride)
+
+
+def task_head_spec(task: TaskSpec, config: RunConfig) -> TaskHeadSpec:
+    """The head that a task requires, as configured."""
+    return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)

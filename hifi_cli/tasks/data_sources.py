@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from hifi_cli import demo_data
 from hifi_cli.errors import MissingError
 from hifi_cli.files import atomic_directory, file_digest, locked
-from hifi_cli.tasks import hub_dataset, local_files
+from hifi_cli.tasks import local_files
 from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, Split, TaskData, TaskSpec
 
 
@@ -24,6 +23,8 @@ def load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: 
             raise MissingError(f"--data-dir {data_dir}: no such directory")
         return local_files.load(spec, data_dir, required=required)
     if spec.hub:
+        from hifi_cli.tasks import hub_dataset
+
         return hub_dataset.load(spec, spec.hub)
     raise MissingError(f"task {spec.label} has no hub repository: give --data-dir")
 
@@ -33,6 +34,8 @@ def _demo_directory(results_dir: Path) -> Path:
 
     Its name contains a digest of the generator's source, so that another version of the generator uses another directory.
     """
+    from hifi_cli import demo_data
+
     directory = results_dir / "data" / f"demo-{file_digest(Path(demo_data.__file__))[:8]}"
     with locked(results_dir / "data" / ".lock", wait=True):
         if not directory.is_dir():

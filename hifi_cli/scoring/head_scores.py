@@ -1,4 +1,4 @@
-"""Information richness of attention heads (HiFi, equations 1 to 3)."""
+"""Information richness of attention heads and their correlation (HiFi, equations 1 to 7)."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -51,3 +51,21 @@ def _eigenvalues(matrices: Tensor) -> Tensor:
     flat = matrices.flatten(0, -3)
     with ThreadPoolExecutor(threads) as pool:
         return torch.cat(list(pool.map(torch.linalg.eigvalsh, flat.chunk(threads)))).view(matrices.shape[:-1])
+
+
+def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:
+    """r_hh' of every sample: |unbiased covariance| of the heads' token means over the head's entries (equations 5, 6).
+
+    Args:
+        outputs: head outputs O_h, [samples, heads, tokens, head size].
+        token_mask: True for real tokens, False for padding, bool [samples, tokens].
+
+    Returns:
+        float64 [samples, heads, heads], symmetric, zero on the diagonal.
+    """
+    weight = token_mask.double() / token_mask.sum(-1, keepdim=True)
+    mean = torch.einsum("bs,bhsd->bhd", weight, outputs.double())
+    centered = mean - mean.mean(-1, keepdim=True)
+    covariance = centered @ centered.mT / (mean.shape[-1] - 1)
+    covariance.diagonal(dim1=-2, dim2=-1).zero_()
+    return covariance.abs()
