@@ -83,7 +83,7 @@ def stopped_by(number, code, encoders, data, root):
     process.send_signal(number)
     found, said = finish(process)
     assert found == code
-    assert "stopped; the same command goes on from its checkpoint" in said
+    assert "stopped; the same command continues from its checkpoint" in said
     assert "Traceback" not in said
     assert (run_path(root) / "checkpoints" / "last.pt").is_file()
     assert not (run_path(root) / "results.json").exists()

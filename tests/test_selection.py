@@ -39,7 +39,7 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, r
     assert drawn[0] != drawn[1]
     assert {file["seed"]: file["heads"] for file in heads_files(resources)} == dict(zip((1, 2, 3), drawn, strict=True))
     assert len({result.setting_hash for result in results}) == 1
-    assert len({str(result.heads_sha256) for result in results}) == 1  # the runs may stand in one mean
+    assert len({str(result.heads_sha256) for result in results}) == 1  # the runs may be averaged
 
 
 def test_the_runs_of_a_table_may_have_drawn_different_random_heads(tiny, hifi):

@@ -79,10 +79,10 @@ class RunResult(StoredFile):
         status: `diverged`: the training loss was not finite, and there is no score.
         reason: why the run diverged.
         selection: the examples that chose the best epoch.
-        report: the score that stands in tables.
+        report: the score that tables show.
         shots: few-shot: train rows per class.
         config_hash: hash of the configuration.
-        setting_hash: the same without the seed; runs with the same one may stand in one mean.
+        setting_hash: the same without the seed; runs with the same one may be averaged.
         heads_sha256: digest of the attention heads, where runs of all seeds share them.
         data: fingerprint of every split.
         limit: only so many examples of each split were used.

@@ -1,4 +1,4 @@
-"""The status of a run, found out from its directory: finished, damaged, failed, running, or begun."""
+"""The status of a run, as its directory shows it: finished, damaged, failed, running, or begun."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -147,10 +147,10 @@ class Checkpoint:
             is_same_run = state["run_id"] == self.run_id
         except Exception as error:  # the readers raise half a dozen kinds for a damaged archive
             first_line = str(error).strip().partition("\n")[0][:100]
-            logger.warning(f"the checkpoint {self.path} is damaged ({first_line}); the run starts afresh")
+            logger.warning(f"the checkpoint {self.path} is damaged ({first_line}); the run starts from the beginning")
             return None
         if not is_same_run:
-            logger.warning(f"the checkpoint {self.path} is of other data, heads or weights; the run starts afresh")
+            logger.warning(f"the checkpoint {self.path} is of other data, heads or weights; the run starts from the beginning")
         return state if is_same_run else None
 
 

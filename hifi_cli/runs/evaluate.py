@@ -42,7 +42,7 @@ class Evaluation:
         scores: every metric now.
         stored: every metric as the run stored it.
         largest_difference: between the logits.
-        primary: the metric that stands in tables.
+        primary: the metric that tables show.
         kept_score: that metric at the epoch whose model was kept, as tables read it.
     """
 

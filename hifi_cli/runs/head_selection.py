@@ -98,7 +98,7 @@ def explain(selection: HeadSelection) -> list[str]:
 
 
 def _is_sound(path: Path) -> bool:
-    """Whether a stored scores file can be used; scoring again gives the same file, so a damaged one is only told of.
+    """Whether a stored scores file can be used; scoring again gives the same file, so a damaged one only causes a warning.
 
     Raises:
         SchemaError: written by a version with another layout; not to be replaced.

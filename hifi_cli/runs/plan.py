@@ -1,4 +1,4 @@
-"""The plan of a run for `--dry-run`: its steps, parameters and memory, found out without weights, data or network."""
+"""The plan of a run for `--dry-run`: its steps, parameters and memory, computed without weights, data or network."""
 
 import math
 from dataclasses import dataclass, field

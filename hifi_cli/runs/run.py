@@ -181,7 +181,7 @@ def _train(
             trainer.train()
     except (KeyboardInterrupt, Terminated):
         if directory.checkpoint.is_file():
-            logger.warning(f"{name(config)}: stopped; the same command goes on from its checkpoint")
+            logger.warning(f"{name(config)}: stopped; the same command continues from its checkpoint")
         raise
     return trainer
 
