@@ -18,7 +18,6 @@ from hifi_cli.models.cpu_kernels import NOISE, FastDropout
 from hifi_cli.models.cpu_linear import FastLinear, FastRowLinear, linear
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import model_runner
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.splits import load_splits
@@ -216,15 +215,6 @@ def test_methods_train_in_bf16_and_comes_back_the_same(make, resources, method):
     results = runs.run(config, resources)
     assert results.scores.best > 0.7
     assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
-
-
-def test_auto_means_what_the_hardware_has(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    for there in (False, True):
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda there=there: there)
-        assert model_runner.uses_bf16("auto") is there
-    assert model_runner.uses_bf16("bf16") and not model_runner.uses_bf16("fp32")
 
 
 def test_evaluation_of_tuned_rows_is_float32_even_where_training_gives_bfloat16():

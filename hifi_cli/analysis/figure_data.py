@@ -14,6 +14,7 @@ from hifi_cli.files import atomic_path, digest, locked, read_json, write_json
 from hifi_cli.reports.figures.draw import read_metadata
 from hifi_cli.reports.figures.figure_spec import METADATA_SCHEMA, FigureInputs, FigureMetadata, FigureSpec, module_name
 from hifi_cli.runs import provenance
+from hifi_cli.runs.device import select_device
 from hifi_cli.runs.resources import ResourceCache
 
 _PROVENANCE = ("hifi", "git", "python", "libraries", "device")  # without the command, whose paths others should not see
@@ -61,7 +62,8 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             with atomic_path(path) as temporary:
                 pd.DataFrame(table.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
             notes = table.notes
-            versions = provenance.describe().model_dump(include=set(_PROVENANCE))
+            device = select_device(request.config(request.spec.tasks[0]).device)
+            versions = provenance.describe(device).model_dump(include=set(_PROVENANCE))
             logger.info(f"numbers: {path}")
         spec = request.spec
         metadata = FigureMetadata(

@@ -151,6 +151,9 @@ class RunConfig(TrainingConfig):
     """Whether the second text of a pair comes first (EH-FT's QNLI)."""
     stride: NonNegativeCount = 128
     """Tokens by which the windows over a context longer than `max_length` overlap (SQuAD)."""
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Where the run computes: `cpu`, `cuda`, `cuda:N`, or `auto`: the first visible GPU, or the CPU of a machine without one.
+    It is not part of the hash: a run may be resumed elsewhere."""
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
     """`fp32`, `bf16`, or `auto`: bf16 where the hardware has it. On a CPU, bf16 is used for matrix products in training only;
     trainable weights and evaluation stay in fp32. A GPU uses autocast."""
@@ -194,7 +197,7 @@ class RunConfig(TrainingConfig):
 
     @property
     def hash(self) -> str:
-        """Hash of all that decides the result; the locations of the backbone and of the run are not part of it."""
+        """Hash of all that decides the result; the locations of backbone and run and the device are not part of it."""
         return config_hash_of(self.model_dump(mode="json"))
 
     @property
@@ -219,7 +222,7 @@ class RunConfig(TrainingConfig):
 
 def config_hash_of(content: Mapping[str, Any]) -> str:
     """`RunConfig.hash` of a configuration as in config.yaml, which may lack the keys that were added later."""
-    decisive = {key: value for key, value in content.items() if key != "variant"}
+    decisive = {key: value for key, value in content.items() if key not in ("variant", "device")}
     decisive["backbone"] = content["backbone"]["name"]
     if content["heads"]["rank"] != "random":  # the seed draws nothing then
         decisive["heads"] = {**content["heads"], "seed": 0}

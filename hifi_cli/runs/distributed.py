@@ -13,9 +13,13 @@ from hifi_cli.errors import HifiError
 T = TypeVar("T")
 
 
-def state() -> PartialState:
-    """The processes of this run; without a GPU, accelerate joins them only if `cpu` is set."""
-    return PartialState(cpu="LOCAL_RANK" in os.environ and not torch.cuda.is_available())
+def state(*, cpu: bool = False) -> PartialState:
+    """The processes of this run; on CPUs, accelerate joins them only if its own `cpu` is set, the first time.
+
+    Args:
+        cpu: whether they compute on CPUs although there is a GPU.
+    """
+    return PartialState(cpu="LOCAL_RANK" in os.environ and (cpu or not torch.cuda.is_available()))
 
 
 def is_main() -> bool:

@@ -83,6 +83,7 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, 
     """
     directory = RunDirectory(path)
     with directory.opened() as config:
+        config = config.model_copy(update={"device": "auto"})  # the run's own may not be on this machine
         result = directory.read_result()
         if not result.is_done:
             raise RunFailed(f"the run in {path} {result.status} and left no model")

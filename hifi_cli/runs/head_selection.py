@@ -15,6 +15,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.records.head_files import HeadScores, HeadSelection, Overlap, scores_digest
 from hifi_cli.runs import distributed, provenance
+from hifi_cli.runs.device import select_device
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import holdout_ids, without_holdout
 from hifi_cli.scoring.head_choice import choose_heads
@@ -133,9 +134,12 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
     Args:
         encoder: scored instead of the pretrained one (a finished run's).
     """
-    pretrained = resources.pretrained(config)
-    if encoder is None:
-        encoder = _warmed(config, resources) if config.scoring.warm_steps else Encoder(pretrained.model)
+    pretrained, device = resources.pretrained(config), select_device(config.device)
+    if encoder is None and config.scoring.warm_steps:
+        encoder = _warmed(config, resources)
+    elif encoder is None:  # only a copy leaves the CPU: runs copy the pretrained model from there
+        encoder = Encoder(pretrained.model) if device.type == "cpu" else resources.encoder(config)[0]
+    encoder.model.to(device)
     train_rows = resources.rows(config.task).rows("train")
     train = without_holdout(config, train_rows, resources.examples(config, "train", config.scoring.max_length))
     examples = sample(train, config.scoring.samples, config.scoring.seed)
@@ -154,7 +158,7 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
         correlation=values[1],
         backbone_weights_id=pretrained.weights_id,
         data=resources.rows(config.task).fingerprint["train"],
-        provenance=provenance.describe(),
+        provenance=provenance.describe(device),
         sha256=scores_digest(name, config.task, *values),
     )
 

@@ -25,6 +25,7 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.runs import head_selection, provenance
+from hifi_cli.runs.device import device_name, select_device
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import PreparedRun, prepare
 from hifi_cli.runs.resources import ResourceCache
@@ -65,7 +66,7 @@ def training_costs(
         resolve(task=TASK, method=name, backbone=backbone, protocol=protocol, overrides=overrides)
         for name in (method, reference)
     )
-    inputs = config.model_dump(mode="json", exclude={"task", "seed", "protocol", "backbone"})
+    inputs = config.model_dump(mode="json", exclude={"task", "seed", "protocol", "backbone", "device"})
     path = _path(config, results_dir, "training-costs", {**inputs, "reference": reference})
     if not path.is_file():
         logger.info(f"measuring training by {method} on {path.parent.name}")
@@ -74,6 +75,9 @@ def training_costs(
 
 
 def _path(config: RunConfig, results_dir: Path, folder: str, inputs: dict[str, Any]) -> Path:
+    device = select_device(config.device)
+    if device.type != "cpu":
+        inputs = {**inputs, "device": device_name(device)}  # a GPU's costs are not a CPU's
     return results_dir / folder / safe_name(config.backbone.name) / f"{safe_name(config.method)}-{digest(inputs)}.json"
 
 
@@ -109,7 +113,7 @@ def measure_result(config: RunConfig) -> ResultCosts:
         stored_bytes=stored_bytes,
         plain_bytes=4 * total,
         total=total,
-        provenance=provenance.describe(),
+        provenance=provenance.describe(plain.device),
     )
 
 
@@ -136,7 +140,7 @@ def measure_training(config: RunConfig, reference: RunConfig, threads: int) -> T
         stored_bytes=stored_bytes,
         scoring_s=scoring_s,
         scoring_fraction=scoring_s / (scoring_s + run_s),
-        provenance=provenance.describe(),
+        provenance=provenance.describe(select_device(config.device)),
     )
 
 
@@ -173,14 +177,15 @@ def _memory_and_storage(config: RunConfig, resources: ResourceCache, directory: 
     """Bytes at the peak of training without the loaded model, and bytes of the delta file."""
     prepared = _prepare(config, resources)
     batch = random_examples(TRAINING_BATCH, prepared.encoder)
+    device = prepared.runner.device
     prepared.runner.predict(batch)
-    provenance.reset_peak_memory()
-    loaded = provenance.peak_memory()
+    provenance.reset_peak_memory(device)
+    loaded = provenance.peak_memory(device)
     trainer = _trainer(prepared, batch)
     for number in range(len(trainer.phases)):
         trainer.setup_phase(number)
         _train(trainer, batch)
-    peak = provenance.peak_memory()
+    peak = provenance.peak_memory(device)
     return peak - loaded, _stored_bytes(prepared.method.delta(prepared.encoder.model), directory)
 
 
@@ -228,13 +233,14 @@ def _alternating_seconds(first: Callable[[], None], second: Callable[[], None]) 
 def _seconds(call: Callable[[], None]) -> float:
     start = time.perf_counter()
     call()
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter() - start
 
 
 def _scoring_seconds(config: RunConfig, resources: ResourceCache) -> float:
     encoder, pretrained = resources.encoder(config)
+    encoder.model.to(select_device(config.device))
     examples, pad = random_examples(config.scoring.samples, encoder), padding_values(pretrained.tokenizer)
 
     def score_and_choose() -> None:

@@ -15,6 +15,7 @@ from hifi_cli.durations import format_duration
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import EpochMetrics, MetricsLine
 from hifi_cli.runs import provenance
+from hifi_cli.runs.device import select_device
 from hifi_cli.runs.trainer import Callback
 
 logger = logging.getLogger("hifi")
@@ -89,6 +90,7 @@ class MetricLogger(Callback):
         self.steps_per_epoch = math.ceil(len(lengths) / config.batch_size)
         self.throughput = Throughput(config.epochs * self.steps_per_epoch, sum(lengths) / self.steps_per_epoch)
         self.epoch, self.score, self.loss = 0, math.nan, math.nan
+        self.device = select_device(config.device)
         self.is_main = PartialState().is_main_process
         if self.is_main:
             directory.metrics.unlink(missing_ok=True)
@@ -163,7 +165,7 @@ class MetricLogger(Callback):
             *([f"{self.primary} {100 * self.score:.2f}"] if self.epoch else []),
             *([] if math.isnan(self.loss) else [f"loss {self.loss:.4f}"]),
             *([f"{speed:,.0f} tokens/s"] if speed else []),
-            f"{provenance.peak_memory() / 1e9:.1f} GB",
+            f"{provenance.peak_memory(self.device) / 1e9:.1f} GB",
             *([f"{format_duration(seconds_left)} left"] if seconds_left and is_running else []),
         ]
 

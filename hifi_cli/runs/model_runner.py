@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import distributed
+from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.metrics import Values
@@ -26,26 +26,13 @@ if TYPE_CHECKING:
     from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache
 
 
-def uses_cpu_kernels(config: RunConfig) -> bool:
-    """Whether a run computes with the modules of `hifi_cli.models.cpu_kernels` instead of stock PyTorch."""
-    return config.kernels == "auto" and distributed.state().device.type == "cpu"
-
-
-def uses_bf16(precision: str) -> bool:
-    """Whether `precision` (fp32, bf16, auto) means bfloat16 here; `auto`: if the hardware multiplies such matrices."""
-    if precision != "auto":
-        return precision == "bf16"
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported())
-    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
-
-
 @dataclass
 class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
         auto_batch: whether a batch that does not fit in memory is computed in smaller parts.
+        device: where it computes.
         gradient_accumulation_steps: micro-batches of a batch: the configured number, or more if memory requires it.
         model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several processes train it.
     """
@@ -59,6 +46,7 @@ class ModelRunner:
     def __post_init__(self) -> None:
         own_head = self.config.task_head.kind == "mlp"  # it does not read the pooler below it
         unused = DistributedDataParallelKwargs(find_unused_parameters=own_head)
+        self.device = select_device(self.config.device)
         self.accelerator = Accelerator(kwargs_handlers=[unused])
         self.gradient_accumulation_steps = self.config.gradient_accumulation_steps
         self.eval_batch_size = self.config.eval_batch_size
@@ -68,11 +56,11 @@ class ModelRunner:
 
     def to_device(self) -> None:
         """Move the model, with whatever was added to it, to where it runs."""
-        self.model.to(self.accelerator.device)
+        self.model.to(self.device)
 
     def wrap(self) -> None:
         """Wrap the model in DDP, if several processes train it."""
-        self.model = self.accelerator.prepare_model(self.encoder.model)
+        self.model = self.accelerator.prepare_model(self.encoder.model, device_placement=False)
 
     def unwrap(self) -> None:
         """Undo `wrap` and `reuse_frozen`: what trains is about to change, and until then every process computes the same."""
@@ -83,13 +71,17 @@ class ModelRunner:
 
         Layers with CPU kernels cast their inputs themselves.
         """
-        device = self.accelerator.device.type
+        device = self.device.type
         autocasts = device == "cuda" or (self.encoder.model.training and not uses_cpu_kernels(self.config))
-        return torch.autocast(device, dtype=torch.bfloat16) if autocasts and uses_bf16(self.config.precision) else nullcontext()
+        return (
+            torch.autocast(device, dtype=torch.bfloat16)
+            if autocasts and uses_bf16(self.config.precision, self.device)
+            else nullcontext()
+        )
 
     def logits(self, examples: list[Example]) -> Tensor:
         """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
-        batch = {name: values.to(self.accelerator.device) for name, values in collate(examples, self.pad).items()}
+        batch = {name: values.to(self.device) for name, values in collate(examples, self.pad).items()}
         cache = self.frozen_layers if self.encoder.model.training else None
         with self.precision(), cache.used_for(examples) if cache else nullcontext():
             output = self.model(**batch)
@@ -109,7 +101,7 @@ class ModelRunner:
         self.frozen_layers = FrozenLayerCache(self.encoder, layer) if layer else None
         if self.frozen_layers:
             with self.precision():
-                self.frozen_layers.compute(examples, self.pad, self.eval_batch_size, self.accelerator.device)
+                self.frozen_layers.compute(examples, self.pad, self.eval_batch_size, self.device)
 
     def loss(self, examples: list[Example]) -> Tensor:
         """The task's loss, summed over the examples."""
@@ -153,7 +145,7 @@ class ModelRunner:
         indices = list(range(len(examples)))[rank::world]
         # a process without examples takes part with a weight of 0
         micro_batches = list(split_batch(indices or [0], self.gradient_accumulation_steps))
-        total = torch.zeros((), device=self.accelerator.device)
+        total = torch.zeros((), device=self.device)
         for number, micro_batch in enumerate(micro_batches):
             is_last = number == len(micro_batches) - 1
             with nullcontext() if is_last else self.accelerator.no_sync(self.model):

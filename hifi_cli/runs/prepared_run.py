@@ -12,7 +12,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_files import Prediction
 from hifi_cli.records.run_result import ParameterCounts
-from hifi_cli.runs.model_runner import ModelRunner, uses_cpu_kernels
+from hifi_cli.runs.device import uses_cpu_kernels
+from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import padding_values

@@ -8,44 +8,41 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import torch
+
 from hifi_cli.records.run_files import GitState, Provenance
+from hifi_cli.runs.device import device_name
 from hifi_cli.version import __version__
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scipy", "scikit-learn", "safetensors")
 
 
-def describe() -> Provenance:
-    """Describe the command line, the versions, the git state of the project's checkout and the device."""
-    import torch
-
+def describe(device: torch.device) -> Provenance:
+    """Describe the command line, the versions, the git state of the project's checkout and the device that computes."""
     return Provenance(
         command=["hifi", *sys.argv[1:]],
         hifi=__version__,
         git=_git_state(),
         python=platform.python_version(),
         libraries={name: _version(name) for name in _LIBRARIES},
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine(),
+        device=device_name(device),
         threads=torch.get_num_threads(),
         platform=platform.platform(),
     )
 
 
-def reset_peak_memory() -> None:
+def reset_peak_memory(device: torch.device) -> None:
     """Reset the peak memory use, so that the next reading belongs to one run of the process."""
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     with suppress(OSError):  # not Linux, or not permitted: the reading is then the process's highest so far
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_memory() -> int:
-    """Return the peak memory use since the last reset, in bytes: of the GPU if there is one, else of the process."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
+def peak_memory(device: torch.device) -> int:
+    """Return the peak memory use since the last reset, in bytes: of the GPU, or of the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     try:
         status = Path("/proc/self/status").read_text()
         return 1024 * int(status.partition("VmHWM:")[2].split()[0])

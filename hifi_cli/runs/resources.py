@@ -9,7 +9,7 @@ from hifi_cli.models import cpu_kernels
 from hifi_cli.models import encoder as encoders
 from hifi_cli.models.encoder import Encoder, Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.runs.model_runner import uses_bf16, uses_cpu_kernels
+from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
@@ -55,12 +55,13 @@ class ResourceCache:
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load the backbone of a run with the head of its task."""
         task_head = self.task_head(config)
-        key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {config.kernels} {config.precision}"
+        kernels = f"{config.kernels} {config.precision} {config.device}"
+        key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {kernels}"
         if key not in self._pretrained:
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
             loaded = encoders.load(config.backbone, task_head=task_head, dropout=config.dropout)
             if uses_cpu_kernels(config):
-                cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision))
+                cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision, select_device(config.device)))
             self._pretrained[key] = loaded
         return self._pretrained[key]
 

@@ -18,6 +18,7 @@ from hifi_cli.records.run_files import EpochMetrics, Manifest
 from hifi_cli.records.run_result import Epochs, ExampleCounts, GradientAccumulationSteps, RunResult, RunScores
 from hifi_cli.runs import distributed, provenance
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
+from hifi_cli.runs.device import select_device
 from hifi_cli.runs.metric_logger import MetricLogger
 from hifi_cli.runs.prepared_run import (
     PreparedRun,
@@ -57,8 +58,9 @@ def run(
     Raises:
         ConflictError: the directory holds another run, or another process is writing it.
         RunFailed: a batch does not fit in memory, or the disk is full.
-        MissingError, UsageError: something it needs is missing or wrong.
+        MissingError, UsageError: something it needs is missing or wrong, the requested GPU for example.
     """
+    select_device(config.device)  # refuses a missing GPU before anything is written
     directory = RunDirectory.of(config, resources.results_dir)
     make_directory(directory.path)
     with locked(directory.lock, wait=False) if distributed.is_main() else nullcontext(True) as is_locked:
@@ -96,7 +98,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
     config, splits, heads = inputs.model.config, inputs.splits, inputs.model.attention_heads
     prepared = prepare(inputs.model, auto_batch=auto_batch)
     manifest = Manifest(
-        **dict(provenance.describe()),
+        **dict(provenance.describe(prepared.runner.device)),
         heads=heads,
         backbone_weights_id=inputs.model.pretrained.weights_id,
         data=inputs.data,
@@ -107,7 +109,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         directory.write_config(config)
         directory.failure.unlink(missing_ok=True)
         manifest.write(directory.manifest)
-    provenance.reset_peak_memory()
+    provenance.reset_peak_memory(prepared.runner.device)
     start = time.monotonic()
     outcome: dict[str, Any]
     try:
@@ -141,7 +143,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
         data=inputs.data.fingerprint,
         wall_s=round(time.monotonic() - start, 3),
-        peak_memory_bytes=provenance.peak_memory(),
+        peak_memory_bytes=provenance.peak_memory(prepared.runner.device),
         gradient_accumulation_steps=GradientAccumulationSteps(
             requested=config.gradient_accumulation_steps, used=prepared.runner.gradient_accumulation_steps
         ),

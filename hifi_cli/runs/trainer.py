@@ -140,7 +140,7 @@ class Trainer:
         self.phase_state: PhaseState | None = None
         self.progress = Progress()
         self.delta: Delta = {}
-        self.loss_sum = torch.zeros((), device=runner.accelerator.device)
+        self.loss_sum = torch.zeros((), device=runner.device)
 
     def train(self) -> None:
         """Train to the end, from the checkpoint if there is one.

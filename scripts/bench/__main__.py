@@ -23,6 +23,7 @@ from work import BATCH_SIZE, SHAPES, Work, encoder_of, resources, tasks
 
 from hifi_cli.models.encoder import locate
 from hifi_cli.runs import provenance
+from hifi_cli.runs.device import select_device
 
 
 def main() -> None:
@@ -75,7 +76,7 @@ def main() -> None:
 
 def circumstances() -> dict[str, Any]:
     """When, on what and with which code something was measured."""
-    described = provenance.describe().model_dump(exclude={"command"})
+    described = provenance.describe(select_device("auto")).model_dump(exclude={"command"})
     return {"date": datetime.date.today().isoformat(), "processor": processor(), **described}
 
 

@@ -1,0 +1,68 @@
+"""The device that a run computes on: selected in one place, and refused when it was requested and is not there."""
+
+import os
+import platform
+
+import torch
+
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.runs import distributed
+
+
+def select_device(requested: str) -> torch.device:
+    """The device for a configuration's `device`; every process that torchrun starts gets a GPU of its own.
+
+    Args:
+        requested: `auto`, `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        MissingError: fewer GPUs are there than `requested`, CUDA_VISIBLE_DEVICES or torchrun's processes require.
+        UsageError: one GPU is requested for several processes.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if requested == "cpu" or (requested == "auto" and not gpus and not _visible_devices()):
+        state = distributed.state(cpu=True)
+        return torch.device("cpu") if requested == "cpu" else state.device
+    if not gpus:
+        reason = f"CUDA_VISIBLE_DEVICES={_visible_devices()}" if requested == "auto" else f"device={requested}"
+        raise MissingError(
+            f"{reason} requires a GPU, and PyTorch {torch.__version__} finds none: check the driver and that PyTorch is built"
+            " with CUDA, or set device=cpu"
+        )
+    processes, local_rank = int(os.environ.get("LOCAL_WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    index = requested.partition(":")[2]
+    if index and processes > 1:
+        raise UsageError(f"device={requested} is one GPU for {processes} processes: set device=cuda")
+    if processes > gpus:
+        raise MissingError(f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or set device=cpu")
+    if int(index or 0) >= gpus:
+        raise MissingError(f"device={requested}: the visible GPUs are cuda:0 to cuda:{gpus - 1}")
+    return torch.device("cuda", int(index or local_rank))
+
+
+def _visible_devices() -> str:
+    """CUDA_VISIBLE_DEVICES where it names a GPU: then a GPU was requested."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return "" if names.strip() in ("", "-1", "NoDevFiles") else names
+
+
+def uses_cpu_kernels(config: RunConfig) -> bool:
+    """Whether a run computes with the modules of `hifi_cli.models.cpu_kernels` instead of stock PyTorch."""
+    return config.kernels == "auto" and select_device(config.device).type == "cpu"
+
+
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether `precision` (fp32, bf16, auto) means bfloat16; `auto`: if the hardware multiplies such matrices."""
+    if precision != "auto":
+        return precision == "bf16"
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported())
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the GPU or of the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine() if device.type == "cpu" else device.type
