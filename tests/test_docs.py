@@ -4,11 +4,13 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 
 from hifi_cli import demo_data
@@ -72,6 +74,36 @@ def test_commands_run(page, hifi, monkeypatch):
             continue
         assert answer.code == 0, (words, answer.err)
     assert sorted(not_run) == NOT_RUN.get(page, [])
+
+
+def test_the_indexed_job_runs_every_shard_once(hifi, tmp_path, monkeypatch):
+    """Its commands, run by the shell of each pod; their `hifi` prints its arguments, which then are a grid's."""
+    (manifest,) = (yaml.safe_load(block) for block in blocks("clusters.md", "yaml"))
+    job, pod = manifest["spec"], manifest["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert {volume["name"] for volume in pod["volumes"]} == {mount["name"] for mount in container["volumeMounts"]}
+    assert all(mount["mountPath"] == container["workingDir"] for mount in container["volumeMounts"])
+    (tmp_path / "hifi").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "hifi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    printed = []
+    for index in range(job["completions"]):
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
+        words = subprocess.run([*container["command"], *container["args"]], capture_output=True, text=True, check=True).stdout
+        answer = hifi(*words.split(), "--print")
+        assert answer.code == 0, answer.err
+        printed += [line for line in answer.out.splitlines() if "hifi train" in line]
+    whole = [line for line in hifi("grid", "hifi-2", "--print").out.splitlines() if "hifi train" in line]
+
+    def runs(lines):
+        """Method, task and seed of each run."""
+        named = []
+        for words in map(str.split, lines):
+            task, methods, seeds = (words[words.index(option) + 1] for option in ("--task", "--method", "--seeds"))
+            named += [(task, method, seed) for method in methods.split(",") for seed in seeds.split(",")]
+        return sorted(named)
+
+    assert runs(printed) == runs(whole)
 
 
 def load_script(name):

@@ -23,13 +23,20 @@ def cells(**changes):
 
 
 def test_slots_share_gpus_or_threads(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    assert [slot.environment for slot in local_engine.slots(None)] == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("4", "6")]
-    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local_engine.slots(3)] == ["4", "6", "4"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     cores = len(os.sched_getaffinity(0))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    assert [slot.environment for slot in local_engine.slots(None)] == [
+        {
+            "CUDA_VISIBLE_DEVICES": gpu,
+            "OMP_NUM_THREADS": str(max(1, cores // 2)),
+            "MKL_NUM_THREADS": str(max(1, cores // 2)),
+        }
+        for gpu in ("4", "6")
+    ]
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local_engine.slots(3)] == ["4", "6", "4"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert [slot.environment["OMP_NUM_THREADS"] for slot in local_engine.slots(cores)] == ["1"] * cores
     assert local_engine.slots(1)[0].environment["OMP_NUM_THREADS"] == str(cores)
 

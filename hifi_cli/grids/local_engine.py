@@ -3,24 +3,23 @@
 import contextlib
 import os
 import queue
-import shutil
 import signal
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from hifi_cli.grids.devices import core_count, thread_environment, visible_gpus
 from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import JobOutcome
 
 _MEMORY_PER_PROCESS = 4 << 30  # for a run of a base-size encoder; for larger ones, set --jobs
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _STOP_SECONDS = 120  # for a checkpoint, before a process is killed
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The environment of one process: a GPU, or a number of threads where the user set none."""
+    """The environment of one process: its GPU, if there is one, and its part of the threads where the user set none."""
 
     environment: dict[str, str]
 
@@ -31,24 +30,11 @@ def slots(jobs: int | None) -> list[Slot]:
     Args:
         jobs: number of slots instead; several may then share a GPU.
     """
-    gpus, cores = visible_gpus(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    number = jobs or len(gpus) or max(1, min(cores, _memory() // _MEMORY_PER_PROCESS))
-    if gpus:
-        return [Slot({"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]}) for index in range(number)]
-    is_set = any(os.environ.get(name) for name in THREADS)  # MKL reads OMP_NUM_THREADS too, so one of them is enough
-    threads = {} if is_set else dict.fromkeys(THREADS, str(max(1, cores // number)))
-    return [Slot(threads) for _ in range(number)]
-
-
-def visible_gpus() -> list[str]:
-    """Return the GPUs that a process started here would see, without importing torch."""
-    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if devices is not None:
-        return [name.strip() for name in devices.split(",") if name.strip() not in ("", "-1")]
-    if not shutil.which("nvidia-smi"):
-        return []
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    return [str(number) for number, line in enumerate(listed.stdout.splitlines()) if line.startswith("GPU ")]
+    gpus = visible_gpus()
+    number = jobs or len(gpus) or max(1, min(core_count(), _memory() // _MEMORY_PER_PROCESS))
+    threads = thread_environment(number)
+    devices = [{"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(number)]
+    return [Slot({**threads, **device}) for device in devices]
 
 
 def _memory() -> int:

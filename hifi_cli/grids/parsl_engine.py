@@ -1,23 +1,39 @@
 """Run jobs on many machines: the same command lines through Parsl's pilot jobs (Slurm, PBS, Kubernetes, ...)."""
 
+import json
 import os
 import shlex
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.grids.devices import THREADS, visible_gpus
 from hifi_cli.grids.jobs import Job, JobOptions
-from hifi_cli.grids.local_engine import THREADS
-from hifi_cli.grids.scheduler import JobOutcome
+from hifi_cli.grids.scheduler import JobOutcome, last_lines
+from hifi_cli.grids.site_worker import WRONG_DEVICES
 
 _FORWARDED = ("PYTHONPATH", *THREADS)  # variables that workers get from here; Parsl's cpu_affinity sets its own threads
 _STOP_SECONDS = 20
+
+
+class ExecutorSpec(ConfigModel, extra="allow"):
+    """Arguments of parsl's HighThroughputExecutor; those that decide on GPUs are handled here, see `site_worker`."""
+
+    available_accelerators: NonNegativeInt | list[str] | Literal["auto"] | None = None
+    """GPUs of a node, one per worker: their number; or their names, a name given twice for two workers that share the GPU;
+    or `auto`, those of this machine; or 0 for workers on the CPU."""
+    max_workers_per_node: PositiveInt | None = None
+    """Workers of a node; the number of GPUs by default."""
 
 
 class SiteSpec(ConfigModel):
@@ -26,8 +42,9 @@ class SiteSpec(ConfigModel):
     description: str = ""
     """What the site is, in one line."""
     provider: dict[str, Any]
-    """`kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers by name."""
-    executor: dict[str, Any] = {}
+    """`kind`, a class of parsl.providers, and its arguments; `launcher`, a class of parsl.launchers by name, or a mapping of
+    its `kind` and arguments."""
+    executor: ExecutorSpec = ExecutorSpec()
     """Arguments of parsl's HighThroughputExecutor, such as `max_workers_per_node` and `available_accelerators`."""
 
 
@@ -47,36 +64,45 @@ class ParslEngine:
         spec = parse(SiteSpec, registry.load("sites", site), str(registry.find("sites", site)))
         data_dir = options.data_dir.resolve() if options.data_dir else None
         self.options = replace(options, results_dir=options.results_dir.resolve(), data_dir=data_dir)
-        try:
-            provider = _provider(spec, site)
-            executor = parsl.HighThroughputExecutor(provider=provider, **self._executor(spec))
-        except TypeError as error:
-            raise UsageError(f"site {site}: {error}") from None
+        is_local = spec.provider.get("kind") == "LocalProvider"
+        accelerators = _accelerators(spec, site)
+        provider = _provider(spec, site)
         blocks, nodes = getattr(provider, "max_blocks", 1), getattr(provider, "nodes_per_block", 1)
-        self.processes = int(blocks * nodes * (spec.executor.get("max_workers_per_node") or 1))
+        if is_local and accelerators and blocks > 1:
+            raise UsageError(f"site {site}: the blocks of a LocalProvider would share this machine's GPUs: set max_blocks to 1")
+        self._worker = [sys.executable, "-P", "-m", "hifi_cli.grids.site_worker", json.dumps(accelerators)]
+        self._worker.append(str(blocks if is_local else 1))
+        with _site_errors(site):
+            executor = parsl.HighThroughputExecutor(provider=provider, **_executor_arguments(spec, accelerators, is_local))
+        self.processes = int(blocks * nodes * executor.workers_per_node)
         # Parsl starts its own scripts by name; they are next to this interpreter, even if its environment is not activated.
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         # No retries by Parsl: the scheduler knows which cells of a lost job are unfinished.
-        config = parsl.Config(executors=[executor], run_dir=str(run_dir), retries=0, strategy="simple", strategy_period=1)
+        # htex_auto_scale also gives back the idle blocks of a grid that other blocks are still busy with.
+        strategy: dict[str, Any] = {"strategy": "htex_auto_scale", "strategy_period": 1}
+        config = parsl.Config(executors=[executor], run_dir=str(run_dir), retries=0, **strategy)
         self._kernel = parsl.load(config)
         self._provider = provider
         self._app = parsl.bash_app(bash_command)
 
-    @staticmethod
-    def _executor(spec: SiteSpec) -> dict[str, Any]:
-        local = spec.provider.get("kind") == "LocalProvider"
-        # Always encrypted, whatever Parsl's default: a task that arrives over the network is executed.
-        return {"label": "hifi", "encrypted": True, **({"address": "127.0.0.1"} if local else {}), **spec.executor}
-
     def submit(self, job: Job, log: Path) -> "Future[JobOutcome]":
-        """Submit a job; its future always ends with an outcome."""
+        """Submit a job; its future ends with an outcome, or with MissingError if the node has not the GPUs of the site."""
         log.parent.mkdir(parents=True, exist_ok=True)
         variables = "".join(f"{name}={shlex.quote(os.environ[name])} " for name in _FORWARDED if os.environ.get(name))
-        command = f"cd {shlex.quote(str(Path.cwd()))} && {variables}exec {shlex.join(job.process_arguments(self.options))}"
+        arguments = [*self._worker, *job.process_arguments(self.options)]
+        command = f"cd {shlex.quote(str(Path.cwd()))} && {variables}exec {shlex.join(arguments)}"
         output = str(log.resolve())
         submitted = self._app(command, stdout=(output, "a"), stderr=(output, "a"))
         ended: Future[JobOutcome] = Future()
-        submitted.add_done_callback(lambda future: ended.set_result(_outcome(future)))
+
+        def end(future: "Future[Any]") -> None:
+            outcome = _outcome(future)
+            if outcome.exit_code == WRONG_DEVICES:
+                ended.set_exception(MissingError((last_lines(log) or ["hifi: see its log"])[-1].removeprefix("hifi: ")))
+            else:
+                ended.set_result(outcome)
+
+        submitted.add_done_callback(end)
         return ended
 
     def stop(self) -> None:
@@ -96,19 +122,86 @@ class ParslEngine:
         parsl.clear()
 
 
+def _accelerators(spec: SiteSpec, site: str) -> int | list[str] | None:
+    """Return the GPUs of each node, with `auto` replaced by this machine's.
+
+    Raises:
+        MissingError: `auto`, and this machine has none.
+        UsageError: `auto` for another machine, or another number of workers.
+    """
+    accelerators, workers = spec.executor.available_accelerators, spec.executor.max_workers_per_node
+    if accelerators == "auto":
+        if spec.provider.get("kind") != "LocalProvider":
+            raise UsageError(
+                f"site {site}: available_accelerators: auto is for a LocalProvider; give the number of GPUs per node"
+            )
+        accelerators = visible_gpus()
+        if not accelerators:
+            raise MissingError(
+                f"site {site}: this machine has no visible GPU (nvidia-smi -L); use --engine local, or set"
+                " available_accelerators: 0"
+            )
+    promised = len(accelerators) if isinstance(accelerators, list) else accelerators
+    if promised and workers and workers != promised:
+        raise UsageError(
+            f"site {site}: max_workers_per_node is {workers}, but available_accelerators has {promised} GPUs: leave"
+            " max_workers_per_node out, or list a name for each worker; workers with the same name share that GPU"
+        )
+    return accelerators
+
+
+def _executor_arguments(spec: SiteSpec, accelerators: int | list[str] | None, is_local: bool) -> dict[str, Any]:
+    """Return the executor's arguments; Parsl gets no accelerators, as `site_worker` assigns them."""
+    promised = len(accelerators) if isinstance(accelerators, list) else accelerators
+    workers = promised or spec.executor.max_workers_per_node
+    return {
+        "label": "hifi",
+        "encrypted": True,  # whatever Parsl's default: a task that arrives over the network is executed
+        **({"address": "127.0.0.1"} if is_local else {}),
+        **(spec.executor.model_extra or {}),
+        **({"max_workers_per_node": workers} if workers else {}),
+    }
+
+
+@contextmanager
+def _site_errors(site: str) -> Iterator[None]:
+    """Turn what Parsl's constructors raise, which depends on the provider, into one line about the site."""
+    from parsl.errors import OptionalModuleMissing
+
+    try:
+        yield
+    except OptionalModuleMissing as error:
+        raise MissingError(f"site {site}: {error}: pip install {' '.join(error.module_names)}") from error
+    except Exception as error:
+        raise UsageError(f"site {site}: {error}") from error
+
+
 def _provider(spec: SiteSpec, site: str) -> Any:
     from parsl import launchers, providers
 
     arguments = dict(spec.provider)
-    kind = arguments.pop("kind", None)
-    if kind not in providers.__all__:
-        suggestion = registry.nearest(str(kind), providers.__all__)
-        raise UsageError(f"site {site}: provider.kind '{kind}'{suggestion} (one of {', '.join(providers.__all__)})")
+    provider = _parsl_class(providers, arguments.pop("kind", None), site, "provider.kind")
+    if not isinstance(arguments.get("walltime", ""), str):
+        raise UsageError(
+            f"site {site}: provider.walltime is the number {arguments['walltime']}, because YAML reads an unquoted 12:00:00 in"
+            ' base 60: put it in quotes, "HH:MM:SS"'
+        )
     if launcher := arguments.pop("launcher", None):
-        if launcher not in launchers.__all__:
-            raise UsageError(f"site {site}: provider.launcher '{launcher}' (one of {', '.join(launchers.__all__)})")
-        arguments["launcher"] = getattr(launchers, launcher)()
-    return getattr(providers, kind)(**arguments)
+        launcher_arguments = dict(launcher) if isinstance(launcher, dict) else {"kind": launcher}
+        launcher_class = _parsl_class(launchers, launcher_arguments.pop("kind", None), site, "provider.launcher")
+        with _site_errors(site):
+            arguments["launcher"] = launcher_class(**launcher_arguments)
+    if volumes := arguments.get("persistent_volumes"):  # of Kubernetes: tuples, which YAML does not have
+        arguments["persistent_volumes"] = [tuple(volume) for volume in volumes]
+    with _site_errors(site):
+        return provider(**arguments)
+
+
+def _parsl_class(module: Any, name: object, site: str, key: str) -> Any:
+    if name not in module.__all__:
+        suggestion = registry.nearest(str(name), module.__all__)
+        raise UsageError(f"site {site}: {key} '{name}'{suggestion} (one of {', '.join(module.__all__)})")
+    return getattr(module, str(name))
 
 
 def _outcome(submitted: "Future[Any]") -> JobOutcome:
