@@ -11,15 +11,18 @@ import shlex
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hifi_cli.errors import MissingError, RunFailed, SchemaError, UsageError
+from hifi_cli.lock_file import LockFile, is_held
 
 CHECKSUM = "checksum"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_WITHOUT_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # as NFS and Lustre may be mounted
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
@@ -279,21 +282,37 @@ def file_digest(path: Path) -> str:
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold the lock file at `path`; yields whether it is held.
 
-    With `wait` it blocks until no other process holds it; the kernel releases the lock of a process that ended.
+    With `wait` it blocks until no other process holds it. The kernel releases the lock of a process that ended; on a file
+    system without flock, `lock_file` finds out whether it ended.
     """
-    from filelock import FileLock, Timeout
-
     make_directory(path.parent)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=-1 if wait else _LOCK_TIMEOUT_SECONDS)
-    except Timeout:
-        yield False
-        return
+    deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
+    while (release := _acquire(path)) is None:
+        if not wait and time.monotonic() > deadline:
+            yield False
+            return
+        time.sleep(0.5 if wait else 0.05)
     try:
         yield True
     finally:
-        lock.release()
+        release()
+
+
+def _acquire(path: Path) -> Callable[[], None] | None:
+    """Try to take a lock, and return the function that releases it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError as error:
+        os.close(handle)
+        if error.errno not in _WITHOUT_FLOCK:
+            raise
+        lock = LockFile(path)
+        return lock.release if lock.acquire() else None
+    return lambda: os.close(handle)
 
 
 def is_locked(path: Path) -> bool:
@@ -303,9 +322,13 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # the kernel's lock that filelock takes too
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError as error:
+        if error.errno not in _WITHOUT_FLOCK:
+            raise
+        return is_held(path)
     finally:
         os.close(handle)
     return False

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from filelock import FileLock
 from scipy import stats
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from torch.utils.data import Sampler
@@ -29,6 +28,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
+from hifi_cli.files import locked
 from hifi_cli.models.encoder import locate
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import run
@@ -161,7 +161,7 @@ def train_missing(path: Path, tasks: list[str], arms: list[str], seeds: int, dat
             started = time.monotonic()
             score = (train_with_hifi if program == "hifi" else train_with_trainer)(config, resources)
             line = {"task": task, "arm": arm, "seed": seed, "score": score, "wall_s": round(time.monotonic() - started, 1)}
-            with FileLock(f"{path}.lock"), path.open("a") as file:
+            with locked(path.with_name(f"{path.name}.lock"), wait=True), path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
             print(json.dumps(line), flush=True)
 

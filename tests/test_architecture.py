@@ -24,7 +24,7 @@ LEVELS = [
     {"records"},
     {"config"},
     {"scoring", "files", "hub"},
-    {"errors", "version", "durations"},
+    {"errors", "version", "durations", "lock_file"},
 ]
 WITHOUT_TORCH = ["config", "records", "grids", "reports"]
 
