@@ -61,6 +61,8 @@ class TrajectoryRecorder(Callback):
         step, phase = trainer.progress.step, trainer.progress.phase
         phase_step = step - (trainer.phase_ends[phase - 1] if phase else 0)
         is_due = step % self.every == 0 or phase_step == 1
+        if is_due:
+            trainer.before_evaluation()
         distance = distance_from(self.pretrained, trainer.model) if is_due else None
         self._step = {"stage": phase + 1, "step": step, "stage_step": phase_step, "distance": distance, **self._gradient_norms}
 

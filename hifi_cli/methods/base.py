@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import Generator, Tensor, nn, no_grad
+from torch import Generator, Tensor, device, nn, no_grad
 
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.config.methods import method_spec
@@ -123,6 +123,9 @@ class Method:
 
     def after_optimizer_step(self, model: nn.Module) -> None:
         """Called after the optimizer's step."""
+
+    def before_evaluation(self, model: nn.Module) -> None:
+        """Called before the model is evaluated, in the middle of a phase too: its weights must be what training has reached."""
 
     def unfreeze_all(self, encoder: Encoder) -> None:
         """Make all parameters trainable, including those that the method added (EH-FT with `reserve`)."""
@@ -254,10 +257,10 @@ def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str
 
 
 def seeded_generator(seed: int) -> Generator:
-    """Return a random number generator of the method's own, which depends on the run's seed alone."""
+    """Return a CPU generator for initial values, which depends on the run's seed alone: they are the same on every device."""
     return Generator().manual_seed(seed)
 
 
-def step_generator(seed: int, step: int) -> Generator:
-    """Return the generator of one step, which depends on seed and step: a resumed run and all processes draw the same."""
-    return seeded_generator(seed * 1_000_003 + step)
+def step_generator(seed: int, step: int, on: device) -> Generator:
+    """Return a device's generator for one step, which depends on seed and step: a resumed run and all processes draw the same."""
+    return Generator(on).manual_seed(seed * 1_000_003 + step)

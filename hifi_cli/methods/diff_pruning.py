@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,36 +20,74 @@ _LOW, _HIGH = -1.5, 1.5  # the interval that the concrete distribution is stretc
 _NUMBERS_PER_WEIGHT = 12  # weight, pretrained, gradient, sampled weight; difference and gate with gradient and two moments
 
 
-@dataclass
-class GatedDifference:
-    """The difference of one tensor: theta = theta0 + z_tensor * z * difference.
+class GatedDifferences:
+    """The differences of all searched tensors: theta = theta0 + z_tensor * z * difference.
+
+    Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds of tensors would take most
+    of a GPU's time.
 
     Attributes:
-        difference, gate: the tensor's shape; `gate` is log alpha of each entry's hard concrete variable.
-        tensor_gate: log alpha of the whole tensor's.
+        difference, gate: [entries]; `gate` is log alpha of each entry's hard concrete variable.
+        tensor_gate: log alpha of each tensor's, [tensors].
     """
 
-    pretrained: Tensor
-    difference: nn.Parameter
-    gate: nn.Parameter
-    tensor_gate: nn.Parameter
+    def __init__(self, parameters: dict[str, nn.Parameter], gate_start: float) -> None:
+        self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        self._sizes = [shape.numel() for shape in self.shapes.values()]
+        self._tensors = list(parameters.values())
+        self.pretrained = torch.cat([parameter.detach().flatten() for parameter in self._tensors])
+        self.difference = nn.Parameter(torch.zeros_like(self.pretrained))
+        self.gate = nn.Parameter(torch.full_like(self.pretrained, gate_start))
+        self.tensor_gate = nn.Parameter(self.pretrained.new_full((len(self._sizes),), gate_start))
 
-    def weight(self, generator: Generator | None) -> Tensor:
-        """theta, with sampled gates, or with those of evaluation without a generator."""
-        gates = [hard_concrete(gate, generator) for gate in (self.gate, self.tensor_gate)]
-        return self.pretrained + gates[0] * gates[1] * self.difference
+    def weights(self, generator: Generator | None = None) -> Tensor:
+        """theta of all entries, with gates sampled from the generator, or with those of evaluation."""
+        gate, tensor_gate = self.gate, self.tensor_gate
+        if generator:
+            noise, tensor_noise = self._logistic_noise(generator)
+            gate, tensor_gate = gate + noise, tensor_gate + tensor_noise
+        gates = hard_concrete(gate) * self._per_entry(hard_concrete(tensor_gate))
+        return self.pretrained + gates * self.difference
 
     def expected_nonzeros(self) -> Tensor:
-        """How many entries differ from the pretrained tensor, in expectation."""
+        """How many entries differ from the pretrained ones, in expectation."""
         shift = math.log(-_LOW / _HIGH)
-        return (torch.sigmoid(self.gate - shift) * torch.sigmoid(self.tensor_gate - shift)).sum()
+        open_entries = torch.stack([part.sum() for part in torch.sigmoid(self.gate - shift).split(self._sizes)])
+        return (open_entries * torch.sigmoid(self.tensor_gate - shift)).sum()
+
+    def gradient(self) -> Tensor:
+        """Take the gradient of all entries' theta out of the model's parameters."""
+        parts = []
+        for tensor in self._tensors:
+            parts.append((torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).flatten())
+            tensor.grad = None
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def write(self, weights: Tensor) -> None:
+        """Write theta of all entries into the model's parameters."""
+        torch._foreach_copy_(self._tensors, list(self.split(weights).values()))
+
+    def split(self, values: Tensor) -> dict[str, Tensor]:
+        """Views of a value per entry, in the tensors' shapes."""
+        parts = values.split(self._sizes)
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def _per_entry(self, values: Tensor) -> Tensor:
+        """Each tensor's value for each of its entries."""
+        return torch.cat([value.expand(size) for value, size in zip(values.unbind(), self._sizes, strict=True)])
+
+    def _logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
+        """What samples gates and tensor gates: each tensor's entries and then the tensor itself, in one stream."""
+        entries, tensors = len(self.gate), len(self.tensor_gate)
+        uniform = torch.rand(entries + tensors, generator=generator, device=self.gate.device)
+        noise = uniform.clamp_(1e-6, 1 - 1e-6).logit_()
+        parts = noise.split([part for size in self._sizes for part in (size, 1)])
+        return torch.cat(parts[::2]), torch.cat(parts[1::2])
 
 
-def hard_concrete(gate: Tensor, generator: Generator | None) -> Tensor:
+def hard_concrete(gate: Tensor) -> Tensor:
     """A value in [0, 1] that can be exactly 0 and 1 (Louizos et al., ICLR 2018)."""
-    if generator is not None:
-        uniform = torch.rand(gate.shape, generator=generator).clamp_(1e-6, 1 - 1e-6)
-        gate = gate + torch.logit(uniform).to(gate.device)
     return (torch.sigmoid(gate) * (_HIGH - _LOW) + _LOW).clamp(0, 1)
 
 
@@ -81,10 +118,8 @@ class DiffPruning(Method):
         encoder.model.requires_grad_(True)
         self._exempt = names_without_pretrained_values(encoder, self.context.missing_keys)
         self._chosen: SparseParameters | None = None
-        self._sampled: dict[str, Tensor] = {}
-        self.gated = {
-            name: self._gate(parameter) for name, parameter in encoder.model.named_parameters() if name not in self._exempt
-        }
+        searched = {name: value for name, value in encoder.model.named_parameters() if name not in self._exempt}
+        self.gated: GatedDifferences | None = GatedDifferences(searched, self.settings.gate_start)
 
     def phases(self) -> list[Phase]:
         first = self.settings.search_fraction
@@ -92,79 +127,69 @@ class DiffPruning(Method):
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
         if self.gated:
-            weights = sum(gated.difference.numel() for gated in self.gated.values())
-            size = 4 * _NUMBERS_PER_WEIGHT * weights / 2**30
+            size = 4 * _NUMBERS_PER_WEIGHT * self.gated.gate.numel() / 2**30
             logger.info(f"diff-pruning keeps {_NUMBERS_PER_WEIGHT} numbers per weight while it searches: about {size:.1f} GiB")
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         exempt = {name: model.get_parameter(name) for name in self._exempt}
         if self._chosen:
             return exempt | self._chosen.values
-        search = {}
-        for name, gated in self.gated.items():
-            search[f"{name}/difference"] = gated.difference
-            search[f"{name}/gate"] = gated.gate
-            search[f"{name}/tensor_gate"] = gated.tensor_gate
-        return exempt | search
+        assert self.gated
+        return exempt | {name: getattr(self.gated, name) for name in ("difference", "gate", "tensor_gate")}
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         if self._chosen:
             return super().param_groups(model, weight_decay)
-        exempt, differences, gates = self._searched(model)
+        assert self.gated
+        exempt, gates = [model.get_parameter(name) for name in self._exempt], [self.gated.gate, self.gated.tensor_gate]
         rate = self.settings.gate_learning_rate
         return [  # a decay would pull the difference, not the weight: the penalty is what keeps it small
             {"params": exempt, "weight_decay": weight_decay},
-            {"params": differences, "weight_decay": 0.0},
+            {"params": [self.gated.difference], "weight_decay": 0.0},
             {"params": gates, "weight_decay": 0.0, "lr": rate, "lr_schedule": "constant"},
         ]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
         if self._chosen:
             return super().clip_groups(model)
-        exempt, differences, gates = self._searched(model)
-        return [[*exempt, *differences], gates]
+        assert self.gated
+        exempt = [model.get_parameter(name) for name in self._exempt]
+        return [[*exempt, self.gated.difference], [self.gated.gate, self.gated.tensor_gate]]
 
-    def before_step(self, model: nn.Module, step: int) -> None:
-        if not self._chosen:
-            generator = step_generator(self.context.seed, step)
-            self._sampled = {name: gated.weight(generator) for name, gated in self.gated.items()}
-            _write(model, self._sampled)
+    def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
+        if self.gated:
+            self._sampled = self.gated.weights(step_generator(self.context.seed, step, self.gated.gate.device))
+            self.gated.write(self._sampled)
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
-        if self._chosen:
-            return 0.0
-        nonzeros = torch.stack([gated.expected_nonzeros() for gated in self.gated.values()]).sum()
-        return nonzeros * float(self.settings.penalty)
+        return self.gated.expected_nonzeros() * float(self.settings.penalty) if self.gated else 0.0
 
-    def after_backward(self, model: nn.Module) -> None:
-        if self._chosen:
+    def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
+        if self.gated:
+            self._sampled.backward(self.gated.gradient())
+            del self._sampled
+        elif self._chosen:
             self._chosen.gather_gradients()
-            return
-        parameters = {name: model.get_parameter(name) for name in self._sampled}
-        with_gradient = [name for name, parameter in parameters.items() if parameter.grad is not None]
-        torch.autograd.backward(
-            [self._sampled[name] for name in with_gradient], [parameters[name].grad for name in with_gradient]
-        )
-        for parameter in parameters.values():
-            parameter.grad = None
 
-    @torch.no_grad()
-    def after_optimizer_step(self, model: nn.Module) -> None:
+    def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
         if self._chosen:
             self._chosen.scatter()
-        else:
-            self._sampled.clear()
-            _write(model, {name: gated.weight(None) for name, gated in self.gated.items()})
+
+    @torch.no_grad()
+    def before_evaluation(self, model: nn.Module) -> None:  # noqa: ARG002
+        if self.gated:
+            self.gated.write(self.gated.weights())
 
     @torch.no_grad()
     def _prune(self, encoder: Encoder) -> None:
         """Keep the largest differences as the only trainable ones, and reset all other entries to their pretrained values."""
-        differences = {name: gated.weight(None) - gated.pretrained for name, gated in self.gated.items()}
-        masks = top_k_masks({name: difference.abs() for name, difference in differences.items()}, self.settings.kept_fraction)
-        for name, difference in differences.items():
-            encoder.model.get_parameter(name).copy_(self.gated[name].pretrained + difference * masks[name])
+        assert self.gated
+        difference = self.gated.weights() - self.gated.pretrained
+        masks = top_k_masks(self.gated.split(difference.abs()), self.settings.kept_fraction)
+        kept = torch.cat([mask.flatten() for mask in masks.values()])
+        self.gated.write(self.gated.pretrained + difference * kept)
         self._chosen = SparseParameters(encoder.model, masks)
-        self.gated.clear()
+        self.gated = None
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         if not self._chosen:
@@ -180,25 +205,3 @@ class DiffPruning(Method):
             self.load_delta(model, state)
         else:
             copy_tensors(self.training_state(model), state)
-            self.after_optimizer_step(model)
-
-    def _searched(self, model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
-        """What trains while the search lasts: exempt parameters, differences and gates."""
-        exempt = [model.get_parameter(name) for name in self._exempt]
-        differences = [gated.difference for gated in self.gated.values()]
-        return exempt, differences, [gate for gated in self.gated.values() for gate in (gated.gate, gated.tensor_gate)]
-
-    def _gate(self, parameter: nn.Parameter) -> GatedDifference:
-        start = self.settings.gate_start
-        return GatedDifference(
-            pretrained=parameter.detach().clone(),
-            difference=nn.Parameter(torch.zeros_like(parameter)),
-            gate=nn.Parameter(torch.full_like(parameter, start)),
-            tensor_gate=nn.Parameter(torch.full((1,), start, device=parameter.device)),
-        )
-
-
-@torch.no_grad()
-def _write(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    for name, weight in weights.items():
-        model.get_parameter(name).copy_(weight)

@@ -43,7 +43,7 @@ class LoRA(Method):
             target_modules=self._paths(encoder),
         )
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.context.seed)  # peft draws A from the global generator
+            torch.default_generator.manual_seed(self.context.seed)  # peft draws A on the CPU, whatever the model's device is
             inject_adapter_in_model(config, encoder.model)
         added = [name for name, _ in encoder.model.named_parameters() if ".lora_" in name]
         freeze_except(encoder, [*head, *added])

@@ -54,7 +54,7 @@ class PrefixEncoder(nn.Module):
     @torch.no_grad()
     def replace_mlp(self, values: Tensor) -> None:
         """Replace the MLP by the keys and values that it computed."""
-        self.values = nn.Parameter(values.clone())
+        self.values = nn.Parameter(values.to(self.embedding, copy=True))  # a delta from a file is on the CPU
         del self.embedding, self.down, self.up
 
 

@@ -166,10 +166,12 @@ class Trainer:
                         if self.progress.step % self.config.log_every == 0 or self.progress.step == self.total_steps:
                             self.log_loss()
                     if self.progress.step == self.max_steps:
+                        self.before_evaluation()
                         return
                     if self.checkpoint and self.checkpoint.is_due():
                         self.save_checkpoint()
                 refuse_divergence(self.loss_sum.item(), self.progress)
+                self.before_evaluation()
                 scores = self.evaluate() if self.evaluate else None
                 with shutdown.deferred():
                     self.end_epoch(scores)
@@ -230,6 +232,11 @@ class Trainer:
         self.progress.end_step()
         for callback in self.callbacks:
             callback.on_step_end(self)
+
+    def before_evaluation(self) -> None:
+        """Let the method of the current phase bring the model's weights to what training has reached."""
+        assert self.phase_state
+        self.phase_state.method.before_evaluation(self.model)
 
     def log_loss(self) -> None:
         """Log the mean loss since the last time."""

@@ -1,0 +1,175 @@
+"""Counts what one training step of a method does on its device: operations, copies between devices, synchronizations.
+
+The model is on the `meta` device, which computes nothing and stands for a GPU: what copies from or to the CPU there, copies on a GPU.
+`python tests/step_trace.py [METHOD ...]` prints the counts of every method on the shape of BERT-large.
+"""
+
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import PropertyMock, patch
+
+import torch
+from accelerate import Accelerator
+from torch.overrides import TorchFunctionMode
+from torch.utils import _foreach_utils
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import BertConfig, BertForSequenceClassification
+
+from hifi_cli.config import registry
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
+from hifi_cli.methods import base as methods
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs.method_costs import random_examples
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.trainer import Trainer
+from hifi_cli.tasks import task_spec
+
+DEVICE = "meta"
+BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+BATCH_SIZE = 8
+_SYNCHRONIZING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2"}  # the CPU waits for their result
+
+
+@dataclass
+class StepCounts:
+    """What one step did.
+
+    Attributes:
+        operations: kernels' names and how often each was called; views are none.
+        copies: between devices, with the lines of code that asked for them.
+        synchronizations: operations whose result the CPU waits for, with their lines of code.
+    """
+
+    operations: Counter[str] = field(default_factory=Counter)
+    copies: list[str] = field(default_factory=list)
+    synchronizations: list[str] = field(default_factory=list)
+
+
+class _CountOperations(TorchDispatchMode):
+    """Counts operations, and answers those that need values with made-up ones: `meta` has none."""
+
+    def __init__(self, counts: StepCounts) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+        on_device = [value for value in inputs if value.device.type == DEVICE]
+        if on_device and (name in _SYNCHRONIZING or (name == "index" and _has_bool_index(args[1]))):
+            self.counts.synchronizations.append(f"{name} at {_line_of_code()}")
+        if name == "_local_scalar_dense" and on_device:
+            return torch.ones((), dtype=args[0].dtype).item()
+        if name == "equal" and on_device:
+            return True
+        if name == "nonzero" and on_device:
+            return torch.empty(args[0].numel() * 3 // 10, args[0].dim(), dtype=torch.int64, device=DEVICE)
+        if name == "_fused_adamw_":
+            self.counts.operations[name] += 1
+            return None
+        if name == "_to_copy" and on_device and kwargs.get("device", torch.device(DEVICE)).type != DEVICE:
+            self.counts.copies.append(f"to the CPU at {_line_of_code()}")
+            return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        result = func(*args, **kwargs)
+        outputs = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor)]
+        if name in ("_to_copy", "copy_") and len({value.device.type for value in inputs + outputs}) > 1:
+            self.counts.copies.append(f"{name} {list(outputs[0].shape)} at {_line_of_code()}")
+        if not func.is_view and any(value.device.type == DEVICE for value in inputs + outputs):
+            self.counts.operations[name] += 1
+        return result
+
+
+class _CountTensorsFromPython(TorchFunctionMode):
+    """Counts tensors made on the device from Python numbers: they are copied there."""
+
+    def __init__(self, counts: StepCounts) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.tensor, torch.as_tensor) and result.device.type == DEVICE:
+            self.counts.copies.append(f"torch.tensor {list(result.shape)} at {_line_of_code()}")
+        return result
+
+
+def _has_bool_index(index: Any) -> bool:
+    return any(value is not None and value.dtype == torch.bool for value in index)
+
+
+def _line_of_code() -> str:
+    """The innermost line outside of PyTorch and of this file."""
+    frames = [frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename and frame.filename != __file__]
+    path = frames[-1].filename
+    return f"{path[path.rfind('hifi_cli') if 'hifi_cli' in path else path.rfind('transformers/') :]}:{frames[-1].lineno}"
+
+
+@contextmanager
+def _meta_as_a_gpu() -> Iterator[None]:
+    """Let optimizer, clipping and generators take the `meta` device as they take a GPU."""
+    devices = ["cuda", DEVICE]
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Accelerator, "device", PropertyMock(return_value=torch.device(DEVICE))))
+        for kernels in ("foreach", "fused"):
+            name = f"_get_{kernels}_kernels_supported_devices"
+            stack.enter_context(patch.object(_foreach_utils, name, lambda: devices))
+        stack.enter_context(patch("torch.optim.adamw._get_fused_kernels_supported_devices", lambda: devices, create=True))
+        stack.enter_context(patch("torch.optim.optimizer._get_fused_kernels_supported_devices", lambda: devices, create=True))
+        stack.enter_context(patch.object(methods, "Generator", lambda *_, **__: torch.Generator()))
+        yield
+
+
+def trace_steps(config: RunConfig, shape: dict[str, int]) -> list[StepCounts]:
+    """The counts of a training step in each phase of a run's method, on a BERT of the given shape."""
+    with torch.device(DEVICE):
+        encoder = Encoder(BertForSequenceClassification(BertConfig(**shape)))
+    with _meta_as_a_gpu():
+        runner = ModelRunner(encoder, task_spec.load("rte"), config, {"input_ids": 0, "token_type_ids": 0})
+        method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
+        runner.to_device()
+        batch = random_examples(BATCH_SIZE, encoder)
+        trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
+        trainer.model.train()
+        steps = []
+        for phase in range(len(trainer.phases)):
+            with _CountOperations(StepCounts()):
+                trainer.setup_phase(phase)
+                trainer.train_step(batch)  # the first step makes what later ones reuse
+            counts = StepCounts()
+            with _CountTensorsFromPython(counts), _CountOperations(counts):
+                trainer.train_step(batch)
+            steps.append(counts)
+    return steps
+
+
+def step_config(method: str, *overrides: str) -> RunConfig:
+    """A run with the modules and settings of a GPU."""
+    changed = ["kernels=torch", "precision=fp32", f"batch_size={BATCH_SIZE}", *overrides]
+    return resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed)
+
+
+def main(names: list[str]) -> None:
+    """Print the counts of the named methods, or of all."""
+    print(f"{'method':<28}{'operations':>12}{'copies':>8}{'synchronizations':>18}   per step, one column a phase")
+    lines: Counter[str] = Counter()
+    for name in names or registry.names("methods"):
+        steps = trace_steps(step_config(name), BERT_LARGE)
+        operations = " ".join(str(step.operations.total()) for step in steps)
+        copies = " ".join(str(len(step.copies)) for step in steps)
+        waits = " ".join(str(len(step.synchronizations)) for step in steps)
+        print(f"{name:<28}{operations:>12}{copies:>8}{waits:>18}", flush=True)
+        lines.update(line for step in steps for line in {*step.copies, *step.synchronizations})
+    for line, number in lines.most_common(20):
+        print(f"{number:>4} phases: {line}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
