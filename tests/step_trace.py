@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from unittest.mock import PropertyMock, patch
+from unittest.mock import patch
 
 import torch
-from accelerate import Accelerator
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,12 +26,14 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs import model_runner
 from hifi_cli.runs.method_costs import random_examples
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks import task_spec
 
 DEVICE = "meta"
+_ROOT = Path(__file__).parent.parent
 BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 BATCH_SIZE = 8
 _SYNCHRONIZING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2"}  # the CPU waits for their result
@@ -52,20 +54,23 @@ class StepCounts:
     synchronizations: list[str] = field(default_factory=list)
 
 
-class _CountOperations(TorchDispatchMode):
+class CountOperations(TorchDispatchMode):
     """Counts operations, and answers those that need values with made-up ones: `meta` has none."""
 
     def __init__(self, counts: StepCounts) -> None:
         super().__init__()
         self.counts = counts
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         inputs = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
         on_device = [value for value in inputs if value.device.type == DEVICE]
-        if on_device and (name in _SYNCHRONIZING or (name == "index" and _has_bool_index(args[1]))):
+        selects = name == "index" and any(index is not None and index.dtype == torch.bool for index in args[1])
+        if on_device and (name in _SYNCHRONIZING or selects):
             self.counts.synchronizations.append(f"{name} at {_line_of_code()}")
+        if on_device and selects:
+            return args[0].flatten()
         if name == "_local_scalar_dense" and on_device:
             return torch.ones((), dtype=args[0].dtype).item()
         if name == "equal" and on_device:
@@ -94,30 +99,26 @@ class _CountTensorsFromPython(TorchFunctionMode):
         super().__init__()
         self.counts = counts
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in (torch.tensor, torch.as_tensor) and result.device.type == DEVICE:
             self.counts.copies.append(f"torch.tensor {list(result.shape)} at {_line_of_code()}")
         return result
 
 
-def _has_bool_index(index: Any) -> bool:
-    return any(value is not None and value.dtype == torch.bool for value in index)
-
-
 def _line_of_code() -> str:
     """The innermost line outside of PyTorch and of this file."""
     frames = [frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename and frame.filename != __file__]
-    path = frames[-1].filename
-    return f"{path[path.rfind('hifi_cli') if 'hifi_cli' in path else path.rfind('transformers/') :]}:{frames[-1].lineno}"
+    path = frames[-1].filename.rpartition("site-packages/")[2].removeprefix(f"{_ROOT}/")
+    return f"{path}:{frames[-1].lineno}"
 
 
 @contextmanager
-def _meta_as_a_gpu() -> Iterator[None]:
-    """Let optimizer, clipping and generators take the `meta` device as they take a GPU."""
+def meta_as_a_gpu() -> Iterator[None]:
+    """Let runs compute on the `meta` device: optimizer, clipping and generators take it as they take a GPU."""
     devices = ["cuda", DEVICE]
     with ExitStack() as stack:
-        stack.enter_context(patch.object(Accelerator, "device", PropertyMock(return_value=torch.device(DEVICE))))
+        stack.enter_context(patch.object(model_runner, "select_device", lambda _: torch.device(DEVICE)))
         for kernels in ("foreach", "fused"):
             name = f"_get_{kernels}_kernels_supported_devices"
             stack.enter_context(patch.object(_foreach_utils, name, lambda: devices))
@@ -127,31 +128,38 @@ def _meta_as_a_gpu() -> Iterator[None]:
         yield
 
 
+def new_trainer(config: RunConfig, shape: dict[str, int], device: str) -> Trainer:
+    """A trainer of a random BERT of the given shape, on one batch of random examples."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        encoder = Encoder(BertForSequenceClassification(BertConfig(**shape)))
+    runner = ModelRunner(encoder, task_spec.load("rte"), config, {"input_ids": 0, "token_type_ids": 0})
+    method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
+    runner.to_device()
+    batch = random_examples(BATCH_SIZE, encoder)
+    trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
+    trainer.model.train()
+    return trainer
+
+
 def trace_steps(config: RunConfig, shape: dict[str, int]) -> list[StepCounts]:
     """The counts of a training step in each phase of a run's method, on a BERT of the given shape."""
-    with torch.device(DEVICE):
-        encoder = Encoder(BertForSequenceClassification(BertConfig(**shape)))
-    with _meta_as_a_gpu():
-        runner = ModelRunner(encoder, task_spec.load("rte"), config, {"input_ids": 0, "token_type_ids": 0})
-        method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
-        runner.to_device()
-        batch = random_examples(BATCH_SIZE, encoder)
-        trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
-        trainer.model.train()
-        steps = []
+    with meta_as_a_gpu():
+        trainer, steps = new_trainer(config, shape, DEVICE), []
+        batch = trainer.train_examples[:BATCH_SIZE]
         for phase in range(len(trainer.phases)):
-            with _CountOperations(StepCounts()):
+            with CountOperations(StepCounts()):
                 trainer.setup_phase(phase)
                 trainer.train_step(batch)  # the first step makes what later ones reuse
             counts = StepCounts()
-            with _CountTensorsFromPython(counts), _CountOperations(counts):
+            with _CountTensorsFromPython(counts), CountOperations(counts):
                 trainer.train_step(batch)
             steps.append(counts)
     return steps
 
 
-def step_config(method: str, *overrides: str) -> RunConfig:
-    """A run with the modules and settings of a GPU."""
+def gpu_config(method: str, *overrides: str) -> RunConfig:
+    """A run's configuration with the modules of a GPU."""
     changed = ["kernels=torch", "precision=fp32", f"batch_size={BATCH_SIZE}", *overrides]
     return resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed)
 
@@ -161,7 +169,7 @@ def main(names: list[str]) -> None:
     print(f"{'method':<28}{'operations':>12}{'copies':>8}{'synchronizations':>18}   per step, one column a phase")
     lines: Counter[str] = Counter()
     for name in names or registry.names("methods"):
-        steps = trace_steps(step_config(name), BERT_LARGE)
+        steps = trace_steps(gpu_config(name), BERT_LARGE)
         operations = " ".join(str(step.operations.total()) for step in steps)
         copies = " ".join(str(len(step.copies)) for step in steps)
         waits = " ".join(str(len(step.synchronizations)) for step in steps)

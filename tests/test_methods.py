@@ -253,7 +253,9 @@ def test_bert_large_counts_are_the_closed_formulas(method):
         assert counted == BERT_LARGE.backbone  # before it has seen the Fisher information
     elif method == "diff-pruning":
         pooler = BERT_LARGE.D * (BERT_LARGE.D + 1)
-        assert counted == 2 * (BERT_LARGE.backbone + pooler) + len(built.gated.tensor_gate)  # differences and gates, while it searches
+        assert counted == 2 * (BERT_LARGE.backbone + pooler) + len(
+            built.gated.tensor_gate
+        )  # differences and gates, while it searches
     else:
         assert counted == expected
 

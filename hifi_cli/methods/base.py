@@ -262,5 +262,5 @@ def seeded_generator(seed: int) -> Generator:
 
 
 def step_generator(seed: int, step: int, on: device) -> Generator:
-    """Return a device's generator for one step, which depends on seed and step: a resumed run and all processes draw the same."""
+    """Return a device's generator for one step. It depends on seed and step: a resumed run and all processes draw the same."""
     return Generator(on).manual_seed(seed * 1_000_003 + step)

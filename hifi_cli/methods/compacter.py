@@ -66,7 +66,8 @@ class Compacter(Method):
                 f" settings.reduction={self.settings.reduction} leaves; choose others"
             )
         generator = seeded_generator(self.context.seed)
-        shared = nn.Parameter(torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=generator))
+        initial = torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=generator)
+        shared = nn.Parameter(initial.to(next(encoder.model.parameters()).device))
 
         def build() -> BottleneckAdapter:
             down, up = KroneckerLinear(shared, size, width, generator), KroneckerLinear(shared, width, size, generator)

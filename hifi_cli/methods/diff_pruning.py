@@ -34,19 +34,16 @@ class GatedDifferences:
     def __init__(self, parameters: dict[str, nn.Parameter], gate_start: float) -> None:
         self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
         self._sizes = [shape.numel() for shape in self.shapes.values()]
-        self._tensors = list(parameters.values())
+        self._tensors: list[Tensor] = list(parameters.values())
         self.pretrained = torch.cat([parameter.detach().flatten() for parameter in self._tensors])
         self.difference = nn.Parameter(torch.zeros_like(self.pretrained))
         self.gate = nn.Parameter(torch.full_like(self.pretrained, gate_start))
         self.tensor_gate = nn.Parameter(self.pretrained.new_full((len(self._sizes),), gate_start))
 
     def weights(self, generator: Generator | None = None) -> Tensor:
-        """theta of all entries, with gates sampled from the generator, or with those of evaluation."""
-        gate, tensor_gate = self.gate, self.tensor_gate
-        if generator:
-            noise, tensor_noise = self._logistic_noise(generator)
-            gate, tensor_gate = gate + noise, tensor_gate + tensor_noise
-        gates = hard_concrete(gate) * self._per_entry(hard_concrete(tensor_gate))
+        """Return theta of all entries, with gates sampled from the generator, or with those of evaluation."""
+        noise, tensor_noise = self._logistic_noise(generator) if generator else (0.0, 0.0)
+        gates = hard_concrete(self.gate + noise) * self._per_entry(hard_concrete(self.tensor_gate + tensor_noise))
         return self.pretrained + gates * self.difference
 
     def expected_nonzeros(self) -> Tensor:

@@ -1,0 +1,84 @@
+"""What a training step of each method does on a GPU, counted on the `meta` device, and where methods keep their tensors."""
+
+import pytest
+import torch
+from step_trace import CountOperations, StepCounts, gpu_config, meta_as_a_gpu, new_trainer, trace_steps
+from tiny_inputs import TINY
+
+from hifi_cli.config import registry
+from hifi_cli.config.methods import method_spec
+from hifi_cli.methods import base
+
+SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 60}
+SPECS = {method: method_spec(method) for method in registry.names("methods")}
+ONE_OF_EACH = {spec.implementation: method for method, spec in reversed(SPECS.items())}
+METHODS = sorted({*ONE_OF_EACH.values(), "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"})
+# The most operations of a step, compared with those of full fine-tuning; most methods compute fewer gradients.
+LIMITS = {
+    "diff-pruning": 1.7,
+    "child-tuning-d": 1.5,
+    "mixout": 1.45,
+    "compacter": 1.85,
+    "adapter": 1.25,
+    "eh-ft-lora-reserve": 1.4,
+}
+# Lines of the trainer and of transformers that still copy or wait once per step.
+KNOWN = ("hifi_cli/tasks/losses.py", "hifi_cli/runs/model_runner.py", "transformers/masking_utils.py")
+
+
+def small_config(method):
+    return gpu_config(method, *TINY.get(method, []))
+
+
+@pytest.fixture(scope="module")
+def full_ft():
+    return trace_steps(small_config("full-ft"), SHAPE)[0].operations.total()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_neither_copies_nor_waits_and_is_few_operations(method, full_ft):
+    for step in trace_steps(small_config(method), SHAPE):
+        waits = [line for line in (*step.copies, *step.synchronizations) if not line.partition(" at ")[2].startswith(KNOWN)]
+        assert waits == []
+        assert step.operations.total() <= LIMITS.get(method, 1.2) * full_ft, step.operations.most_common(10)
+
+
+def test_the_trace_sees_copies_and_waits(monkeypatch):
+    def before_step(_, model, step):
+        parameter = next(model.parameters())
+        parameter.sum().item()
+        parameter.cpu()
+        torch.zeros(2).to(parameter.device)
+        torch.tensor([1.0], device=parameter.device)
+        parameter[parameter > 0]
+        if parameter.isfinite().all():
+            parameter.nonzero()
+
+    monkeypatch.setattr(base.implementation("full_ft"), "before_step", before_step)
+    (step,) = trace_steps(small_config("full-ft"), SHAPE)
+    here = [line for line in (*step.copies, *step.synchronizations) if "test_step_trace" in line]
+    assert [line.partition(" at ")[0] for line in here] == [
+        "to the CPU",
+        "_to_copy [2]",
+        "torch.tensor [1]",
+        "_local_scalar_dense",
+        "index",
+        "_local_scalar_dense",
+        "nonzero",
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_everything_of_a_loaded_delta_is_on_the_models_device(method):
+    """A delta from a file is on the CPU, whatever the model's device is."""
+    config = small_config(method)
+    trainer = new_trainer(config, SHAPE, "cpu")
+    for phase in range(len(trainer.phases)):
+        trainer.setup_phase(phase)
+    delta = trainer.method.delta(trainer.model)
+    with meta_as_a_gpu(), CountOperations(StepCounts()):
+        loaded = new_trainer(config, SHAPE, "meta")
+        base.load_final_delta(loaded.method, loaded.encoder, delta)
+    tensors = loaded.method.trainable_parameters(loaded.model) | dict(loaded.model.named_buffers())
+    tensors |= dict(loaded.model.named_parameters())
+    assert {name: value.device.type for name, value in tensors.items() if value.device.type != "meta"} == {}
