@@ -15,7 +15,11 @@ from scipy import stats
 
 from hifi_cli import demo_data
 from hifi_cli.methods import base
+from hifi_cli.models.head_outputs import head_outputs
+from hifi_cli.runs import head_measures
+from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.scoring.ranking import Ranked
+from hifi_cli.tasks.batches import collate, padding_values
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -137,6 +141,17 @@ def test_the_example_of_a_ranking_ranks():
     exec(blocks("extend.md", "python")[1], names)
     richness, correlation = np.array([1.0, 2.0, 3.0]), np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 3.0], [1.0, 3.0, 0.0]])
     assert names["richness_per_correlation"](richness, correlation, 0.85, 1e-6).order == [2, 0, 1]
+
+
+def test_the_example_of_a_measured_ranking_measures(make, resources):
+    names = dict(vars(head_measures))
+    exec(blocks("extend.md", "python")[2], names)
+    config = make()
+    encoder, pretrained = resources.encoder(config)
+    runner = ModelRunner(encoder, resources.task("rte"), config, padding_values(pretrained.tokenizer))
+    examples = resources.examples(config, "train", 32)[:2]
+    ((outputs, _),) = head_outputs(encoder, [collate(examples[:1], runner.pad)])
+    assert names["largest_output"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()
 
 
 def test_the_methods_page_is_the_generated_one():

@@ -2,6 +2,9 @@
 
 from typing import Literal
 
+# Rankings by one value per head that is measured on the model (`hifi_cli.runs.head_measures`); the highest are preferred.
+MeasuredRanking = Literal["gradient", "ablation", "fisher", "confidence", "entropy", "output-norm"]
+# All rankings; those that are not measured follow from the scores of equations 1 to 7 (`hifi_cli.scoring.ranking`).
 Ranking = Literal[
     "pagerank",
     "pagerank-personalized",
@@ -11,6 +14,8 @@ Ranking = Literal[
     "richness-inverse",
     "correlation",
     "random",
+    "first",
+    MeasuredRanking,
 ]
 Strategy = Literal["layerwise", "midtop", "global"]
 Score = Literal["best", "last", "max"]

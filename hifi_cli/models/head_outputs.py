@@ -1,6 +1,7 @@
-"""The outputs of an encoder's attention heads, batch by batch, and their richness and correlation."""
+"""The outputs of an encoder's attention heads, batch by batch: captured, scored, and masked; and their attention."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,3 +59,51 @@ def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi:
             torch.stack([information_richness(layer, token_mask, xi).cpu() for layer in outputs], 1),
             torch.stack([head_correlation(layer, token_mask).cpu() for layer in outputs], 1),
         )
+
+
+@contextmanager
+def head_mask(encoder: Encoder, mask: Tensor) -> Iterator[None]:
+    """Within this context, every head's output is multiplied by its entry of a mask, where it enters the output projection.
+
+    Args:
+        mask: [1, layers, heads], or [examples, layers, heads], whose gradient then is that of each example; an example may
+            consist of several consecutive sequences (multiple choice). 1 keeps a head, 0 removes it.
+    """
+
+    def multiply(layer: int) -> Any:
+        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+            outputs = inputs[0].unflatten(-1, (encoder.num_heads, -1))
+            factors = mask[:, layer].repeat_interleave(len(outputs) // len(mask), 0)
+            masked: Tensor = outputs * factors[:, None, :, None]
+            return masked.flatten(-2)
+
+        return encoder.output_projection(layer).register_forward_pre_hook(hook)
+
+    hooks = [multiply(layer) for layer in range(encoder.num_layers)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.inference_mode()
+def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
+    """Attention probabilities of every head, from the eager implementation: others do not return them.
+
+    Args:
+        batch: as for `head_outputs`.
+
+    Returns:
+        For every layer [examples, heads, tokens, tokens].
+    """
+    base: Any = encoder.base
+    device = next(encoder.model.parameters()).device
+    previous = base.config._attn_implementation
+    encoder.model.eval()
+    base.set_attn_implementation("eager")
+    try:
+        output = base(**{name: values.to(device) for name, values in batch.items()}, output_attentions=True)
+    finally:
+        base.set_attn_implementation(previous)
+    return list(output.attentions)

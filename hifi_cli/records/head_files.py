@@ -21,18 +21,13 @@ def scores_digest(backbone: str, task: str, richness: LayerValues, correlation: 
     return digest([backbone, task, richness, correlation], 64)
 
 
-class HeadScores(StoredFile):
-    """Information richness and correlation of every attention head of a backbone on a task.
+class MeasuredHeads(StoredFile):
+    """What all measurements of a backbone's attention heads on a task's training samples have in common.
 
     Attributes:
-        samples: number of training samples that were scored.
-        xi, max_length, seed, warm_steps: see `ScoringConfig`.
-        richness: I_h, mean over the samples [layers, heads].
-        richness_std: its standard deviation over the samples [layers, heads].
-        correlation: r_hh', mean over the samples [layers, heads, heads].
+        samples: number of training samples.
+        max_length, seed, warm_steps: see `ScoringConfig`.
         data: fingerprint of the train split.
-        sha256: see `scores_digest`.
-        run: directory of the finished run whose model was scored instead of the pretrained one.
     """
 
     schema_number: ClassVar[int] = 2
@@ -41,19 +36,33 @@ class HeadScores(StoredFile):
 
     backbone: str
     task: str
-    xi: float
     max_length: int
     seed: int
     warm_steps: int
     samples: int
     num_layers: PositiveInt
     num_heads: PositiveInt
-    richness: LayerValues
-    richness_std: LayerValues
-    correlation: PairValues
     backbone_weights_id: str
     data: str
     provenance: Provenance
+
+
+class HeadScores(MeasuredHeads):
+    """Information richness and correlation of every attention head of a backbone on a task.
+
+    Attributes:
+        xi: see `ScoringConfig`.
+        richness: I_h, mean over the samples [layers, heads].
+        richness_std: its standard deviation over the samples [layers, heads].
+        correlation: r_hh', mean over the samples [layers, heads, heads].
+        sha256: see `scores_digest`.
+        run: directory of the finished run whose model was scored instead of the pretrained one.
+    """
+
+    xi: float
+    richness: LayerValues
+    richness_std: LayerValues
+    correlation: PairValues
     sha256: str
     run: str | None = None
 
@@ -83,6 +92,34 @@ class HeadScores(StoredFile):
         return np.array(self.correlation)
 
 
+class HeadImportance(MeasuredHeads):
+    """One value of every attention head of a backbone on a task, by which a measured ranking ranks them.
+
+    Attributes:
+        rank: the ranking, one of `MeasuredRanking`.
+        values: mean over the samples [layers, heads].
+    """
+
+    rank: str
+    values: LayerValues
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.array.shape != (self.num_layers, self.num_heads):  # ValueError for a ragged list
+            raise ValueError(f"values of {self.num_layers} layers with {self.num_heads} heads each are expected")
+        return self
+
+    @cached_property
+    def array(self) -> NDArray[np.float64]:
+        """The values [layers, heads]."""
+        return np.array(self.values)
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 that names these values, whatever machine or version measured them."""
+        return digest([self.backbone, self.task, self.rank, self.values], 64)
+
+
 class Overlap(Record):
     """How many of each layer's chosen heads one signal alone would choose too."""
 
@@ -101,6 +138,7 @@ class HeadSelection(StoredFile):
         iterations: PageRank's steps; 0 for other rankings.
         ties: layers in which the lower head number decided between equal values.
         scores_sha256: `sha256` of the scores.
+        importance_sha256: `sha256` of what was measured; None for rankings that follow from the scores.
     """
 
     schema_number: ClassVar[int] = 2
@@ -122,6 +160,7 @@ class HeadSelection(StoredFile):
     ties: list[int]
     overlap: Overlap
     scores_sha256: str
+    importance_sha256: str | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

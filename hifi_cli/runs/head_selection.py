@@ -1,21 +1,24 @@
 """Score heads and choose them, with the files that keep both, so that every seed and method shares one scoring."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 
+from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import SchemaError, UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.records.head_files import HeadScores, HeadSelection, Overlap, scores_digest
+from hifi_cli.records.head_files import HeadImportance, HeadScores, HeadSelection, Overlap, scores_digest
 from hifi_cli.runs import distributed, provenance
 from hifi_cli.runs.device import select_device
+from hifi_cli.runs.head_measures import measure_heads
+from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import holdout_ids, without_holdout
 from hifi_cli.scoring.head_choice import choose_heads
@@ -23,6 +26,7 @@ from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
 logger = logging.getLogger("hifi")
+File = TypeVar("File", HeadScores, HeadImportance)
 
 
 def scores(
@@ -34,32 +38,56 @@ def scores(
         The scores, and their file.
     """
     path = out or _scores_path(config, resources)
+    if out and path.is_file() and not force:  # the user's own file: damaged or not, it is not replaced
+        return HeadScores.read(path), path
+    return _read_or_compute(HeadScores, path, lambda: compute_scores(config, resources), resources, force=force), path
+
+
+def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | None:
+    """What the configured ranking measures: read, or measured once under a lock and stored; None if it measures nothing."""
+    if config.heads.rank not in get_args(MeasuredRanking):
+        return None
+    path = _scores_path(config, resources, measured=True)
+    return _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources), resources)
+
+
+def _read_or_compute(
+    kind: type[File], path: Path, compute: Callable[[], File], resources: ResourceCache, *, force: bool = False
+) -> File:
     with locked(resources.results_dir / "scores" / ".lock", wait=True):
-        if path.is_file() and not force and (out or _is_sound(path)):
-            return HeadScores.read(path), path
-        computed = compute_scores(config, resources)
+        if path.is_file() and not force and _is_sound(kind, path):
+            return kind.read(path)
+        computed = compute()
         computed.write(path)
-    return computed, path
+    return computed
 
 
 def heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[HeadSelection, Path]:
     """The chosen heads of a backbone, task and setting: read, or chosen once and stored."""
     head_scores, _ = scores(config, resources)
-    return choose(head_scores, config.heads.selection_arguments(config.seed), resources.results_dir, out=out)
+    how = config.heads.selection_arguments(config.seed)
+    return choose(head_scores, how, resources.results_dir, measured=importance(config, resources), out=out)
 
 
 def choose(
-    head_scores: HeadScores, how: dict[str, Any], results_dir: Path, *, out: Path | None = None
+    head_scores: HeadScores,
+    how: dict[str, Any],
+    results_dir: Path,
+    *,
+    measured: HeadImportance | None = None,
+    out: Path | None = None,
 ) -> tuple[HeadSelection, Path]:
     """Choose heads by their scores and store the choice with what drove it.
 
     Args:
         how: arguments of `choose_heads`; they stand in the file, the seed that drew random heads among them.
+        measured: required by a ranking that is measured on the model.
 
     Raises:
         UsageError: k exceeds the heads of a layer, or there is nothing to choose by.
     """
-    choice = choose_heads(head_scores.richness_array, head_scores.correlation_array, **how)
+    values = measured.array if measured else None
+    choice = choose_heads(head_scores.richness_array, head_scores.correlation_array, **how, measured=values)
     selection = HeadSelection(
         backbone=head_scores.backbone,
         task=head_scores.task,
@@ -71,9 +99,10 @@ def choose(
         ties=choice.ties,
         overlap=Overlap(**choice.overlap),
         scores_sha256=head_scores.sha256,
+        importance_sha256=measured.sha256 if measured else None,
     )
     folder = results_dir / "heads" / safe_name(selection.backbone) / safe_name(selection.task)
-    path = out or folder / f"{digest([how, selection.scores_sha256])}.json"
+    path = out or folder / f"{digest([how, head_scores.sha256, *([measured.sha256] if measured else [])])}.json"
     selection.write(path)  # cheap to make, so what is there already, damaged or not, is replaced
     return selection, path
 
@@ -98,14 +127,14 @@ def explain(selection: HeadSelection) -> list[str]:
     ]
 
 
-def _is_sound(path: Path) -> bool:
-    """Whether a stored scores file can be used; scoring again gives the same file, so a damaged one only causes a warning.
+def _is_sound(kind: type[File], path: Path) -> bool:
+    """Whether a stored file can be used; scoring again gives the same file, so a damaged one only causes a warning.
 
     Raises:
         SchemaError: written by a version with another layout; not to be replaced.
     """
     try:
-        HeadScores.read(path)
+        kind.read(path)
     except SchemaError:
         raise
     except UsageError as error:
@@ -140,9 +169,7 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
     elif encoder is None:  # only a copy leaves the CPU: runs copy the pretrained model from there
         encoder = Encoder(pretrained.model) if device.type == "cpu" else resources.encoder(config)[0]
     encoder.model.to(device)
-    train_rows = resources.rows(config.task).rows("train")
-    train = without_holdout(config, train_rows, resources.examples(config, "train", config.scoring.max_length))
-    examples = sample(train, config.scoring.samples, config.scoring.seed)
+    examples = _scored_examples(config, resources)
     sequences = single_sequences(examples)  # each choice of an example is a text of its own
     richness, correlation = score_examples(encoder, sequences, padding_values(pretrained.tokenizer), config.scoring.xi)
     name, values = config.backbone.name, (richness.double().mean(0).tolist(), correlation.mean(0).tolist())
@@ -161,6 +188,42 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
         provenance=provenance.describe(device),
         sha256=scores_digest(name, config.task, *values),
     )
+
+
+def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImportance:
+    """Measure what the configured ranking ranks heads by, on the samples that `compute_scores` takes.
+
+    Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn by `scoring.seed`:
+    what is measured does not depend on the run's seed, and all runs tune the same heads.
+    """
+    if config.scoring.warm_steps:
+        encoder = _warmed(config, resources)
+    else:
+        encoder, _ = resources.encoder(config.model_copy(update={"seed": config.scoring.seed}))
+    pretrained, rank = resources.pretrained(config), cast(MeasuredRanking, config.heads.rank)
+    fp32 = config.model_copy(update={"precision": "fp32"})
+    runner = ModelRunner(encoder, resources.task(config.task), fp32, padding_values(pretrained.tokenizer))
+    examples = _scored_examples(config, resources)
+    return HeadImportance(
+        backbone=config.backbone.name,
+        task=config.task,
+        rank=rank,
+        **config.scoring.model_dump(exclude={"samples", "xi"}),
+        samples=len(examples),
+        num_layers=encoder.num_layers,
+        num_heads=encoder.num_heads,
+        values=measure_heads(rank, runner, examples).tolist(),
+        backbone_weights_id=pretrained.weights_id,
+        data=resources.rows(config.task).fingerprint["train"],
+        provenance=provenance.describe(runner.device),
+    )
+
+
+def _scored_examples(config: RunConfig, resources: ResourceCache) -> list[Example]:
+    """Random training samples, none of them held out to choose the run's epoch."""
+    train_rows = resources.rows(config.task).rows("train")
+    train = without_holdout(config, train_rows, resources.examples(config, "train", config.scoring.max_length))
+    return sample(train, config.scoring.samples, config.scoring.seed)
 
 
 def sample(examples: list[Example], number: int, seed: int) -> list[Example]:
@@ -194,7 +257,6 @@ def _batches(examples: list[Example], batch_size: int) -> Iterable[list[int]]:
 def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's batch size and learning rate."""
     from hifi_cli.methods.base import MethodContext, implementation
-    from hifi_cli.runs.model_runner import ModelRunner
     from hifi_cli.runs.trainer import Trainer
 
     if distributed.state().num_processes > 1:  # the others wait for the scores' lock, and would not train along
@@ -210,7 +272,8 @@ def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
     return encoder
 
 
-def _scores_path(config: RunConfig, resources: ResourceCache) -> Path:
+def _scores_path(config: RunConfig, resources: ResourceCache, *, measured: bool = False) -> Path:
+    """The file of the scores, or of what the configured ranking measures; its name is a hash of all that decides them."""
     decides: dict[str, Any] = {
         "backbone": resources.pretrained(config).weights_id,
         "data": resources.rows(config.task).fingerprint["train"],
@@ -223,4 +286,7 @@ def _scores_path(config: RunConfig, resources: ResourceCache) -> Path:
         training = ("seed", "epochs", "batch_size", "learning_rate", "weight_decay", "warmup", "schedule", "max_length")
         decides["training"] = config.model_dump(mode="json", include=set(training))
     folder = resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
+    if measured:
+        decides |= config.model_dump(mode="json", include={"task_head"})
+        return folder / f"{config.heads.rank}-{digest(decides)}.json"
     return folder / f"{digest(decides)}.json"

@@ -26,6 +26,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.runs import head_selection, provenance
 from hifi_cli.runs.device import device_name, select_device
+from hifi_cli.runs.head_measures import MEASURES, measure_heads
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import PreparedRun, prepare
 from hifi_cli.runs.resources import ResourceCache
@@ -243,10 +244,13 @@ def _scoring_seconds(config: RunConfig, resources: ResourceCache) -> float:
     encoder.model.to(select_device(config.device))
     examples, pad = random_examples(config.scoring.samples, encoder), padding_values(pretrained.tokenizer)
 
+    runner = ModelRunner(encoder, resources.task(config.task), config, pad)
+
     def score_and_choose() -> None:
         richness, correlation = head_selection.score_examples(encoder, examples, pad, config.scoring.xi)
-        arguments = config.heads.selection_arguments(config.seed)
-        choose_heads(richness.double().mean(0).numpy(), correlation.mean(0).numpy(), **arguments)
+        arguments, rank = config.heads.selection_arguments(config.seed), config.heads.rank
+        measured = measure_heads(rank, runner, examples).numpy() if rank in MEASURES else None
+        choose_heads(richness.double().mean(0).numpy(), correlation.mean(0).numpy(), **arguments, measured=measured)
 
     return _seconds(score_and_choose)
 

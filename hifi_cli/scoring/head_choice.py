@@ -37,6 +37,7 @@ def choose_heads(
     damping: float = 0.85,
     epsilon: float = 1e-6,
     seed: int = 0,
+    measured: Array | None = None,
 ) -> Selection:
     """Choose k heads in every layer (`layerwise`), in layers L/2 to L-1 (`midtop`), or k L over the whole model (`global`).
 
@@ -47,24 +48,22 @@ def choose_heads(
     Args:
         richness: I_h, [layers, heads].
         correlation: R, [layers, heads, heads].
-        rank: a key of `hifi_cli.scoring.ranking.RANKINGS`, or `random`.
+        rank: see `rank_heads`.
         strategy: `layerwise`, `midtop` or `global`.
         k: heads per layer, on average for `global`.
         damping: PageRank's d.
         epsilon: PageRank's bound.
         seed: draws the heads of `random`; the other rankings do not use it.
+        measured: see `rank_heads`.
 
     Raises:
-        UsageError: k exceeds the heads of a layer, or the ranking gives every head of a layer the same value.
+        UsageError: k exceeds the heads of a layer, the ranking gives every head of a layer the same value, or is not known
+            without `measured`.
     """
-    layers, heads = richness.shape
+    heads = richness.shape[1]
     if k > heads:
         raise UsageError(f"k={k}: the encoder has only {heads} heads in a layer")
-    draws = np.random.default_rng(seed).random((layers, heads))
-    ranked = [
-        Ranked(draws[layer]) if rank == "random" else RANKINGS[rank](richness[layer], correlation[layer], damping, epsilon)
-        for layer in range(layers)
-    ]
+    ranked = rank_heads(richness, correlation, rank=rank, damping=damping, epsilon=epsilon, seed=seed, measured=measured)
     if rank == "pagerank-literal" and all(is_flat(layer, damping, epsilon) for layer in ranked):
         spread = max(float(np.ptp(layer.values)) for layer in ranked)
         raise UsageError(
@@ -89,12 +88,45 @@ def choose_heads(
     )
 
 
+def rank_heads(
+    richness: Array,
+    correlation: Array,
+    *,
+    rank: str,
+    damping: float = 0.85,
+    epsilon: float = 1e-6,
+    seed: int = 0,
+    measured: Array | None = None,
+) -> list[Ranked]:
+    """Rank the heads of every layer.
+
+    Args:
+        richness: I_h, [layers, heads].
+        correlation: R, [layers, heads, heads].
+        rank: a key of `hifi_cli.scoring.ranking.RANKINGS`, `random`, or the name of what was measured.
+        damping, epsilon, seed: as for `choose_heads`.
+        measured: values of a ranking that is measured on the model, [layers, heads]; the highest are preferred.
+
+    Raises:
+        UsageError: the ranking requires `measured`.
+    """
+    if rank == "random":
+        return [Ranked(draws) for draws in np.random.default_rng(seed).random(richness.shape)]
+    if rank in RANKINGS:
+        return [RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)]
+    if measured is None:
+        raise UsageError(
+            f"ranking {rank} is measured on the model, not computed from scores: hifi select --rank {rank} --task TASK"
+        )
+    return [Ranked(values) for values in measured]
+
+
 def _choice(ranked: list[Ranked], strategy: str, k: int) -> tuple[list[list[int]], list[int]]:
     """The chosen heads of every layer, and the layers in which equal values were parted by head number."""
     layers = len(ranked)
     if strategy == "global":
         heads = len(ranked[0].values)
-        fractions = np.concatenate([layer.values / layer.values.sum() for layer in ranked])
+        fractions = np.concatenate([layer.values / np.abs(layer.values).sum() for layer in ranked])
         model_wide = Ranked(fractions, lowest_first=ranked[0].lowest_first)
         top = model_wide.top(k * layers)
         at_the_cut = {model_wide.order[k * layers - 1] // heads} if model_wide.tied_at(k * layers) else set()

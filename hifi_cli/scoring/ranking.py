@@ -29,12 +29,16 @@ class Ranked:
     @property
     def order(self) -> list[int]:
         """Heads from the most to the least preferred; ties go to the lowest head."""
-        keys = self.values if self.lowest_first else -self.values
-        return [int(head) for head in np.argsort(keys, kind="stable")]
+        return [int(head) for head in np.argsort(-self.preferences, kind="stable")]
 
     def top(self, k: int) -> list[int]:
         """The k preferred heads, ascending."""
         return sorted(self.order[:k])
+
+    @property
+    def preferences(self) -> Array:
+        """The values, negated where low ones are preferred: higher is better."""
+        return -self.values if self.lowest_first else self.values
 
     def tied_at(self, k: int) -> bool:
         """Whether the k-th and the next head have the same value, so that head numbers decided."""
@@ -114,6 +118,7 @@ def _pagerank_inverse(richness: Array, correlation: Array, damping: float, epsil
     return Ranked(ranked.values, ranked.iterations, lowest_first=True)
 
 
+# Rankings of one layer by its information richness and correlation; others are drawn (`random`) or measured on the model.
 RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
     "pagerank": pagerank,
     "pagerank-personalized": pagerank_personalized,
@@ -122,4 +127,5 @@ RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
     "richness": lambda richness, *_: Ranked(richness),
     "richness-inverse": lambda richness, *_: Ranked(richness, lowest_first=True),
     "correlation": lambda _, correlation, *__: Ranked(correlation.sum(1)),
+    "first": lambda richness, *_: Ranked(np.arange(len(richness), dtype=np.float64), lowest_first=True),
 }

@@ -1,0 +1,114 @@
+"""Rankings that are measured on the model: each is a function from some examples to one value per head."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hifi_cli.config.choices import MeasuredRanking
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.head_outputs import attention_probabilities, head_mask, head_outputs
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.scoring.head_statistics import attention_entropy, confidence, output_norm
+from hifi_cli.tasks.batches import collate, evaluation_order
+from hifi_cli.tasks.tokenization import Example, single_sequences
+
+# Takes a model in evaluation mode and some examples; returns the mean over the examples, [layers, heads].
+HeadMeasure = Callable[[ModelRunner, list[Example]], Tensor]
+
+
+def measure_heads(rank: MeasuredRanking, runner: ModelRunner, examples: list[Example], batch_size: int = 32) -> Tensor:
+    """Measure a ranking's value of every head: the mean over the examples, float64 [layers, heads], on the CPU."""
+    runner.encoder.model.eval().requires_grad_(False)
+    total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
+    for indices in evaluation_order([len(example) for example in examples], batch_size):
+        batch = [examples[index] for index in indices]
+        total += len(batch) * MEASURES[rank](runner, batch).double().cpu()
+    return total / len(examples)
+
+
+def gradient(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    """Mean over the examples of |dL/dm_h|, m_h the factor on a head's output (Michel et al. 2019, equation 2)."""
+    encoder = runner.encoder
+    mask = _ones(encoder, len(examples)).requires_grad_()
+    with head_mask(encoder, mask):
+        loss = runner.loss(examples)  # a sum over the examples: each entry of the mask gets the gradient of its own
+    (gradients,) = torch.autograd.grad(loss, mask)
+    return gradients.abs().mean(0)
+
+
+@torch.inference_mode()
+def ablation(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    """Mean loss without a head minus mean loss with all heads; takes a forward pass for every head of the model."""
+    encoder = runner.encoder
+    increase = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
+    loss = runner.loss(examples).double()
+    for layer in range(encoder.num_layers):
+        for head in range(encoder.num_heads):
+            mask = _ones(encoder, 1)
+            mask[0, layer, head] = 0
+            with head_mask(encoder, mask):
+                increase[layer, head] = runner.loss(examples) - loss
+    return increase / len(examples)
+
+
+def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    """Diagonal of the empirical Fisher information, summed over a head's rows of W_Q, W_K and W_V and of their biases.
+
+    The mean over the examples of the squared gradient of each example's loss: the parameters are those that HiFi trains.
+    """
+    encoder = runner.encoder
+    projections = [
+        encoder.model.get_submodule(encoder.path(layer, part))
+        for layer in range(encoder.num_layers)
+        for part in ("query", "key", "value")
+    ]
+    parameters = [parameter for module in projections for parameter in module.parameters()]
+    layers = [layer for layer, module in enumerate(projections) for _ in module.parameters()]
+    total = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    try:
+        for example in examples:
+            gradients = torch.autograd.grad(runner.loss([example]), parameters)
+            for projection, gradient_of_rows in zip(layers, gradients, strict=True):
+                squares = gradient_of_rows.double().square().unflatten(0, (encoder.num_heads, -1))
+                total[projection // 3] += squares.flatten(1).sum(1).cpu()
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+    return total / len(examples)
+
+
+def _confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    batch = collate(single_sequences(examples), runner.pad)
+    token_mask, ids = batch["attention_mask"].bool(), batch["input_ids"]
+    last_tokens = ids.gather(1, token_mask.sum(1, keepdim=True) - 1)  # every sequence of every family ends in a separator
+    layers = attention_probabilities(runner.encoder, batch)
+    return torch.stack([confidence(layer.cpu(), token_mask, ids == last_tokens).mean(0) for layer in layers])
+
+
+def _entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    batch = collate(single_sequences(examples), runner.pad)
+    layers = attention_probabilities(runner.encoder, batch)
+    return torch.stack([attention_entropy(layer.cpu(), batch["attention_mask"].bool()).mean(0) for layer in layers])
+
+
+def _output_norm(runner: ModelRunner, examples: list[Example]) -> Tensor:
+    ((layers, token_mask),) = head_outputs(runner.encoder, [collate(single_sequences(examples), runner.pad)])
+    return torch.stack([output_norm(layer, token_mask).mean(0) for layer in layers])
+
+
+def _ones(encoder: Encoder, examples: int) -> Tensor:
+    """A mask that keeps every head, [examples, layers, heads], of the parameters' dtype and on their device."""
+    return next(encoder.model.parameters()).new_ones(examples, encoder.num_layers, encoder.num_heads)
+
+
+MEASURES: dict[MeasuredRanking, HeadMeasure] = {
+    "gradient": gradient,
+    "ablation": ablation,
+    "fisher": fisher,
+    "confidence": _confidence,
+    "entropy": _entropy,
+    "output-norm": _output_norm,
+}

@@ -1,0 +1,200 @@
+"""Rankings that are measured on the model, against finite differences, weights changed by hand and loops over tokens."""
+
+import json
+from types import SimpleNamespace
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from hifi_cli.config.choices import MeasuredRanking
+from hifi_cli.errors import UsageError
+from hifi_cli.models.encoder import FAMILIES, Encoder
+from hifi_cli.models.head_outputs import attention_probabilities
+from hifi_cli.records.head_files import HeadSelection
+from hifi_cli.runs import head_measures, head_selection
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.scoring.head_choice import choose_heads
+from hifi_cli.scoring.head_statistics import attention_entropy, confidence, output_norm
+from hifi_cli.tasks.batches import padding_values
+
+LAYERS, HEADS, HIDDEN = 2, 4, 32
+SHAPE = {"vocab_size": 40, "pad_token_id": 0, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+EXTRA = {
+    "distilbert": {"dim": HIDDEN, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4, "share_att_key": True},
+}
+LENGTHS, LABELS = [7, 4, 5], [1, 0, 1]
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def random_model(family):
+    """A random classifier in float64, whose heads differ enough that rounding does not decide."""
+    config = AutoConfig.for_model(family, intermediate_size=48, initializer_range=0.2, **(SHAPE | EXTRA.get(family, {})))
+    torch.manual_seed(0)
+    return Encoder(AutoModelForSequenceClassification.from_config(config).double().eval())
+
+
+def batch_of(examples):
+    """Texts of random tokens that end in a separator (2), padded, by their numbers."""
+    width = max(LENGTHS[example] for example in examples)
+    ids, mask = torch.zeros(len(examples), width, dtype=torch.long), torch.zeros(len(examples), width, dtype=torch.long)
+    for row, example in enumerate(examples):
+        text = torch.randint(5, 40, (LENGTHS[example],), generator=torch.Generator().manual_seed(example))
+        text[-1] = text[2] = 2
+        ids[row, : len(text)], mask[row, : len(text)] = text, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def losses(model, examples):
+    logits = model(**batch_of(examples)).logits
+    return torch.nn.functional.cross_entropy(logits, torch.tensor([LABELS[example] for example in examples]), reduction="none")
+
+
+def runner_of(encoder):
+    """What the measures use of a ModelRunner, in float64, which the real one rounds its logits from."""
+    return SimpleNamespace(encoder=encoder, loss=lambda examples: losses(encoder.model, examples).sum())
+
+
+def scaled_losses(encoder, layer, head, factor):
+    """The loss of every example with a head's output times `factor`: W_O's columns of that head are multiplied by hand."""
+    weight, columns = encoder.output_projection(layer).weight, encoder.head_rows(head)
+    before = weight.detach().clone()
+    with torch.no_grad():
+        weight[:, columns.start : columns.stop] *= factor
+        changed = losses(encoder.model, [0, 1, 2])
+        weight.copy_(before)
+    return changed
+
+
+@every_family
+def test_gradients_are_finite_differences_of_the_mask(family):
+    encoder = random_model(family)
+    values = head_measures.gradient(runner_of(encoder), [0, 1, 2])
+    step = 1e-5
+    for layer in range(LAYERS):
+        for head in range(HEADS):
+            up, down = (scaled_losses(encoder, layer, head, 1 + sign * step) for sign in (1, -1))
+            expected = ((up - down) / (2 * step)).abs().mean()  # of each example first: the mean of the signed ones is smaller
+            torch.testing.assert_close(values[layer, head], expected, rtol=1e-5, atol=1e-9)
+    assert float(values.std()) > 1e-3
+
+
+@every_family
+def test_ablation_is_the_loss_without_the_heads_columns_of_the_output_projection(family):
+    encoder = random_model(family)
+    values = head_measures.ablation(runner_of(encoder), [0, 1, 2])
+    for layer in range(LAYERS):
+        for head in range(HEADS):
+            expected = (scaled_losses(encoder, layer, head, 0) - scaled_losses(encoder, layer, head, 1)).mean()
+            torch.testing.assert_close(values[layer, head], expected, rtol=1e-10, atol=1e-12)
+    assert float(values.std()) > 1e-4
+    assert not encoder.output_projection(0)._forward_pre_hooks
+
+
+@every_family
+def test_fisher_is_the_mean_squared_gradient_of_each_example(family):
+    encoder = random_model(family)
+    encoder.model.requires_grad_(False)
+    values = head_measures.fisher(runner_of(encoder), [0, 1, 2])
+    assert not any(parameter.requires_grad for parameter in encoder.model.parameters())
+    parts = {
+        f"{encoder.path(layer, part)}.{kind}": layer
+        for layer in range(LAYERS)
+        for part in ("query", "key", "value")
+        for kind in ("weight", "bias")
+    }
+    parameters = {name: encoder.model.get_parameter(name) for name in parts}
+    expected = torch.zeros(LAYERS, HEADS, dtype=torch.float64)
+    for example in range(3):
+
+        def loss(changed, example=example):
+            output = torch.func.functional_call(encoder.model, changed, kwargs=batch_of([example]))
+            return torch.nn.functional.cross_entropy(output.logits, torch.tensor([LABELS[example]]))
+
+        for name, gradient in torch.func.grad(loss)(parameters).items():
+            for head in range(HEADS):
+                expected[parts[name], head] += gradient[encoder.head_rows(head)].square().sum() / 3
+    torch.testing.assert_close(values, expected, rtol=1e-10, atol=1e-14)
+
+
+def by_hand(attention, lengths, value):
+    """A value of each token's attention probabilities over the real tokens, averaged by loops: [samples, heads]."""
+    return [
+        [np.mean([value(attention[s, h, token, :length].numpy(), s) for token in range(length)]) for h in range(HEADS)]
+        for s, length in enumerate(lengths)
+    ]
+
+
+@every_family
+def test_confidence_and_entropy_are_those_of_the_eager_attention(family):
+    encoder, batch = random_model(family), batch_of([0, 1, 2])
+    token_mask, separators = batch["attention_mask"].bool(), batch["input_ids"] == 2
+    eager = random_model(family)
+    eager.base.set_attn_implementation("eager")
+    with torch.no_grad():
+        attentions = eager.base(**batch, output_attentions=True).attentions
+    before = encoder.base.config._attn_implementation
+    captured = attention_probabilities(encoder, batch)
+    assert encoder.base.config._attn_implementation == before
+    for layer in range(LAYERS):
+        torch.testing.assert_close(captured[layer], attentions[layer])
+        largest = by_hand(attentions[layer], LENGTHS, lambda p, s: max(p[~separators[s, : len(p)].numpy()]))
+        entropy = by_hand(attentions[layer], LENGTHS, lambda p, _: -sum(p * np.log(p)))
+        np.testing.assert_allclose(confidence(captured[layer], token_mask, separators), largest, rtol=1e-9)
+        np.testing.assert_allclose(attention_entropy(captured[layer], token_mask), entropy, rtol=1e-9)
+
+
+def test_output_norm_is_a_mean_over_real_tokens():
+    outputs = torch.arange(2 * 1 * 3 * 2, dtype=torch.float64).view(2, 1, 3, 2)
+    token_mask = torch.tensor([[True, True, True], [True, False, False]])
+    expected = [[(1 + 13**0.5 + 41**0.5) / 3], [(36 + 49) ** 0.5]]
+    np.testing.assert_allclose(output_norm(outputs, token_mask), expected)
+
+
+@pytest.mark.parametrize("task", ["rte", "stsb", "swag", "squad"])
+@pytest.mark.parametrize("rank", get_args(MeasuredRanking))
+def test_every_kind_of_task_is_measured_and_batches_do_not_matter(make, data, task_kinds_data, tmp_path, rank, task):
+    resources = ResourceCache(tmp_path / "results", task_kinds_data if task in ("swag", "squad") else data)
+    config = make(task=task)
+    encoder, pretrained = resources.encoder(config)
+    runner = ModelRunner(encoder, resources.task(task), config, padding_values(pretrained.tokenizer))
+    examples = resources.examples(config, "train", 32)[:5]
+    together, alone = (head_measures.measure_heads(rank, runner, examples, batch_size) for batch_size in (5, 1))
+    assert together.shape == (LAYERS, HEADS) and float(together.std()) > 0
+    torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-6)
+
+
+def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(tiny, make, resources, tmp_path):
+    assert tiny("select", "--rank", "gradient", "-k", 2, "scoring.samples=12").code == 0
+    (heads,) = (tmp_path / "results" / "heads").rglob("*.json")
+    selection = HeadSelection.read(heads)
+    assert selection.heads == [sorted(np.argsort(-np.array(layer))[:2].tolist()) for layer in selection.values]
+    (stored,) = (tmp_path / "results" / "scores").rglob("gradient-*.json")
+    content, written = json.loads(stored.read_text()), stored.stat().st_mtime_ns
+    assert (content["rank"], content["samples"], content["values"]) == ("gradient", 12, selection.values)
+    assert tiny("select", "--rank", "gradient", "-k", 1, "scoring.samples=12").code == 0
+    assert stored.stat().st_mtime_ns == written
+    stored.write_text(stored.read_text().replace('"samples": 12', '"samples": 13'))
+    assert tiny("select", "--rank", "gradient", "-k", 2, "scoring.samples=12").code == 0  # damaged: measured again
+    assert json.loads(stored.read_text()) | {"provenance": 0, "sha256": 0} == content | {"provenance": 0, "sha256": 0}
+
+
+def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(make, resources):
+    selections = [head_selection.heads(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)]
+    assert selections[0] == selections[1]
+    drawn_again = head_selection.heads(make("hifi-gradient", "scoring.seed=1"), resources)[0]
+    assert drawn_again.values != selections[0].values
+
+
+def test_a_measured_ranking_without_values_and_the_first_heads():
+    richness, correlation = np.ones((2, 4)), np.ones((2, 4, 4))
+    with pytest.raises(UsageError, match="fisher is measured on the model"):
+        choose_heads(richness, correlation, rank="fisher", k=2)
+    measured = np.array([[1.0, -4, 3, 2], [0, 0, -1, 5]])
+    assert choose_heads(richness, correlation, rank="ablation", k=2, measured=measured).heads == [[2, 3], [0, 3]]
+    assert choose_heads(richness, correlation, rank="ablation", k=1, strategy="global", measured=measured).heads == [[2], [3]]
+    assert choose_heads(richness, correlation, rank="first", k=3).heads == [[0, 1, 2]] * 2
