@@ -27,6 +27,7 @@ _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
 _MAX_JSON_BYTES = 1 << 26  # results, manifests and scores have some thousands
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _MAX_JSONL_BYTES = 1 << 30  # the predictions of the largest test split of GLUE have 40 million
 
 
@@ -189,7 +190,11 @@ def write_json(path: Path, value: Any) -> None:
 
 def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
     """`value` with a checksum of its content, which `read_json` verifies."""
-    return {**value, CHECKSUM: digest({key: content for key, content in value.items() if key != CHECKSUM}, 64)}
+    return {**value, CHECKSUM: _checksum(value)}
+
+
+def _checksum(value: dict[str, Any]) -> str:
+    return digest({key: content for key, content in value.items() if key != CHECKSUM}, 64)
 
 
 def read_bytes(path: Path, *, at_most: int) -> bytes:
@@ -199,10 +204,13 @@ def read_bytes(path: Path, *, at_most: int) -> bytes:
         UsageError: it is a pipe, a device or a directory, or larger than `at_most` bytes.
         OSError: it cannot be read.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe or /dev/zero may never end
+    file_stat = path.stat()
+    if not stat.S_ISREG(file_stat.st_mode):  # a pipe or /dev/zero may never end
         raise UsageError(f"{path} is not a regular file: give the path of a file")
     with path.open("rb") as file:
-        content = file.read(at_most + 1)
+        content = file.read(min(file_stat.st_size, at_most) + 1)  # Python allocates that many bytes first
+        if len(content) > file_stat.st_size:  # the file has grown
+            content += file.read(at_most + 1 - len(content))
     if len(content) > at_most:
         raise UsageError(f"{path} is larger than {at_most:,} bytes, the maximum for such a file")
     return content
@@ -223,7 +231,7 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
         raise UsageError(f"{path} is not a readable {what} file ({error}); delete it and make it again") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path} is not a {what} file (no JSON object); delete it and make it again")
-    if CHECKSUM in value and with_checksum(value) != value:
+    if CHECKSUM in value and _checksum(value) != value[CHECKSUM]:
         raise UsageError(f"{path} is damaged (its content does not match its checksum); delete it and make it again")
     return value
 
@@ -268,8 +276,12 @@ def check_schema(value: dict[str, Any], schema: int, path: Path) -> None:
 
 def digest(value: Any, length: int = 16) -> str:
     """The first `length` hex digits of the SHA-256 of `value` as canonical JSON."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return bytes_digest(_CANONICAL.encode(value).encode())[:length]
+
+
+def bytes_digest(content: bytes) -> str:
+    """The SHA-256 of some bytes, in hex."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def file_digest(path: Path) -> str:

@@ -265,7 +265,7 @@ def resolve_runs(
     """
     from hifi_cli.config.protocols import protocol_spec
     from hifi_cli.config.run_config import refuse_too_many
-    from hifi_cli.config.sources import DEFAULT, resolve_with_sources
+    from hifi_cli.config.sources import DEFAULT, ConfigResolver
 
     rules = protocol_spec(protocol)
     tasks = _required(task or rules.task, "--task")
@@ -277,17 +277,12 @@ def resolve_runs(
     numbers = parse_seeds(seeds)
     refuse_too_many(len(tasks) * len(methods) * len(numbers))
     runs = [
-        resolve_with_sources(
-            task=one_task,
-            method=one_method,
-            backbone=encoder,
-            protocol=protocol,
-            seed=seed,
-            files=files or [],
-            overrides=[*(overrides or []), *given],
-        )
+        resolver.resolve(seed=seed, overrides=[*(overrides or []), *given])
         for one_task in tasks
         for one_method in methods
+        for resolver in [
+            ConfigResolver(task=one_task, method=one_method, backbone=encoder, protocol=protocol, files=files or [])
+        ]
         for seed in numbers
     ]
     named = {"task": task, "method": method, "backbone": backbone}

@@ -89,8 +89,10 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values by dotted key; an empty section is a value of its own."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        is_section = isinstance(value, Mapping) and value
-        flat |= flatten(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": value}
+        if value and isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
     return flat
 
 

@@ -14,9 +14,9 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_bytes
 
 KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "grids", "sites")
-_MAX_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
+MAX_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
 _MAX_DEPTH = 100  # levels; libyaml overflows the stack at some thousands
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast: a table reads every config.yaml
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast
 
 _user_files: dict[tuple[str, str], Path] = {}  # files that the user named, by kind and name
 
@@ -30,7 +30,13 @@ def configs_directory() -> Path:
 
 def names(kind: str) -> list[str]:
     """The names of all shipped YAMLs of a kind, sorted."""
-    return sorted(path.stem for path in (configs_directory() / kind).glob("*.yaml"))
+    return list(_names_in(configs_directory() / kind))
+
+
+@cache
+def _names_in(directory: Path) -> tuple[str, ...]:
+    """The names of the YAMLs in a directory that the program does not write to, sorted."""
+    return tuple(sorted(path.stem for path in directory.glob("*.yaml")))
 
 
 def nearest(name: str, among: Iterable[str]) -> str:
@@ -87,7 +93,7 @@ def find(kind: str, name: str) -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML mapping.
+    """Read a YAML mapping. A file is parsed again only after it has changed; the caller may change what is returned.
 
     Raises:
         MissingError: no such file.
@@ -95,10 +101,33 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         stat = path.stat()
-        value = copy.deepcopy(_parse_yaml(path, stat.st_mtime_ns, stat.st_size))
+        return copy.deepcopy(_read_yaml(path, stat.st_mtime_ns, stat.st_size))
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: not readable: {error}") from None
+
+
+@cache
+def _read_yaml(path: Path, mtime_ns: int, size: int) -> dict[str, Any]:  # noqa: ARG001
+    return parse_yaml(read_bytes(path, at_most=MAX_BYTES), path)
+
+
+def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
+    """Parse the content of a YAML file, which must be a mapping.
+
+    Raises:
+        UsageError: not YAML, or not a mapping.
+    """
+    try:
+        depth = 0
+        text = content.decode("utf-8-sig")
+        for event in yaml.parse(text, Loader=_LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
+        value = yaml.load(text, Loader=_LOADER)
+    except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not readable: {error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -110,17 +139,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{path}: a mapping of names to values is expected")
     return value
-
-
-@cache
-def _parse_yaml(path: Path, mtime_ns: int, size: int) -> Any:  # noqa: ARG001
-    """A file's content, cached until it changes: the thousand cells of a grid read the same few files."""
-    text, depth = read_bytes(path, at_most=_MAX_BYTES).decode("utf-8-sig"), 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
-    return yaml.load(text, Loader=_LOADER)
 
 
 def load(kind: str, name: str) -> dict[str, Any]:

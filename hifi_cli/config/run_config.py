@@ -208,7 +208,15 @@ class RunConfig(TrainingConfig):
     @property
     def run_path(self) -> PurePath:
         """Path of the run in a results directory."""
-        return run_path_of(self.model_dump(mode="json"))
+        return run_path_of(
+            protocol=self.protocol,
+            backbone=self.backbone.name,
+            task=self.task,
+            method=self.method,
+            variant=self.variant,
+            seed=self.seed,
+            shots=self.shots,
+        )
 
     @property
     def heads_vary_with_seed(self) -> bool:
@@ -231,12 +239,13 @@ def config_hash_of(content: Mapping[str, Any]) -> str:
     return digest({key: value for key, value in values.items() if value != as_before[key]})
 
 
-def run_path_of(content: Mapping[str, Any]) -> PurePath:
-    """`RunConfig.run_path` of such a configuration: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
-    shots, variant = content.get("shots"), content.get("variant")
-    task = f"{content['task']}-{shots}-shot" if shots else content["task"]  # both may be run by one protocol
-    parts = (content["protocol"], content["backbone"]["name"], task, content["method"], *([variant] if variant else []))
-    return PurePath("runs", *map(safe_name, parts), f"seed{content['seed']}")
+def run_path_of(
+    *, protocol: str, backbone: str, task: str, method: str, variant: str | None, seed: int, shots: int | None
+) -> PurePath:
+    """Path of a run in a results directory: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`."""
+    task_folder = f"{task}-{shots}-shot" if shots else task  # both may be run by one protocol
+    parts = (protocol, backbone, task_folder, method, *([variant] if variant else []))
+    return PurePath("runs", *map(safe_name, parts), f"seed{seed}")
 
 
 def refuse_too_many(runs: int) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
 
@@ -42,11 +43,16 @@ class ResolvedConfig:
     """A run's configuration, and the source of each of its keys.
 
     Attributes:
-        sources: name of the source by dotted key, for every value of `config.model_dump()`, in that order.
+        set_by: name of the source by dotted key of a value or a section; a key that is not in it has its default.
     """
 
     config: RunConfig
-    sources: dict[str, str]
+    set_by: dict[str, str]
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """Name of the source by dotted key, for every value of `config.model_dump()`, in that order."""
+        return {key: _nearest_parent(key, self.set_by) or DEFAULT for key in flatten(self.config.model_dump())}
 
 
 class RunArguments(TypedDict):
@@ -92,7 +98,13 @@ def resolve_with_sources(
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
 ) -> ResolvedConfig:
-    """Merge all sources into one validated configuration.
+    """Merge all sources into one validated configuration; see `ConfigResolver`."""
+    resolver = ConfigResolver(task=task, method=method, backbone=backbone, protocol=protocol, files=files)
+    return resolver.resolve(seed=seed, overrides=overrides)
+
+
+class ConfigResolver:
+    """Merges the sources of a task and method; what its runs share is read, checked and merged once.
 
     Defaults < protocol < backbone < task < method, its block for the task (table 5) < the protocol's blocks for all methods,
     the backbone, the task and the method, and its cases < `files` < `overrides` (`key=value`). The base of a method or
@@ -103,38 +115,83 @@ def resolve_with_sources(
         UsageError: an unknown name or key, or a wrong value; the message names the source and the nearest name.
         MissingError: a named file does not exist.
     """
-    encoder = backbone_config(backbone)
-    task_file = registry.find("tasks", task)
-    named: dict[str, Any] = {
-        "task": task_file.stem,
-        "method": registry.find("methods", method).stem,
-        "backbone": encoder.model_dump(),
-        "protocol": registry.find("protocols", protocol).stem,
-        "seed": seed,
-    }
-    values: dict[str, Any] = {}
-    set_by: dict[str, ConfigSource] = {}
-    for source in _sources(task_file, method, backbone, encoder.name, protocol, files, overrides):
-        for key in named:
-            if key in source.values:
-                raise UsageError(f"{source.origin}: '{key}' is set on the command line (--{key}), not here")
-        check_keys(RunConfig, source.values, source.origin)
-        _merge(values, source.values, source, set_by)
-    names = {key: source.name for key, source in set_by.items()}
-    if values.get("stage1"):
-        stage1 = _resolve_stage1(values["stage1"], task=task, backbone=backbone, protocol=protocol)
-        values["stage1"] = _merge(stage1.config.model_dump(include=set(TrainingConfig.model_fields)), values["stage1"])
-        values["heads"] = stage1.config.heads.model_dump() | values.get("heads", {})
-        names = {key if key.startswith("heads.") else f"stage1.{key}": name for key, name in stage1.sources.items()} | names
-    try:
-        config = RunConfig.model_validate({**values, **named})
-    except ValidationError as error:
-        wrong_key = ".".join(map(str, error.errors()[0]["loc"]))
-        wrong = _nearest_parent(wrong_key, set_by)
-        raise UsageError(f"{wrong.origin if wrong else COMMAND_LINE}: {describe_error(error, RunConfig)}") from None
-    names |= dict.fromkeys(named, COMMAND_LINE) | _sources_of_backbone(backbone, encoder)
-    keys = flatten(config.model_dump())
-    return ResolvedConfig(config, {key: _nearest_parent(key, names) or DEFAULT for key in keys})
+
+    def __init__(self, *, task: str, method: str, backbone: str, protocol: str, files: Sequence[Path] = ()) -> None:
+        self._task, self._backbone, self._protocol = task, backbone, protocol
+        encoder = backbone_config(backbone)
+        task_file = registry.find("tasks", task)
+        self._named: dict[str, Any] = {
+            "task": task_file.stem,
+            "method": registry.find("methods", method).stem,
+            "backbone": encoder.model_dump(),
+            "protocol": registry.find("protocols", protocol).stem,
+        }
+        self._sources_of_named = dict.fromkeys([*self._named, "seed"], COMMAND_LINE) | _sources_of_backbone(backbone, encoder)
+        self._values: dict[str, Any] = {}
+        self._set_by: dict[str, ConfigSource] = {}
+        for source in _sources(task_file, method, backbone, encoder.name, protocol, files):
+            _merge(self._values, _checked(source).values, source, self._set_by)
+        self._stage1: dict[str, ResolvedConfig] = {}
+
+    def resolve(self, *, seed: int = 1, overrides: Sequence[str] = ()) -> ResolvedConfig:
+        """The validated configuration of one run.
+
+        Raises:
+            UsageError: an override has an unknown key, or a key has a wrong value.
+        """
+        values, set_by = _merge({}, self._values), dict(self._set_by)
+        for text in overrides:
+            source = _checked_override(text)
+            _merge(values, source.values, source, set_by)
+        names = {key: source.name for key, source in set_by.items()}
+        if values.get("stage1"):
+            stage1 = self._resolve_stage1(values["stage1"])
+            values["stage1"] = _merge(stage1.config.model_dump(include=set(TrainingConfig.model_fields)), values["stage1"])
+            values["heads"] = stage1.config.heads.model_dump() | values.get("heads", {})
+            of_stage1 = stage1.sources.items()
+            names = {key if key.startswith("heads.") else f"stage1.{key}": name for key, name in of_stage1} | names
+        try:
+            config = RunConfig.model_validate({**values, **self._named, "seed": seed})
+        except ValidationError as error:
+            wrong_key = ".".join(map(str, error.errors()[0]["loc"]))
+            wrong = _nearest_parent(wrong_key, set_by)
+            raise UsageError(f"{wrong.origin if wrong else COMMAND_LINE}: {describe_error(error, RunConfig)}") from None
+        return ResolvedConfig(config, names | self._sources_of_named)
+
+    def _resolve_stage1(self, stage1: Any) -> ResolvedConfig:
+        """The configuration that the method of stage 1 has as a run of its own.
+
+        Raises:
+            UsageError: no method is named, or it has two stages itself.
+        """
+        if not isinstance(stage1, Mapping) or not isinstance(method := stage1.get("method"), str):
+            raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
+        if method not in self._stage1:
+            self._stage1[method] = resolve_with_sources(
+                task=self._task, method=method, backbone=self._backbone, protocol=self._protocol
+            )
+        if self._stage1[method].config.stage1:
+            raise UsageError(f"stage1.method: '{self._stage1[method].config.method}' has two stages itself")
+        return self._stage1[method]
+
+
+def _checked(source: ConfigSource) -> ConfigSource:
+    """The source, whose keys may be set by it.
+
+    Raises:
+        UsageError: an unknown key, or one that has an option of its own.
+    """
+    for key in ("task", "method", "backbone", "protocol", "seed"):
+        if key in source.values:
+            raise UsageError(f"{source.origin}: '{key}' is set on the command line (--{key}), not here")
+    check_keys(RunConfig, source.values, source.origin)
+    return source
+
+
+@lru_cache(maxsize=1024)
+def _checked_override(text: str) -> ConfigSource:
+    """The source that one `key=value` argument is; the cells of a grid share most of their texts."""
+    return _checked(parse_override(text))
 
 
 def _sources(
@@ -144,9 +201,8 @@ def _sources(
     backbone_name: str,
     protocol: str,
     files: Sequence[Path],
-    overrides: Sequence[str],
 ) -> list[ConfigSource]:
-    """All sources but the defaults, in the order in which they are applied."""
+    """All sources but the defaults and the overrides, in the order in which they are applied."""
     protocols, methods = protocol_chain(protocol), load_with_bases("methods", method, MethodSpec)
     task, method_names = task_file.stem, [file.stem for file in methods]
     sources = [ConfigSource(f"protocol {file.stem}", str(file), spec.config) for file, spec in protocols.items()]
@@ -157,8 +213,7 @@ def _sources(
         sources.append(ConfigSource(f"method {file.stem}", str(file), spec.config))
         sources.append(ConfigSource(f"method {file.stem} (task {task})", f"{file} (tasks: {task})", spec.tasks.get(task, {})))
     sources += _blocks_of_protocols(protocols, task, method_names, backbone_name)
-    sources += [ConfigSource(f"-c {file}", str(file), registry.read_yaml(file)) for file in files]
-    return sources + [parse_override(text) for text in overrides]
+    return sources + [ConfigSource(f"-c {file}", str(file), registry.read_yaml(file)) for file in files]
 
 
 def _blocks_of_protocols(
@@ -183,20 +238,6 @@ def _applies(case: CaseSpec, task: str, methods: list[str], backbone: str) -> bo
     """Whether a protocol's case is for this task, for this method or one of its bases, and for this backbone."""
     pairs = ((case.tasks, [task]), (case.methods, methods), (case.backbones, [backbone]))
     return all(not listed or set(listed) & set(names) for listed, names in pairs)
-
-
-def _resolve_stage1(stage1: Any, *, task: str, backbone: str, protocol: str) -> ResolvedConfig:
-    """The configuration that the method of stage 1 has as a run of its own.
-
-    Raises:
-        UsageError: no method is named, or it has two stages itself.
-    """
-    if not isinstance(stage1, Mapping) or not isinstance(stage1.get("method"), str):
-        raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
-    resolved = resolve_with_sources(task=task, method=stage1["method"], backbone=backbone, protocol=protocol)
-    if resolved.config.stage1:
-        raise UsageError(f"stage1.method: '{resolved.config.method}' has two stages itself")
-    return resolved
 
 
 def override_value(value: Any) -> str:

@@ -1,15 +1,16 @@
 """Grid cells: one run each, with its run directory and its part of a command line."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig, refuse_too_many
-from hifi_cli.config.sources import override_value, resolve
+from hifi_cli.config.sources import ConfigResolver, override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.grids.grid_spec import Grid
@@ -25,6 +26,8 @@ class GridCell:
         settings: the keys that vary, and their values in this cell.
         overrides: all `key=value`.
         config: the resolved configuration.
+        cost: the expected duration in training examples seen.
+        chooses_heads: whether heads must be scored before the run.
     """
 
     task: str
@@ -34,6 +37,8 @@ class GridCell:
     settings: tuple[tuple[str, str], ...]
     overrides: tuple[str, ...]
     config: RunConfig
+    cost: float
+    chooses_heads: bool
 
     @property
     def seed(self) -> int:
@@ -45,15 +50,19 @@ class GridCell:
         parts = (self.config.task, self.config.method, self.config.variant, f"seed{self.seed}")
         return "/".join(part for part in parts if part)
 
-    @property
-    def cost(self) -> float:
-        """The expected duration in training examples seen, where the task's YAML says how many there are."""
-        rows = registry.load("tasks", self.task).get("rows") or {}
-        return float(self.config.epochs * (self.config.limit or rows.get("train") or 1000))
+    @cached_property
+    def run_path(self) -> PurePath:
+        """Path of the run in a results directory."""
+        return self.config.run_path
+
+    @cached_property
+    def config_hash(self) -> str:
+        """Hash of the configuration."""
+        return self.config.hash
 
     def run_directory(self, results_dir: Path) -> RunDirectory:
         """The run's directory."""
-        return RunDirectory.of(self.config, results_dir)
+        return RunDirectory(results_dir / self.run_path)
 
 
 def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
@@ -67,14 +76,8 @@ def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
     """
     combinations = sum(math.prod(map(len, varied.values())) for varied in grid.methods.values())
     refuse_too_many(len(grid.tasks) * combinations * len(grid.seeds))
-    all_cells = [
-        cell
-        for task in grid.tasks
-        for method, varied in grid.methods.items()
-        for keys, values in _combinations(varied)
-        for cell in _seeds(grid, task, method, tuple(zip(keys, values, strict=True)), tuple(overrides))
-    ]
-    run_paths = {cell.config.run_path for cell in all_cells}
+    all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, tuple(overrides))]
+    run_paths = {cell.run_path for cell in all_cells}
     if len(run_paths) < len(all_cells):
         raise UsageError(f"grid {grid.name}: two of its runs are the same; name each task, method, seed and value once")
     return all_cells
@@ -85,16 +88,33 @@ def _combinations(varied: dict[str, list[object]]) -> Iterable[tuple[tuple[str, 
     return ((keys, tuple(map(override_value, values))) for values in product(*varied.values()))
 
 
-def _seeds(
-    grid: Grid, task: str, method: str, settings: tuple[tuple[str, str], ...], overrides: tuple[str, ...]
-) -> list[GridCell]:
-    grid_overrides = [*grid.config, *(f"{key}={value}" for key, value in settings)]
-    overrides = (*grid_overrides, *overrides, *([f"variant={variant(grid_overrides)}"] if grid_overrides else []))
-    first = resolve(task=task, method=method, backbone=grid.backbone, protocol=grid.protocol, overrides=overrides)
-    return [
-        GridCell(task, method, grid.backbone, grid.protocol, settings, overrides, first.model_copy(update={"seed": seed}))
-        for seed in grid.seeds
-    ]
+def _cells_of_task(grid: Grid, task: str, overrides: tuple[str, ...]) -> Iterator[GridCell]:
+    rows = train_rows(task)
+    for method, varied in grid.methods.items():
+        scored = chooses_heads(method)
+        resolver = ConfigResolver(task=task, method=method, backbone=grid.backbone, protocol=grid.protocol)
+        for keys, values in _combinations(varied):
+            settings = tuple(zip(keys, values, strict=True))
+            grid_overrides = [*grid.config, *(f"{key}={value}" for key, value in settings)]
+            of_variant = [f"variant={variant(grid_overrides)}"] if grid_overrides else []
+            words = (*grid_overrides, *overrides, *of_variant)
+            first = resolver.resolve(overrides=words).config
+            for seed in grid.seeds:
+                config = first.model_copy(update={"seed": seed})
+                yield GridCell(
+                    task, method, grid.backbone, grid.protocol, settings, words, config, expected_cost(first, rows), scored
+                )
+
+
+def train_rows(task: str) -> int:
+    """Return the number of training rows, 1,000 where the task's YAML does not say it."""
+    rows = registry.load("tasks", task).get("rows") or {}
+    return int(rows.get("train") or 1000)
+
+
+def expected_cost(config: RunConfig, rows: int) -> float:
+    """Return the expected duration of a run in training examples seen, where the task has `rows` of them."""
+    return float(config.epochs * (config.limit or rows))
 
 
 def variant(overrides: Sequence[str]) -> str:

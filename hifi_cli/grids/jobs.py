@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hifi_cli.config.command_arguments import train_arguments
 from hifi_cli.files import command_line, digest
-from hifi_cli.grids.cells import GridCell, chooses_heads
+from hifi_cli.grids.cells import GridCell
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Job:
 
 def scoring_key(cell: GridCell) -> str | None:
     """Return a key that cells share if they need the same head scores; None for a cell that needs none."""
-    if not chooses_heads(cell.method) or cell.config.heads.given:
+    if not cell.chooses_heads or cell.config.heads.given:
         return None
     settings = cell.config.model_dump(mode="json", include={"scoring", "truncation", "swap_texts", "stride"})
     warm_up = [cell.overrides, cell.seed] if cell.config.scoring.warm_steps else []

@@ -241,7 +241,7 @@ class Scheduler:
 
     @staticmethod
     def _is_of(cell: GridCell, run_status: RunStatus) -> bool:
-        return run_status.result is not None and run_status.result.config_hash == cell.config.hash
+        return run_status.result is not None and run_status.result.config_hash == cell.config_hash
 
     def _is_taken(self, cell: GridCell) -> bool:
         """Return whether a cell's directory holds a run of another configuration."""

@@ -1,6 +1,7 @@
 """The directory of a run: the names of its files, and everything that reads or writes them."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +17,14 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, config_hash_of, run_path_of
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import locked, make_directory, read_jsonl, write_text
+from hifi_cli.files import bytes_digest, locked, make_directory, read_bytes, read_jsonl, write_text
 from hifi_cli.records.run_files import EpochMetrics, Failure, Manifest, MetricsLine, Prediction, metrics_line
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.records.stored_file import describe_problem
 
 DELTA = "delta.safetensors"
 Line = TypeVar("Line")
+_SUBFOLDERS = ("checkpoints", "tensorboard", "own")  # of a run
 _AGAIN = "train the run again with --force"
 
 
@@ -111,14 +113,13 @@ class RunDirectory:
         return self.own / kind / f"{name}.yaml"
 
     def write_config(self, config: RunConfig) -> None:
-        """Store the resolved configuration, and copies of the user's own YAMLs that it names."""
+        """Store `config_text`, and copies of the user's own YAMLs that it names."""
         for kind, name in _named_files(config):
             own, copy = registry.user_file(kind, name), self._own(kind, name)
             if own and own.resolve() != copy.resolve():
                 make_directory(copy.parent)
                 write_text(copy, own.read_text(encoding="utf-8"))
-        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        write_text(self.config_file, f"# the resolved configuration of this run; hash {config.hash}\n{text}")
+        write_text(self.config_file, config_text(config))
 
     def read_result(self, results_dir: Path | None = None) -> RunResult:
         """The result of a finished run, which must be that of the config.yaml beside it.
@@ -132,7 +133,7 @@ class RunDirectory:
             SchemaError: a version of hifi with another layout wrote it.
         """
         result = RunResult.read(self.results)
-        config_hash, path = self._hash_and_path()
+        config_hash, path = self._hash_and_path(result)
         if config_hash != result.config_hash:
             raise UsageError(
                 f"{self.results} is not the result of the config.yaml beside it (hash {result.config_hash}, not"
@@ -144,13 +145,28 @@ class RunDirectory:
             )
         return result
 
-    def _hash_and_path(self) -> tuple[str, PurePath]:
-        """Hash and path of the configuration in the directory, which is not validated: a table reads thousands."""
-        if not self.config_file.is_file():
-            raise UsageError(f"{self.results} has no config.yaml beside it; put that of the run back, or {_AGAIN}")
-        content = read_yaml(self.config_file)
+    def _hash_and_path(self, result: RunResult) -> tuple[str, PurePath]:
+        """Hash and path of the configuration in the directory, which is not validated: a table reads thousands.
+
+        The very file that the result was stored with is not parsed: the result holds its hash and the parts of its path.
+        """
         try:
-            return config_hash_of(content), run_path_of(content)
+            text = read_bytes(self.config_file, at_most=registry.MAX_BYTES)
+        except FileNotFoundError:
+            raise UsageError(f"{self.results} has no config.yaml beside it; put that of the run back, or {_AGAIN}") from None
+        if bytes_digest(text) == result.config_sha256:
+            return result.config_hash, result.run_path
+        content = registry.parse_yaml(text, self.config_file)
+        try:
+            return config_hash_of(content), run_path_of(
+                protocol=content["protocol"],
+                backbone=content["backbone"]["name"],
+                task=content["task"],
+                method=content["method"],
+                variant=content.get("variant"),
+                seed=content["seed"],
+                shots=content.get("shots"),
+            )
         except (KeyError, TypeError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
             raise UsageError(f"{self.config_file} is not the configuration of a run ({problem}); {_AGAIN}") from None
@@ -260,8 +276,12 @@ class RunDirectory:
 
 def run_directories(results_dir: Path) -> list[RunDirectory]:
     """Every run in a results directory, finished or not, sorted by path."""
-    files = (path for name in ("config.yaml", "failure.json") for path in (results_dir / "runs").rglob(name))
-    return [RunDirectory(path) for path in sorted({file.parent for file in files})]
+    directories = []
+    for folder, subfolders, files in os.walk(results_dir / "runs"):
+        if "config.yaml" in files or "failure.json" in files:
+            directories.append(RunDirectory(Path(folder)))
+            subfolders[:] = [name for name in subfolders if name not in _SUBFOLDERS]
+    return sorted(directories, key=lambda directory: directory.path)
 
 
 def finished_runs(results_dir: Path) -> Iterator[tuple[RunDirectory, RunResult]]:
@@ -283,6 +303,12 @@ def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Li
         except ValidationError as error:
             raise UsageError(f"{path} is damaged (line {number}: {describe_problem(error)}); {_AGAIN}") from None
     return lines
+
+
+def config_text(config: RunConfig) -> str:
+    """The content of config.yaml: the resolved configuration."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return f"# the resolved configuration of this run; hash {config.hash}\n{text}"
 
 
 def _named_files(config: RunConfig) -> list[tuple[str, str]]:

@@ -1,10 +1,12 @@
 """results.json: the scores of a finished run and what they are scores of."""
 
+from pathlib import PurePath
 from typing import ClassVar, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
 from hifi_cli.config.choices import Score
+from hifi_cli.config.run_config import run_path_of
 from hifi_cli.records.stored_file import Record, StoredFile
 
 
@@ -81,7 +83,9 @@ class RunResult(StoredFile):
         selection: the examples that chose the best epoch.
         report: the score that tables show.
         shots: few-shot: train rows per class.
+        variant: name of a setting in a search.
         config_hash: hash of the configuration.
+        config_sha256: SHA-256 of config.yaml; None in files of earlier versions.
         setting_hash: the same without the seed; runs with the same one may be averaged.
         heads_sha256: digest of the attention heads, where runs of all seeds share them.
         data: fingerprint of every split.
@@ -92,6 +96,7 @@ class RunResult(StoredFile):
         time_s: seconds of training.
         wall_s: seconds of the whole last process.
         delta_sha256: SHA-256 of delta.safetensors.
+        delta_bytes: its size; None in files of earlier versions.
     """
 
     schema_number: ClassVar[int] = 2
@@ -113,7 +118,9 @@ class RunResult(StoredFile):
     shots: int | None
     fewshot: FewShotRows | None
     limit: int | None
+    variant: str | None = None
     config_hash: str
+    config_sha256: str | None = None
     setting_hash: str
     heads_sha256: str | None
     data: dict[str, str]
@@ -128,6 +135,7 @@ class RunResult(StoredFile):
     peak_memory_bytes: int
     gradient_accumulation_steps: GradientAccumulationSteps
     delta_sha256: str | None = None
+    delta_bytes: int | None = None
 
     @model_validator(mode="after")
     def _has_scores(self) -> Self:
@@ -139,6 +147,19 @@ class RunResult(StoredFile):
     def is_done(self) -> bool:
         """Whether the run has scores."""
         return self.status == "done"
+
+    @property
+    def run_path(self) -> PurePath:
+        """Path of the run in a results directory."""
+        return run_path_of(
+            protocol=self.protocol,
+            backbone=self.backbone,
+            task=self.task,
+            method=self.method,
+            variant=self.variant,
+            seed=self.seed,
+            shots=self.shots,
+        )
 
     @property
     def limited(self) -> bool:

@@ -48,12 +48,14 @@ def status(directory: RunDirectory, *, results_dir: Path | None = None, check_de
 
     Args:
         results_dir: a finished run at another path than its configuration's in this directory is damaged.
-        check_delta: compare the delta of a finished run with its checksum. A missing one is no damage: large files stay
-            out of git.
+        check_delta: check the delta of a finished run, see `_is_delta_of`. A missing one is no damage: large files stay out
+            of git.
 
     Raises:
         SchemaError: a version with another layout stored the run; it is not damaged, and must not be replaced.
     """
+    if not directory.path.is_dir():
+        return RunStatus(RunState.ABSENT)
     if is_locked(directory.lock):
         return RunStatus(RunState.RUNNING)
     if directory.results.is_file():
@@ -63,7 +65,7 @@ def status(directory: RunDirectory, *, results_dir: Path | None = None, check_de
             raise
         except UsageError as error:
             return RunStatus(RunState.DAMAGED, str(error))
-        if check_delta and directory.delta.is_file() and result.delta_sha256 != file_digest(directory.delta):
+        if check_delta and not _is_delta_of(result, directory):
             return RunStatus(RunState.DAMAGED, f"{directory.delta} is not the file the run wrote")
         return RunStatus(RunState(result.status), result.reason, result)
     if directory.failure.is_file():
@@ -73,6 +75,23 @@ def status(directory: RunDirectory, *, results_dir: Path | None = None, check_de
             return RunStatus(RunState.FAILED, str(error))
         return RunStatus(RunState.FAILED, failure.lines[-1] if failure.lines else f"exit code {failure.exit_code}")
     return RunStatus(RunState.UNFINISHED if directory.config_file.is_file() else RunState.ABSENT)
+
+
+def _is_delta_of(result: RunResult, directory: RunDirectory) -> bool:
+    """Whether the delta is the file that the run wrote, or missing.
+
+    A delta of the stored size that is not newer than results.json, which is written after it, is not read: a grid checks
+    thousands of large files when it starts. Commands that use a delta always compare its SHA-256.
+    """
+    try:
+        delta = directory.delta.stat()
+    except FileNotFoundError:
+        return True
+    if result.delta_bytes is not None and delta.st_size != result.delta_bytes:
+        return False
+    if result.delta_bytes is not None and delta.st_mtime_ns <= directory.results.stat().st_mtime_ns:
+        return True
+    return file_digest(directory.delta) == result.delta_sha256
 
 
 def statuses(results_dir: Path) -> Iterator[tuple[RunDirectory, RunStatus]]:

@@ -10,10 +10,10 @@ import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, Terminated
-from hifi_cli.files import digest, file_digest, locked, make_directory
+from hifi_cli.files import bytes_digest, digest, file_digest, locked, make_directory
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_directory import RunDirectory, config_text
 from hifi_cli.records.run_files import EpochMetrics, Manifest
 from hifi_cli.records.run_result import Epochs, ExampleCounts, GradientAccumulationSteps, RunResult, RunScores
 from hifi_cli.runs import distributed, provenance
@@ -138,7 +138,9 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         shots=config.shots,
         fewshot=splits.fewshot,
         limit=config.limit,
+        variant=config.variant,
         config_hash=config.hash,
+        config_sha256=bytes_digest(config_text(config).encode()),
         setting_hash=config.setting_hash,
         heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
         data=inputs.data.fingerprint,
@@ -197,7 +199,7 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
     logits = prepared.runner.predict(splits.reported)
     predictions = metrics.predictions_of(task, splits.reported, logits)
     scores = metrics.compute(task, rows_of(splits.reported), predictions)
-    delta_sha256 = None
+    delta_sha256 = delta_bytes = None
     if distributed.is_main():
         metadata = {
             "method": config.method,
@@ -206,7 +208,7 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
             "heads": method.context.heads,
         }
         deltas.save(directory.delta, trainer.delta, metadata)
-        delta_sha256 = file_digest(directory.delta)
+        delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         directory.write_predictions(prediction_rows(task, splits.reported, logits, predictions))
     best, by_epoch = progress.best_epoch, progress.reported_scores
     return {
@@ -220,6 +222,7 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
         "collapsed": metrics.is_collapsed(predictions),
         "time_s": round(progress.seconds, 3),
         "delta_sha256": delta_sha256,
+        "delta_bytes": delta_bytes,
     }
 
 

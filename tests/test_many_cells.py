@@ -1,0 +1,151 @@
+"""Grids of many cells: what is read once and not per cell, counted by calls."""
+
+import builtins
+import io
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from finished_runs import flip_bit, read_json
+from synthetic_runs import write_run
+
+from hifi_cli.config import registry
+from hifi_cli.errors import UsageError
+from hifi_cli.files import bytes_digest, with_checksum, write_json
+from hifi_cli.grids import cells as grid_cells
+from hifi_cli.grids import grid_spec
+from hifi_cli.records import run_status
+from hifi_cli.records.run_directory import RunDirectory, config_text, finished_runs, run_directories
+from hifi_cli.records.run_status import RunState, status
+
+
+def cells(seeds, **changes):
+    spec = grid_spec.with_changes(grid_spec.load("hifi-2"), {"seeds": list(range(1, seeds + 1)), **changes})
+    return grid_cells.cells(grid_spec.fill(spec, "hifi-2"))
+
+
+def store(cell, results_dir, delta=b"delta"):
+    """A finished run as `hifi train` stores it: results.json names the digests of config.yaml and of the delta."""
+    config, directory = cell.config, cell.run_directory(results_dir)
+    write_run(results_dir, config.method, config.task, config.seed, 0.5)  # in the directory of the same names
+    directory.write_config(config)
+    directory.delta.write_bytes(delta)
+    content = read_json(directory.results) | {
+        "config_hash": config.hash,
+        "config_sha256": bytes_digest(config_text(config).encode()),
+        "delta_sha256": bytes_digest(delta),
+        "delta_bytes": len(delta),
+    }
+    write_json(directory.results, with_checksum(content))
+    return directory
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """How often each file is opened for reading, by its name."""
+    counts, open_file = Counter(), io.open
+
+    def count(file, *arguments, **options):
+        counts[Path(os.fsdecode(file)).name if not isinstance(file, int) else file] += 1
+        return open_file(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", count)
+    monkeypatch.setattr(builtins, "open", count)
+    return counts
+
+
+def test_each_yaml_is_opened_and_parsed_once_however_many_seeds_there_are(opened, monkeypatch):
+    registry._read_yaml.cache_clear()
+    lookups, find = Counter(), registry.find
+    monkeypatch.setattr(registry, "find", lambda *words: lookups.update([words]) or find(*words))
+    few = cells(seeds=1)
+    assert {name for name in opened if str(name).endswith(".yaml")} >= {"hifi-2.yaml", "hifi.yaml", "rte.yaml", "bitfit.yaml"}
+    methods = {cell.method for cell in few}
+    assert all(opened[f"{method}.yaml"] == 1 for method in methods)
+    lookups_of_few = lookups.copy()
+    opened.clear(), lookups.clear()
+    many = cells(seeds=40)
+    assert len(many) == 40 * len(few)
+    assert lookups == lookups_of_few  # none is looked up per cell
+    assert not [name for name in opened if str(name).endswith(".yaml")]
+
+
+def test_a_finished_run_is_read_without_parsing_its_config(tmp_path, monkeypatch):
+    parsed, parse = [], registry.parse_yaml
+    monkeypatch.setattr(registry, "parse_yaml", lambda text, path: parsed.append(path) or parse(text, path))
+    directories = [store(cell, tmp_path) for cell in cells(seeds=2, tasks=["rte"], methods=["bitfit", "lora"])]
+    parsed.clear()
+    assert [directory for directory, _ in finished_runs(tmp_path)] == sorted(directories, key=lambda run: run.path)
+    assert not parsed
+    edited = directories[0]
+    edited.config_file.write_text("# the same configuration, with a remark\n" + edited.config_file.read_text())
+    assert len(list(finished_runs(tmp_path))) == 4
+    assert parsed == [edited.config_file]
+
+
+@pytest.mark.parametrize(
+    "change", [{"epochs": 99}, {"seed": 2}, {"variant": "other"}, {"task": "mrpc"}], ids=lambda change: next(iter(change))
+)
+def test_a_result_beside_another_config_is_found(tmp_path, change):
+    (cell,) = cells(seeds=1, tasks=["rte"], methods=["bitfit"])
+    directory = store(cell, tmp_path)
+    directory.write_config(cell.config.model_copy(update=change))
+    with pytest.raises(UsageError, match=r"config\.yaml|belongs in"):
+        list(finished_runs(tmp_path))
+
+
+def test_a_copied_run_and_a_changed_result_are_found(tmp_path):
+    first, second = (cell.run_directory(tmp_path) for cell in cells(seeds=2, tasks=["rte"], methods=["bitfit"]))
+    store(cells(seeds=1, tasks=["rte"], methods=["bitfit"])[0], tmp_path)
+    second.path.mkdir()
+    for file in (first.results, first.config_file):
+        (second.path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(UsageError, match="belongs in"):
+        second.read_result(tmp_path)
+    flip_bit(first.results)
+    assert status(first).state is RunState.DAMAGED
+
+
+def test_only_deltas_of_another_size_or_a_later_time_are_hashed(tmp_path, monkeypatch):
+    hashed, file_digest = [], run_status.file_digest
+    monkeypatch.setattr(run_status, "file_digest", lambda path: hashed.append(path) or file_digest(path))
+    (cell,) = cells(seeds=1, tasks=["rte"], methods=["bitfit"])
+    directory = store(cell, tmp_path, delta=b"some numbers")
+
+    def state():
+        return status(directory, check_delta=True).state
+
+    assert (state(), hashed) == (RunState.DONE, [])
+    directory.delta.touch()  # as a copy may leave it
+    os.utime(directory.delta, ns=(directory.results.stat().st_mtime_ns + 10**9,) * 2)
+    assert (state(), len(hashed)) == (RunState.DONE, 1)
+    flip_bit(directory.delta)
+    os.utime(directory.delta, ns=(directory.results.stat().st_mtime_ns + 10**9,) * 2)
+    assert (state(), len(hashed)) == (RunState.DAMAGED, 2)
+    directory.delta.write_bytes(b"less")
+    assert (state(), len(hashed)) == (RunState.DAMAGED, 2)
+    directory.delta.unlink()
+    assert (state(), len(hashed)) == (RunState.DONE, 2)
+
+
+def test_a_delta_of_an_earlier_version_is_hashed(tmp_path):
+    (cell,) = cells(seeds=1, tasks=["rte"], methods=["bitfit"])
+    directory = store(cell, tmp_path)
+    content = {key: value for key, value in read_json(directory.results).items() if key != "delta_bytes"}
+    write_json(directory.results, with_checksum(content))
+    assert status(directory, check_delta=True).state is RunState.DONE
+    flip_bit(directory.delta)
+    assert status(directory, check_delta=True).state is RunState.DAMAGED
+
+
+def test_runs_are_listed_wherever_they_are(tmp_path):
+    found = [store(cell, tmp_path) for cell in cells(seeds=1, tasks=["rte"], methods=["bitfit"])]
+    for place in ("runs/hifi/bert-large/rte/bitfit/a-variant/seed1", "runs/moved"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "failure.json").write_text("{}")
+        found.append(RunDirectory(tmp_path / place))
+    own = found[0].own / "tasks" / "config.yaml"  # a user's task of that name
+    own.parent.mkdir(parents=True)
+    own.write_text("{}")
+    assert run_directories(tmp_path) == sorted(found, key=lambda run: run.path)
