@@ -30,7 +30,8 @@ def flatten(values, prefix=""):
 
 def config_hash(config):
     """The hash of what decides the result of a run, written out a second time."""
-    decisive = {**{key: value for key, value in config.items() if key != "variant"}, "backbone": config["backbone"]["name"]}
+    decisive = {key: value for key, value in config.items() if key not in ("variant", "device")}
+    decisive["backbone"] = config["backbone"]["name"]
     if config["heads"]["rank"] != "random":
         decisive["heads"] = {**config["heads"], "seed": 0}  # draws nothing
     added_later = [("kernels", "auto"), ("stage1.kernels", "auto")]  # at the value that means "as before"
