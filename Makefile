@@ -45,7 +45,7 @@ docs: $(READY)
 
 # Writes configs/schema/, after a change of a configuration model.
 schema: $(READY)
-	for kind in backbones config figures grids methods protocols published sites tables tasks; do \
+	for kind in backbones claims config figures grids methods protocols published sites tables tasks; do \
 		$(BIN)/hifi ls schema $$kind > configs/schema/$$kind.json || exit 1; \
 	done
 

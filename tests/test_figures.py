@@ -69,7 +69,7 @@ def test_kept_numbers_are_drawn_from_the_csv_alone(path, tmp_path):
 
 
 def test_numbers_are_kept_for_every_kind_of_figure():
-    assert {draw.read_metadata(path).inputs.kind for path in KEPT} == set(get_args(figure_spec.FigureKind))
+    assert {figure_spec.read_metadata(path).inputs.kind for path in KEPT} == set(get_args(figure_spec.FigureKind))
 
 
 def test_figure_command_writes_numbers_and_a_picture(tiny, tmp_path):

@@ -11,8 +11,14 @@ from hifi_cli.analysis.figure_request import FigureRequest, FigureTable
 from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished
 from hifi_cli.config.base import parse
 from hifi_cli.files import atomic_path, digest, locked, read_json, write_json
-from hifi_cli.reports.figures.draw import read_metadata
-from hifi_cli.reports.figures.figure_spec import METADATA_SCHEMA, FigureInputs, FigureMetadata, FigureSpec, module_name
+from hifi_cli.reports.figures.figure_spec import (
+    METADATA_SCHEMA,
+    FigureInputs,
+    FigureMetadata,
+    FigureSpec,
+    module_name,
+    read_metadata,
+)
 from hifi_cli.runs import provenance
 from hifi_cli.runs.device import select_device
 from hifi_cli.runs.resources import ResourceCache

@@ -8,6 +8,7 @@ from types import FrameType
 import typer
 
 from hifi_cli.cli import (
+    claims,
     compare,
     cp,
     evaluate,
@@ -60,6 +61,7 @@ app.command("predict", epilog="Example: hifi predict results/runs/demo/demo/demo
 app.command("grid", epilog="Example: hifi grid demo -j 2")(grid.grid)
 app.command("table", epilog="Example: hifi table hifi-2 --published --format md")(table.table)
 app.command("compare", epilog="Example: hifi compare hifi-layerwise full-ft --tasks rte")(compare.compare)
+app.command("claims", epilog="Example: hifi claims hifi --protocol laptop")(claims.claims)
 app.command("report", epilog="Example: hifi report --published")(report.report)
 app.command("figure", epilog="Example: hifi figure hifi-5 --protocol laptop")(figure.figure)
 app.command("export", epilog="Example: hifi export results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 --to my-model")(

@@ -17,6 +17,7 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of co
     "tables": "tables of the papers, for hifi table",
     "figures": "figures of the papers, for hifi figure",
     "published": "the papers' printed numbers",
+    "claims": "claims of the papers, for hifi claims",
     "grids": "sets of runs, for hifi grid",
     "sites": "machines that a grid can use",
     "runs": "finished and unfinished runs in a results directory, and their states",

@@ -20,6 +20,16 @@ def report(
             callback=options.holds_a_name,
         ),
     ] = None,
+    claims: Annotated[
+        str | None,
+        typer.Option(
+            "--claims",
+            help="Claims of these papers, or YAMLs of your own, with commas; default: all papers with a result.",
+            rich_help_panel=options.WHICH,
+            autocompletion=options.complete("claims"),
+            callback=options.holds_a_name,
+        ),
+    ] = None,
     published: Annotated[
         bool,
         typer.Option("--published", help="Also show the papers' numbers and the differences.", rich_help_panel=options.OUTPUT),
@@ -36,7 +46,8 @@ def report(
     """Write tables, pictures, chosen heads and every number's origin to one HTML file; default: RESULTS_DIR/report.html."""
     from hifi_cli.errors import MissingError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import html_report, score_table, table_types
+    from hifi_cli.reports import claim_spec, html_report, score_table, table_types
+    from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
@@ -45,7 +56,14 @@ def report(
         raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
     names = options.names(tables)
     specs = [table_types.load(name) for name in names] if names else [*score_table.specs_of(results.records)]
-    request = TableRequest(results, score, options.counted_flags(include, exclude), published)
+    counted = options.counted_flags(include, exclude)
+    request = TableRequest(results, score, counted, published)
+    files = claim_spec.of_settings(options.names(claims), [(spec.protocol, spec.backbone) for spec in specs])
+    decided = [(file, verdicts.evaluate(file, results, score=score, counted=counted)) for file in files]
+    with_results = [
+        (file, entries) for file, entries in decided if claims or any(entry.verdict != "not run" for entry in entries)
+    ]
     target = out or results_dir / "report.html"
-    write_text(target, html_report.render(table_types.build_all(specs, request), results.records, results_dir, target))
+    page = html_report.render(table_types.build_all(specs, request), results.records, results_dir, target, claims=with_results)
+    write_text(target, page)
     print(target)

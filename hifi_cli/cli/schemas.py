@@ -6,7 +6,7 @@ from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
 
 FOLDER = "schema"  # of `configs/`, one file per kind, written by `hifi ls schema KIND`
-KINDS = ("backbones", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
+KINDS = ("backbones", "claims", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
 
 
 def schema_of_kind(kind: str) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def schema_of_kind(kind: str) -> dict[str, Any]:
     from hifi_cli.config import json_schema, methods, protocols, run_config
     from hifi_cli.grids import grid_spec as grids
     from hifi_cli.grids import parsl_engine
-    from hifi_cli.reports import published, table_types
+    from hifi_cli.reports import claim_spec, published, table_types
     from hifi_cli.reports.figures import figure_spec as figures
     from hifi_cli.tasks import task_spec
 
@@ -26,6 +26,7 @@ def schema_of_kind(kind: str) -> dict[str, Any]:
         raise UsageError(f"no schema '{kind}'{nearest(kind, KINDS)} (one of {', '.join(KINDS)})")
     models: dict[str, list[Any]] = {
         "backbones": [run_config.BackboneConfig],
+        "claims": [claim_spec.ClaimsFile],
         "config": [run_config.RunConfig],
         "figures": [figures.FigureSpec],
         "grids": [grids.GridSpec],

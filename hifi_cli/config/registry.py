@@ -13,7 +13,7 @@ import yaml
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_bytes
 
-KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "grids", "sites")
+KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "claims", "grids", "sites")
 MAX_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
 _MAX_DEPTH = 100  # levels; libyaml overflows the stack at some thousands
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast

@@ -1,11 +1,18 @@
 """The files of measured costs: of a method's result, and of its training."""
 
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 from pydantic import PositiveInt
 
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
+from hifi_cli.files import digest, safe_name
 from hifi_cli.records.run_files import Provenance
 from hifi_cli.records.stored_file import StoredFile
+
+TRAINING_BATCH = 32
+_TASK = "rte"  # two classes; its data are not read
 
 
 class ResultCosts(StoredFile):
@@ -35,6 +42,17 @@ class ResultCosts(StoredFile):
     total: PositiveInt
     provenance: Provenance
 
+    @classmethod
+    def config_of(cls, method: str, *, protocol: str, backbone: str) -> RunConfig:
+        """The configuration whose result is measured."""
+        return resolve(task=_TASK, method=method, backbone=backbone, protocol=protocol, overrides=["kernels=torch"])
+
+    @classmethod
+    def path_of(cls, config: RunConfig, results_dir: Path, gpu: str | None = None) -> Path:
+        """The file of a configuration's costs on a CPU, or on a GPU of that name."""
+        inputs = config.model_dump(mode="json", include={"method", "settings", "stage1", "heads", "task_head"})
+        return _path(config, results_dir, "costs", inputs, gpu)
+
 
 class TrainingCosts(StoredFile):
     """What training by a method takes.
@@ -60,3 +78,20 @@ class TrainingCosts(StoredFile):
     scoring_s: float
     scoring_fraction: float
     provenance: Provenance
+
+    @classmethod
+    def config_of(cls, method: str, *, protocol: str, backbone: str, precision: str = "fp32") -> RunConfig:
+        """The configuration whose training is measured."""
+        overrides = [f"batch_size={TRAINING_BATCH}", f"precision={precision}"]
+        return resolve(task=_TASK, method=method, backbone=backbone, protocol=protocol, overrides=overrides)
+
+    @classmethod
+    def path_of(cls, config: RunConfig, reference: str, results_dir: Path, gpu: str | None = None) -> Path:
+        """The file of a configuration's costs relative to a reference method on a CPU, or on a GPU of that name."""
+        inputs = config.model_dump(mode="json", exclude={"task", "seed", "protocol", "backbone", "device"})
+        return _path(config, results_dir, "training-costs", {**inputs, "reference": reference}, gpu)
+
+
+def _path(config: RunConfig, results_dir: Path, folder: str, inputs: dict[str, Any], gpu: str | None) -> Path:
+    inputs = {**inputs, "device": gpu} if gpu else inputs  # a GPU's costs are not a CPU's
+    return results_dir / folder / safe_name(config.backbone.name) / f"{safe_name(config.method)}-{digest(inputs)}.json"

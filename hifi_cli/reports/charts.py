@@ -18,6 +18,9 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
+from hifi_cli.reports.claims import ClaimResult
+from hifi_cli.reports.figures import claim_effects as claim_effects_figure
+
 # Each colour stands for a CSS variable of the page, which differs between light and dark mode.
 _VARIABLES = {"#010101": "--ink", "#020202": "--soft", "#030303": "--rule", "#040404": "--accent", "#050505": "--mark"}
 _INK, _SOFT, _RULE, _ACCENT, _MARK = _VARIABLES
@@ -121,6 +124,15 @@ def head_values(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int
         ax.set_xticks(np.arange(heads) + 0.5, map(str, range(heads)))
         ax.set_yticks(np.arange(layers) + 0.5, map(str, range(layers)))
         return _svg(figure, "values of the heads by layer; dots mark the chosen heads")
+
+
+def claim_effects(results: Sequence[ClaimResult]) -> Markup:
+    """Draw claims: our effects with intervals, what is required, and the published effects."""
+    colours = {"ink": _INK, "soft": _SOFT, "band": _RULE, "ours": _ACCENT, "paper": _MARK}
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(1.3 * _WIDTH, 1), layout="constrained")
+        claim_effects_figure.draw(figure, results, colours)
+        return _svg(figure, "effects of the claims with intervals")
 
 
 def _subplot(height: float) -> tuple[Figure, Axes]:

@@ -12,7 +12,9 @@ from markupsafe import Markup
 
 from hifi_cli.files import safe_name
 from hifi_cli.records.head_files import HeadSelection
-from hifi_cli.reports import charts, table
+from hifi_cli.reports import charts, claim_table, table
+from hifi_cli.reports.claim_spec import ClaimsFile
+from hifi_cli.reports.claims import ClaimResult
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Table, TableRow
 
@@ -33,10 +35,18 @@ class ReportSection:
     charts: Sequence[ReportChart]
 
 
-def render(tables: Sequence[Table], records: Sequence[RunRecord], results_dir: Path, out: Path) -> str:
+def render(
+    tables: Sequence[Table],
+    records: Sequence[RunRecord],
+    results_dir: Path,
+    out: Path,
+    *,
+    claims: Sequence[tuple[ClaimsFile, Sequence[ClaimResult]]] = (),
+) -> str:
     """Return the HTML page.
 
     Args:
+        claims: files of claims with the verdicts; each becomes a table with a picture.
         records: all finished runs; each is listed with its origin.
         results_dir: directory with the selected heads.
         out: path of the page; links to results.json are relative to it.
@@ -50,7 +60,10 @@ def render(tables: Sequence[Table], records: Sequence[RunRecord], results_dir: P
     )
     environment.globals.update(number=table.number, deviation=table.deviation, row_label=table.row_label, anchor=anchor)
     return environment.get_template("page.html.j2").render(
-        sections=[ReportSection(table, charts_of(table)) for table in tables],
+        sections=[
+            *(ReportSection(table, charts_of(table)) for table in tables),
+            *(_claims_section(file, results) for file, results in claims),
+        ],
         heatmaps=heatmaps(results_dir),
         runs=[_origin(record, out) for record in records],
         flagged=sum(bool(record.flags) for record in records),
@@ -76,6 +89,11 @@ def charts_of(table: Table) -> list[ReportChart]:
             by_fraction.append(ReportChart(f"{heading.label}: score against trained parameters", chart))
             by_seed.append(ReportChart(f"{heading.label}: every seed", charts.scores_by_seed(methods, metric)))
     return by_fraction + by_seed
+
+
+def _claims_section(file: ClaimsFile, results: Sequence[ClaimResult]) -> ReportSection:
+    picture = ReportChart("Effects, intervals and published numbers", charts.claim_effects(results))
+    return ReportSection(claim_table.build(file, results), [picture])
 
 
 def heatmaps(results_dir: Path) -> list[ReportChart]:

@@ -62,8 +62,8 @@ def paired_statistics(differences: Sequence[Sequence[float]], *, resolution: int
         differing=int(np.count_nonzero(terms)),
         mean=float(means.mean()),
         spread=float(means.std(ddof=1)) if len(tasks) > 1 else None,
-        interval=_interval(tasks),
-        over_tasks=_interval([means]),
+        interval=mean_interval(tasks),
+        over_tasks=mean_interval([means]),
         p=sign_flip_p(terms, resolution=resolution),
     )
 
@@ -117,16 +117,59 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
-def _interval(tasks: Sequence[Floats]) -> tuple[float, float] | None:
-    """Return the t-interval of the mean over tasks, with Welch and Satterthwaite's degrees of freedom (one task: Student's)."""
-    if min(map(len, tasks)) < 2:
+def mean_interval(tasks: Sequence[Floats], level: float = LEVEL) -> tuple[float, float] | None:
+    """Return the t-interval of the mean over tasks, with Welch and Satterthwaite's degrees of freedom (one task: Student's).
+
+    Args:
+        tasks: of each task, one value per seed.
+        level: 1 minus the coverage.
+    """
+    if not tasks or min(map(len, tasks)) < 2:
         return None
     mean = float(np.mean([values.mean() for values in tasks]))
+    variance, degrees = _variance_of_mean(tasks)
+    if not variance:
+        return mean, mean
+    half = float(special.stdtrit(degrees, 1 - level / 2) * np.sqrt(variance))
+    return mean - half, mean + half
+
+
+def shows_above(tasks: Sequence[Sequence[float]], bound: float, level: float = LEVEL) -> bool:
+    """Whether interval and sign-flip test both show that the mean over tasks is above `bound`; each is two-sided."""
+    values = [np.asarray(task, dtype=np.float64).round(9) - bound for task in tasks]
+    interval = mean_interval(values, level)
+    if interval is None or interval[0] <= 0:
+        return False
+    return sign_flip_p(np.concatenate([task / (len(values) * len(task)) for task in values])) < level
+
+
+def seeds_needed(tasks: Sequence[Sequence[float]], bound: float, *, power: float = 0.8, highest: int = 200) -> int | None:
+    """Return the smallest number of seeds per task with which the mean would be shown to differ from `bound`.
+
+    Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual approximation.
+
+    Returns:
+        None: more than `highest`, or no task has two seeds.
+    """
+    values = [np.asarray(task, dtype=np.float64) - bound for task in tasks]
+    if not values or min(map(len, values)) < 2:
+        return None
+    distance = abs(float(np.mean([task.mean() for task in values])))
+    variance = sum(float(task.var(ddof=1)) for task in values) / len(values) ** 2
+    for seeds in range(2, highest + 1):
+        degrees = len(values) * (seeds - 1)
+        quantiles = special.stdtrit(degrees, 1 - LEVEL / 2) + special.stdtrit(degrees, power)
+        if smallest_p(len(values) * seeds) < LEVEL and distance >= quantiles * np.sqrt(variance / seeds):
+            return seeds
+    return None
+
+
+def _variance_of_mean(tasks: Sequence[Floats]) -> tuple[float, float]:
+    """Return the variance of the mean over tasks, and its degrees of freedom."""
     task_degrees = np.array([len(values) - 1 for values in tasks])
     variances = np.array([values.var(ddof=1) / len(values) for values in tasks])  # of each task's mean
     variances[variances < 1e-15] = 0.0  # rounding errors of equal differences
     if not variances.any():
-        return mean, mean
+        return 0.0, 1.0
     degrees = variances.sum() ** 2 / (variances**2 / task_degrees).sum()
-    half = float(special.stdtrit(degrees, 1 - LEVEL / 2) * np.sqrt(variances.sum()) / len(tasks))
-    return mean - half, mean + half
+    return float(variances.sum()) / len(tasks) ** 2, float(degrees)

@@ -18,12 +18,10 @@ import torch
 from torch import nn
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import resolve
-from hifi_cli.files import digest, safe_name
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
+from hifi_cli.records.cost_files import TRAINING_BATCH, ResultCosts, TrainingCosts
 from hifi_cli.runs import head_selection, provenance
 from hifi_cli.runs.device import device_name, select_device
 from hifi_cli.runs.head_measures import MEASURES, measure_heads
@@ -39,19 +37,17 @@ from hifi_cli.tasks.tokenization import Example
 
 logger = logging.getLogger("hifi")
 
-TASK = "rte"  # two classes; its data are not read
 TOKENS = 64
 ROUNDS = 7
 LATENCY_BATCH, LATENCY_PASSES = 16, 3
-TRAINING_BATCH, TRAINING_STEPS = 32, 2
+TRAINING_STEPS = 2
 TRAIN_ROWS = 3668  # of MRPC: the length of the run that scoring is a fraction of
 
 
 def result_costs(method: str, *, protocol: str, backbone: str, results_dir: Path) -> ResultCosts:
     """The costs of a method's result on a backbone: read, or measured once and stored."""
-    config = resolve(task=TASK, method=method, backbone=backbone, protocol=protocol, overrides=["kernels=torch"])
-    inputs = config.model_dump(mode="json", include={"method", "settings", "stage1", "heads", "task_head"})
-    path = _path(config, results_dir, "costs", inputs)
+    config = ResultCosts.config_of(method, protocol=protocol, backbone=backbone)
+    path = ResultCosts.path_of(config, results_dir, _gpu(config))
     if not path.is_file():
         logger.info(f"measuring {method} on {path.parent.name}")
         measure_result(config).write(path)
@@ -62,24 +58,20 @@ def training_costs(
     method: str, *, reference: str, protocol: str, backbone: str, results_dir: Path, precision: str = "fp32"
 ) -> TrainingCosts:
     """The costs of training by a method, relative to a reference method: read, or measured once and stored."""
-    overrides = [f"batch_size={TRAINING_BATCH}", f"precision={precision}"]
     config, reference_config = (
-        resolve(task=TASK, method=name, backbone=backbone, protocol=protocol, overrides=overrides)
-        for name in (method, reference)
+        TrainingCosts.config_of(name, protocol=protocol, backbone=backbone, precision=precision) for name in (method, reference)
     )
-    inputs = config.model_dump(mode="json", exclude={"task", "seed", "protocol", "backbone", "device"})
-    path = _path(config, results_dir, "training-costs", {**inputs, "reference": reference})
+    path = TrainingCosts.path_of(config, reference, results_dir, _gpu(config))
     if not path.is_file():
         logger.info(f"measuring training by {method} on {path.parent.name}")
         measure_in_subprocess(config, reference_config).write(path)
     return TrainingCosts.read(path)
 
 
-def _path(config: RunConfig, results_dir: Path, folder: str, inputs: dict[str, Any]) -> Path:
+def _gpu(config: RunConfig) -> str | None:
+    """Return the name of the GPU that a configuration runs on; None for a CPU."""
     device = select_device(config.device)
-    if device.type != "cpu":
-        inputs = {**inputs, "device": device_name(device)}  # a GPU's costs are not a CPU's
-    return results_dir / folder / safe_name(config.backbone.name) / f"{safe_name(config.method)}-{digest(inputs)}.json"
+    return None if device.type == "cpu" else device_name(device)
 
 
 def measure_result(config: RunConfig) -> ResultCosts:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hifi_cli.config.base import parse
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_path, check_schema, read_json
-from hifi_cli.reports.figures.figure_spec import METADATA_SCHEMA, FigureMetadata, module_name
+from hifi_cli.files import atomic_path
+from hifi_cli.reports.figures.figure_spec import FigureMetadata, module_name, read_metadata
 from hifi_cli.reports.figures.style import Frame, add_caption, house_style
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -23,7 +22,7 @@ def check_format(path: Path) -> None:
         UsageError: its name ends in another suffix.
     """
     if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"--out {path}: the name must end in {', '.join(FORMATS)}")
+        raise UsageError(f"{path}: the name must end in {', '.join(FORMATS)}")
 
 
 def draw(csv: Path, out: Path) -> None:
@@ -48,20 +47,6 @@ def draw(csv: Path, out: Path) -> None:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise UsageError(f"{csv} and its .json do not hold this figure ({problem}); --force computes it again") from error
-
-
-def read_metadata(csv: Path) -> FigureMetadata:
-    """Read the JSON next to a figure's CSV.
-
-    Raises:
-        MissingError: it is missing.
-        UsageError: it is damaged.
-        SchemaError: it was written by a version with another schema.
-    """
-    path = csv.with_suffix(".json")
-    content = read_json(path, what="figure's metadata")
-    check_schema(content, METADATA_SCHEMA, path)
-    return parse(FigureMetadata, {key: value for key, value in content.items() if key != "schema"}, str(path))
 
 
 def _drawing(kind: str) -> Callable[[Frame, FigureMetadata], Figure]:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
-from hifi_cli.files import safe_name
+from hifi_cli.files import check_schema, read_json, safe_name
 
 METADATA_SCHEMA = 2  # of the JSON next to a figure's CSV
 
@@ -126,3 +126,17 @@ def csv_path(name: str, results_dir: Path, changes: list[str]) -> Path:
     """Return the path of a figure's CSV: `figures/NAME.csv`, or `figures/NAME-CHANGES.csv` with the command line's changes."""
     stem = Path(name).stem if registry.is_file(name) else name
     return results_dir / "figures" / f"{safe_name('-'.join([stem, *changes]))}.csv"
+
+
+def read_metadata(csv: Path) -> FigureMetadata:
+    """Read the JSON next to a figure's CSV.
+
+    Raises:
+        MissingError: it is missing.
+        UsageError: it is damaged.
+        SchemaError: it was written by a version with another schema.
+    """
+    path = csv.with_suffix(".json")
+    content = read_json(path, what="figure's metadata")
+    check_schema(content, METADATA_SCHEMA, path)
+    return parse(FigureMetadata, {key: value for key, value in content.items() if key != "schema"}, str(path))

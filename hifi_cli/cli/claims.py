@@ -1,0 +1,74 @@
+"""`hifi claims`: whether the papers' claims, or a user's own, hold in finished runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hifi_cli.cli import options
+
+
+def _complete(incomplete: str) -> list[str]:
+    """Completes papers and claims."""
+    from hifi_cli.config import registry
+
+    words = [word for name in registry.names("claims") for word in (name, *registry.load("claims", name)["claims"])]
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
+
+
+def claims(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PAPER|CLAIM]...",
+            help="Papers, claims, PAPER/CLAIM, or a YAML of your own; default: all papers.",
+            autocompletion=_complete,
+        ),
+    ] = None,
+    format: options.TableFormat = "text",  # noqa: A002
+    score: options.ScoreChoice = None,
+    include: options.Include = None,
+    exclude: options.Exclude = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 unless every claim is supported.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    backbone: options.BackboneOfRuns = None,
+    protocol: options.ProtocolOfRuns = None,
+    results_dir: options.ResultsDir = Path("results"),
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also draw effects, intervals and published numbers: .png, .pdf or .svg.",
+            rich_help_panel=options.OUTPUT,
+            callback=options.can_be_written,
+        ),
+    ] = None,
+    out: options.Out = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Print for each claim the published effect, ours with its interval, a verdict, and the command for what is missing."""
+    from hifi_cli.files import write_text
+    from hifi_cli.reports import claim_spec, claim_table
+    from hifi_cli.reports import claims as verdicts
+    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.run_records import Results
+
+    files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
+    results, counted = Results(results_dir), options.counted_flags(include, exclude)
+    decided = {name: verdicts.evaluate(file, results, score=score, counted=counted) for name, file in files.items()}
+    text = FORMATS[format]([claim_table.build(file, decided[name]) for name, file in files.items()])
+    if picture:
+        from hifi_cli.reports.figures import claim_effects
+
+        titles = {name: f"{file.description}, {file.protocol}, {file.backbone}" for name, file in files.items()}
+        claim_effects.save(picture, {titles[name]: results for name, results in decided.items()})
+        options.logger.info(f"picture: {picture}")
+    if out:
+        write_text(out, text)
+        options.logger.info(f"claims: {out}")
+    else:
+        print(text, end="")
+    if strict and any(result.verdict != "supported" for results in decided.values() for result in results):
+        raise typer.Exit(1)

@@ -1,0 +1,314 @@
+"""What finished runs, figures and measured costs say about a claim: numbers by task and repetition, and what is missing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hifi_cli.config import registry
+from hifi_cli.config.choices import Score
+from hifi_cli.errors import SchemaError
+from hifi_cli.files import command_line
+from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
+from hifi_cli.reports import run_filter, run_pairs
+from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
+from hifi_cli.reports.cost_table import FULL_FT, Costs
+from hifi_cli.reports.figures import figure_spec
+from hifi_cli.reports.proportions import Failures
+from hifi_cli.reports.run_records import Results, RunRecord
+from hifi_cli.reports.table import MissingRuns
+from hifi_cli.reports.table_spec import label_of, shots_of
+
+_REDUCTIONS: dict[str, Callable[[Any], float]] = {
+    "mean": lambda numbers: numbers.mean(),
+    "min": lambda numbers: numbers.min(),
+    "max": lambda numbers: numbers.max(),
+    "first": lambda numbers: numbers.iloc[0],
+    "last": lambda numbers: numbers.iloc[-1],
+    "rise": lambda numbers: numbers.mean() - numbers.min(),
+}
+Values = dict[str, dict[Any, float]]  # by task and repetition
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where evidence is looked for."""
+
+    results: Results
+    protocol: str
+    backbone: str
+    shots: str
+    tasks: Sequence[str]
+    seeds: Sequence[int]
+    score: Score | None
+    counted: frozenset[str]
+
+    @classmethod
+    def of(cls, claim: Claim, file: ClaimsFile, results: Results, score: Score | None, counted: frozenset[str]) -> "Setting":
+        """Return the setting of a claim in a file of claims."""
+        protocol = claim.protocol or file.protocol
+        tasks, shots = claim.tasks or file.tasks, str(claim.shots or shots_of(protocol))
+        return cls(results, protocol, claim.only_backbone or file.backbone, shots, tasks, file.seeds, score, counted)
+
+    def records(self, methods: Sequence[str]) -> list[RunRecord]:
+        """Return the finished runs of some methods."""
+        keys = (self.protocol, self.backbone, self.shots)
+        return [
+            record
+            for record in self.results.records
+            if (record.result.protocol, record.result.backbone, record.shots) == keys
+            and record.result.method in methods
+            and record.result.task in self.tasks
+        ]
+
+    def missing(self, methods: Sequence[str], seeds: Sequence[int]) -> list[MissingRuns]:
+        """Return the missing runs of some methods with some seeds, and their commands."""
+        commands = []
+        shots = None if self.shots == shots_of(self.protocol) else self.shots
+        for method in methods:
+            finished: dict[str, list[RunRecord]] = {task: [] for task in self.tasks}
+            for record in self.records([method]):
+                finished[record.result.task].append(record)
+            included = {task: run_filter.comparable(runs, [], self.counted)[0] for task, runs in finished.items()}
+            commands += run_filter.missing(
+                method,
+                self.tasks,
+                seeds,
+                finished=finished,
+                included=included,
+                setting=(self.backbone, self.protocol, shots),
+                results_dir=self.results.directory,
+            )
+        return commands
+
+    def figure_command(self, name: str, *, more_seeds: int = 0) -> MissingRuns:
+        """Return the command that computes a figure, with more seeds than its YAML has."""
+        spec = figure_spec.load(name, protocol=self.protocol)
+        words = ["--backbone", self.backbone] if self.backbone != spec.backbone else []
+        words += ["--seeds", f"1-{max(spec.seeds) + more_seeds}"] if more_seeds else []
+        words += ["--train"] if spec.kind in ("sweep", "features") else []  # these kinds read finished runs
+        return self.command("figure", name, *words)
+
+    def command(self, *words: str) -> MissingRuns:
+        """Return the command that computes a figure or measures a cost."""
+        where = ["--results-dir", str(self.results.directory)] if self.results.directory != Path("results") else []
+        return MissingRuns("", (), (), command_line(["hifi", *words, "--protocol", self.protocol, *where]))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Numbers about one comparison or property.
+
+    Attributes:
+        label: what is compared.
+        values: differences or numbers, by task and repetition; empty: nothing is known yet.
+        runs: number of runs or of repetitions.
+        exact: whether each number is certain: it does not vary with the seed.
+        failures: failed and all runs of both methods of a comparison.
+        missing: what would complete the evidence.
+    """
+
+    label: str
+    values: Values
+    runs: int
+    exact: bool = False
+    failures: tuple[Failures, Failures] | None = None
+    notes: list[str] = field(default_factory=list)
+    missing: list[MissingRuns] = field(default_factory=list)
+
+    @property
+    def groups(self) -> list[list[float]]:
+        """The numbers of each task."""
+        return [list(values.values()) for values in self.values.values()]
+
+
+def evidence(claim: Claim, setting: Setting) -> list[Evidence]:
+    """Collect the evidence of a claim: one entry, or one per comparison of an order."""
+    match claim:
+        case ComparisonClaim():
+            return [_of_comparison(claim.first, claim.second, setting)]
+        case OrderClaim():
+            pairs = [
+                (first, second)
+                for higher, lower in zip(claim.levels, claim.levels[1:], strict=False)
+                for first in higher
+                for second in lower
+            ]
+            return [_of_comparison(*pair, setting) for pair in pairs]
+        case TrendClaim():
+            return [_of_trend(claim, setting)]
+        case PropertyClaim():
+            return [_of_property(claim, setting)]
+
+
+def methods_of(claim: Claim) -> list[str]:
+    """Return the methods whose runs a claim is decided by; none where it is decided by a figure or by costs."""
+    match claim:
+        case ComparisonClaim():
+            return [claim.first, claim.second]
+        case OrderClaim():
+            return [method for level in claim.levels for method in level]
+        case TrendClaim():
+            return [*claim.values]
+        case PropertyClaim(method=method):
+            return [method] if claim.measure == "trained-percent" and method else []
+
+
+def _of_comparison(first: str, second: str, setting: Setting) -> Evidence:
+    records = setting.records([first, second])
+    pairs = run_pairs.paired(records, first, second, tasks=setting.tasks, score=setting.score, counted=setting.counted)
+    sides = [Failures.of([record for record in records if record.result.method == method]) for method in (first, second)]
+    return Evidence(
+        label=" above ".join(pairs.labels),
+        values={task: dict(differences) for task, differences in pairs.differences.items()},
+        runs=2 * sum(map(len, pairs.differences.values())),
+        failures=(sides[0], sides[1]),
+        notes=pairs.notes,
+        missing=setting.missing([first, second], setting.seeds),
+    )
+
+
+def _of_trend(claim: TrendClaim, setting: Setting) -> Evidence:
+    """Subtract the mean at `second` from the mean at `first`, by task and repetition, where all values are known."""
+    if claim.figure:
+        frame, missing = _figure(claim.figure, setting)
+        cells = {} if frame is None else _cells(frame, claim.per, claim.x, claim.y)
+    else:
+        cells, missing = _method_scores(claim, setting), setting.missing([*claim.values], setting.seeds)
+    values: Values = {}
+    runs = 0
+    for (task, repetition), numbers in cells.items():
+        if all(x in numbers for x in (*claim.first, *claim.second)):
+            values.setdefault(task, {})[repetition] = claim.scale * contrast(numbers, claim.first, claim.second)
+            runs += len({*claim.first, *claim.second})
+    return Evidence(_contrast_label(claim), values, runs, missing=missing)
+
+
+def contrast(numbers: Mapping[float, float], first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the mean of the numbers at `first` minus the mean of those at `second`."""
+    return sum(numbers[x] for x in first) / len(first) - sum(numbers[x] for x in second) / len(second)
+
+
+def _contrast_label(claim: TrendClaim) -> str:
+    first, second = (", ".join(f"{x:g}" for x in values) for values in (claim.first, claim.second))
+    return f"{claim.x} = {first} minus {second}"
+
+
+def _method_scores(claim: TrendClaim, setting: Setting) -> dict[tuple[str, Any], dict[float, float]]:
+    """Return the scores by task and seed, and by the value that each method stands for."""
+    cells: dict[tuple[str, Any], dict[float, float]] = {}
+    for method, x in claim.values.items():
+        for task in setting.tasks:
+            records = [record for record in setting.records([method]) if record.result.task == task]
+            for record in run_filter.comparable(records, [], setting.counted)[0]:
+                score = record.score(setting.score)
+                if score is not None:
+                    cells.setdefault((task, record.result.seed), {})[x] = score
+    return cells
+
+
+def _of_property(claim: PropertyClaim, setting: Setting) -> Evidence:
+    if claim.measure:
+        return _of_measure(claim.measure, str(claim.method), setting)
+    assert claim.figure
+    frame, missing = _figure(claim.figure, setting)
+    if frame is None:
+        return Evidence(claim.figure, {}, 0, exact=claim.every, missing=missing)
+    values = _reduced(frame, claim, claim.rows)
+    if claim.second_rows:
+        others = _reduced(frame, claim, claim.second_rows)
+        values = {
+            task: {
+                key: number / others[task][key] if claim.compare == "ratio" else number - others[task][key]
+                for key, number in numbers.items()
+                if key in others.get(task, {})
+            }
+            for task, numbers in values.items()
+        }
+    values = {task: numbers for task, numbers in values.items() if numbers}
+    return Evidence(claim.figure, values, sum(map(len, values.values())), exact=claim.every, missing=missing)
+
+
+def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
+    """Return the CSV of a figure under a protocol and backbone, or None, and the command that computes it."""
+    import pandas as pd
+
+    shipped = registry.names("figures")
+    for path in sorted((setting.results.directory / "figures").glob(f"{name}*.csv")):
+        prefixes = [other for other in shipped if path.stem == other or path.stem.startswith(f"{other}-")]
+        if max([*prefixes, name], key=len) != name:
+            continue  # hifi-7-flatness is not hifi-7
+        try:
+            metadata = figure_spec.read_metadata(path)
+        except SchemaError:
+            continue  # computed by another version
+        if (metadata.protocol, metadata.backbone) == (setting.protocol, setting.backbone):
+            return pd.read_csv(path), []
+    return None, [setting.figure_command(name)]
+
+
+def _cells(frame: Any, per: Sequence[str], x: str, y: str) -> dict[tuple[str, Any], dict[float, float]]:
+    """Return the mean of `y` by task and repetition, and by `x`."""
+    cells: dict[tuple[str, Any], dict[float, float]] = {}
+    for (task, *keys, value), number in frame.groupby(["task", *per, x])[y].mean().items():
+        cells.setdefault((str(task), tuple(keys)), {})[float(value)] = float(number)
+    return cells
+
+
+def _reduced(frame: Any, claim: PropertyClaim, rows: Mapping[str, Any]) -> Values:
+    """Return one number per task and repetition from the chosen rows of a figure's CSV."""
+    for column, accepted in rows.items():
+        if isinstance(accepted, dict):
+            frame = frame[frame[column].between(accepted.get("min", -float("inf")), accepted.get("max", float("inf")))]
+        else:
+            frame = frame[frame[column].isin(accepted if isinstance(accepted, list) else [accepted])]
+    values: Values = {}
+    for (task, *keys), numbers in frame.groupby(["task", *claim.per])[claim.column]:
+        values.setdefault(str(task), {})[tuple(keys)] = float(_REDUCTIONS[claim.take](numbers))
+    return values
+
+
+def _of_measure(measure: str, method: str, setting: Setting) -> Evidence:
+    label = f"{measure} of {label_of('methods', method)}"
+    where = {"protocol": setting.protocol, "backbone": setting.backbone}
+    directory = setting.results.directory
+    if measure == "trained-percent":
+        percents = {100 * r.result.params.trainable_backbone / r.result.params.total for r in setting.records([method])}
+        values = {"": dict(enumerate(sorted(percents)))} if percents else {}
+        missing = [] if percents else setting.missing([method], setting.seeds[:1])[:1]
+        return Evidence(label, values, len(setting.records([method])), exact=True, missing=missing)
+    number: float | None
+    if measure in ("step-time", "scoring-percent"):
+        training = TrainingCosts.config_of(method, **where)
+        stored = _stored(TrainingCosts, lambda gpu: TrainingCosts.path_of(training, FULL_FT, directory, gpu))
+        number, table = (_training_cost(measure, stored) if stored else None), "cost"
+    else:
+        config = ResultCosts.config_of(method, **where)
+        result = _stored(ResultCosts, lambda gpu: ResultCosts.path_of(config, directory, gpu))
+        number, table = (_result_cost(measure, result) if result else None), "hifi-1"
+    if number is None:
+        command = setting.command("table", table, "--methods", method, "--backbone", setting.backbone)
+        return Evidence(label, {}, 0, exact=True, missing=[command])
+    return Evidence(label, {"": {0: number}}, 1, exact=True)
+
+
+def _stored(kind: type[Costs], path_of: Callable[[str | None], Path]) -> Costs | None:
+    """Read stored costs: those measured on a CPU, or else those on any GPU, whose name is a part of the file's name."""
+    path = path_of(None)
+    if path.is_file():
+        return kind.read(path)
+    others = ((other, kind.read(other)) for other in sorted(path.parent.glob(f"{path.stem.rpartition('-')[0]}-*.json")))
+    return next((costs for other, costs in others if path_of(costs.provenance.device) == other), None)
+
+
+def _training_cost(measure: str, costs: TrainingCosts) -> float:
+    return {"step-time": costs.step_ratio, "scoring-percent": 100 * costs.scoring_fraction}[measure]
+
+
+def _result_cost(measure: str, costs: ResultCosts) -> float:
+    return {
+        "added-parameters": float(costs.added_in_result),
+        "added-modules": float(costs.modules_added),
+        "latency": costs.latency,
+        "stored-percent": 100 * costs.stored_bytes / costs.plain_bytes,
+    }[measure]

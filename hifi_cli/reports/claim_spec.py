@@ -1,0 +1,259 @@
+"""Claims: what a file of claims says, for a paper or a user's own work, and how the command line changes it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from hifi_cli.config import registry
+from hifi_cli.config.base import ConfigModel, PositiveCount, Seed, parse
+from hifi_cli.errors import UsageError
+from hifi_cli.reports.figures import figure_spec
+
+Margin = Annotated[float, Field(gt=0)]
+Shots = Annotated[int, Field(ge=1)] | Literal["full"] | None
+Filter = dict[str, Any]
+CostMeasure = Literal[
+    "trained-percent", "added-parameters", "added-modules", "latency", "stored-percent", "step-time", "scoring-percent"
+]
+
+
+class BaseClaim(ConfigModel):
+    """What claims of every kind say."""
+
+    text: str
+    """The claim in one sentence."""
+    where: str
+    """Section or table of the paper."""
+    note: str = ""
+    """What a reader must know besides."""
+    protocol: str | None = None
+    """Protocol of the claim's runs; default: the file's."""
+    tasks: list[str] = []
+    """Tasks of the claim's runs; default: the file's. A claim with a figure has the figure's tasks."""
+    shots: Shots = None
+    """Training rows per class of few-shot runs, or `full`; default: as the protocol has them."""
+    only_backbone: str | None = None
+    """The encoder that the claim is about; other encoders' runs are not used."""
+    margin: Margin | None = None
+    """The smallest difference that counts, in the claim's unit; default: see the file's `margin`."""
+
+
+class BasePublishedClaim(BaseClaim):
+    """A claim whose numbers are in a published table."""
+
+    published: str | None = None
+    """The paper's table, as `file/table` in `configs/published`."""
+    columns: list[str] = []
+    """Columns of that table; default: all."""
+
+
+class ComparisonClaim(BasePublishedClaim):
+    """The first method scores higher than the second, or not lower by more than the margin, on average over tasks."""
+
+    kind: Literal["superior", "not-worse"]
+    """`superior`: higher; `not-worse`: not lower by more than the margin."""
+    first: str
+    """The method that is claimed to be better."""
+    second: str
+    """The method it is compared with."""
+
+
+class OrderClaim(BasePublishedClaim):
+    """Every method of a level scores higher than every method of the next level."""
+
+    kind: Literal["order"]
+    """`order`: several differences, all of which must hold."""
+    levels: list[list[str]] = Field(min_length=2)
+    """Methods from the highest scores to the lowest."""
+
+
+class TrendClaim(BasePublishedClaim):
+    """The score at some values of a setting compared with the score at others."""
+
+    kind: Literal["trend"]
+    """`trend`: how a number changes with a setting."""
+    figure: str | None = None
+    """The figure whose CSV has the numbers."""
+    values: dict[str, float] = {}
+    """Instead of a figure: the value of the setting by method."""
+    x: str = "x"
+    """Column of the figure's CSV with the values of the setting."""
+    y: str = "score"
+    """Column of the figure's CSV with the number."""
+    scale: float = 100.0
+    """Factor of the number; 100 makes points of scores."""
+    unit: str = "points"
+    """Unit of the number."""
+    per: list[str] = ["seed"]
+    """Columns that name a repetition within a task."""
+    first: list[float] = Field(min_length=1)
+    """Values of the setting."""
+    second: list[float] = Field(min_length=1)
+    """Values of the setting to compare with."""
+    expected: Literal["higher", "not-lower", "equal"]
+    """The mean at `first` is higher than at `second`, not lower by more than the margin, or equal up to the margin."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> "TrendClaim":
+        if bool(self.figure) == bool(self.values):
+            raise ValueError("a trend has either `figure` or `values`")
+        return self
+
+
+class PropertyClaim(BaseClaim):
+    """A measured number lies within bounds."""
+
+    kind: Literal["property", "cost"]
+    """`property`: of models and heads; `cost`: of training and its result."""
+    figure: str | None = None
+    """The figure whose CSV has the number."""
+    column: str = "value"
+    """Column of the CSV with the number."""
+    rows: Filter = {}
+    """Rows of the CSV that are used, by column: a value, a list of values, or `{min: , max: }`."""
+    second_rows: Filter = {}
+    """If given, the number is that of `rows` compared with that of these rows."""
+    compare: Literal["difference", "ratio"] = "difference"
+    """How two numbers are compared."""
+    take: Literal["mean", "min", "max", "first", "last", "rise"] = "mean"
+    """What one repetition's rows are reduced to; `rise`: mean minus minimum."""
+    per: list[str] = ["seed"]
+    """Columns that name a repetition within a task."""
+    every: bool = False
+    """Whether every repetition must lie within the bounds; otherwise the mean, with its interval over repetitions."""
+    measure: CostMeasure | None = None
+    """Instead of a figure: a measured cost. Latency and step time are relative to the plain model or to Full-FT."""
+    method: str | None = None
+    """The method whose cost is measured."""
+    at_least: float | None = None
+    """Lower bound."""
+    at_most: float | None = None
+    """Upper bound."""
+    unit: str = ""
+    """Unit of the number."""
+    stated: float | None = None
+    """The number that the paper states, where it is in no published table."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "PropertyClaim":
+        if bool(self.figure) == bool(self.measure):
+            raise ValueError("a property has either `figure` or `measure`")
+        if self.measure and not self.method:
+            raise ValueError("a measured cost requires `method`")
+        if self.at_least is None and self.at_most is None:
+            raise ValueError("`at_least`, `at_most` or both are required")
+        return self
+
+
+Claim = ComparisonClaim | OrderClaim | TrendClaim | PropertyClaim
+AnyClaim = Annotated[Claim, Field(discriminator="kind")]
+
+
+class ClaimsFile(ConfigModel):
+    """The claims of a paper, or of a user's own work."""
+
+    description: str
+    """What is claimed by whom, in one line."""
+    paper: str = ""
+    """Short name of the paper."""
+    protocol: str
+    """Protocol of the runs."""
+    backbone: str
+    """Backbone of the runs."""
+    tasks: list[str] = Field(min_length=1)
+    """Tasks of the runs."""
+    seeds: list[Seed] = [1, 2, 3]
+    """Seeds that a claim requires first."""
+    max_seeds: PositiveCount = 20
+    """Highest number of seeds per task that `hifi grid --until-decided` trains."""
+    margin: Margin = 0.5
+    """The smallest difference in points that counts, where a claim has none and half the published difference is not known."""
+    claims: dict[str, AnyClaim] = Field(min_length=1)
+    """The claims, by name."""
+    protocols: dict[str, dict[str, Any]] = {}
+    """Keys of this file to change under another protocol, claims by name included."""
+
+
+def load(name: str, *, protocol: str | None = None, backbone: str | None = None) -> ClaimsFile:
+    """Load and validate a file of claims, shipped or the user's own, and apply another protocol and backbone.
+
+    Raises:
+        UsageError: an unknown name or key, or a wrong value.
+    """
+    origin, content = str(registry.find("claims", name)), registry.load("claims", name)
+    file = parse(ClaimsFile, content, origin)
+    if protocol and protocol != file.protocol:
+        registry.find("protocols", protocol)
+        content = _merged(content, file.protocols.get(protocol, {}))
+        unset = {key: {**claim, "protocol": None} for key, claim in content["claims"].items()}
+        file = parse(ClaimsFile, {**content, "claims": unset, "protocol": protocol}, f"{origin} (protocols: {protocol})")
+    other = backbone if backbone != file.backbone else None
+    claims = {key: _with_backbone(claim, file.protocol, other) for key, claim in file.claims.items()}
+    return file.model_copy(update={"backbone": backbone or file.backbone, "claims": claims})
+
+
+def of_settings(names: list[str], settings: list[tuple[str, str]]) -> list[ClaimsFile]:
+    """Return files of claims under every protocol and backbone of some tables.
+
+    Args:
+        names: files; empty: all shipped ones.
+    """
+    known = [setting for setting in dict.fromkeys(settings) if setting[0] in registry.names("protocols")]
+    return [
+        load(name, protocol=protocol, backbone=backbone)
+        for protocol, backbone in known
+        for name in names or registry.names("claims")
+    ]
+
+
+def _with_backbone(claim: Claim, protocol: str, backbone: str | None) -> Claim:
+    """Return a claim decided by a figure with the figure's own backbone, unless the command line names another."""
+    figure = claim.figure if isinstance(claim, TrendClaim | PropertyClaim) else None
+    if not figure or claim.only_backbone:
+        return claim
+    own = figure_spec.load(figure, protocol=protocol).backbone
+    return claim.model_copy(update={"only_backbone": backbone or own})
+
+
+def select(words: list[str], **options: str | None) -> dict[str, ClaimsFile]:
+    """Return the files that words name, each with the claims that were named: `hifi`, `hifi/above-full-ft`, `above-full-ft`.
+
+    Args:
+        words: empty: all shipped files.
+        options: `protocol` and `backbone`, as `load` takes them.
+
+    Raises:
+        UsageError: an unknown file or claim.
+    """
+    shipped = registry.names("claims")
+    files: dict[str, ClaimsFile] = {}
+    chosen: dict[str, list[str]] = {}
+    for word in words or shipped:
+        if registry.is_file(word) or word in shipped:
+            files[word] = load(word, **options)
+            chosen[word] = [*files[word].claims]
+            continue
+        file_name, _, claim = word.rpartition("/")
+        candidates = [file_name] if file_name else shipped
+        matching = [name for name in candidates if claim in load(name).claims]
+        if not matching:
+            known = [*shipped, *(claim for name in candidates for claim in load(name).claims)]
+            raise UsageError(
+                f"unknown paper or claim '{word}'{registry.nearest(claim, known)} (hifi claims PAPER lists a paper's claims)"
+            )
+        for name in matching:
+            files.setdefault(name, load(name, **options))
+            chosen.setdefault(name, []).append(claim)
+    return {
+        name: file.model_copy(update={"claims": {key: file.claims[key] for key in dict.fromkeys(chosen[name])}})
+        for name, file in files.items()
+    }
+
+
+def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `content` with the changed keys; a change of `claims` changes keys of single claims."""
+    claims = {key: {**claim, **changes.get("claims", {}).get(key, {})} for key, claim in content["claims"].items()}
+    if unknown := changes.get("claims", {}).keys() - claims.keys():
+        raise UsageError(f"protocols: change of an unknown claim '{min(unknown)}'{registry.nearest(min(unknown), claims)}")
+    return {**content, **changes, "claims": claims}

@@ -1,0 +1,162 @@
+"""The table of claims and verdicts, in the form that every format prints."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from hifi_cli.reports import published
+from hifi_cli.reports.claim_spec import ClaimsFile, ComparisonClaim, OrderClaim
+from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region
+from hifi_cli.reports.proportions import equal_rates_p
+from hifi_cli.reports.table import DASH, MissingRuns, Table, TableCell, TableHeading, TableRow
+
+RULE = (
+    "supported: the 95 % interval of our effect (mean over these tasks, new seeds) is inside what is required, and the"
+    " sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
+    " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look"
+)
+_HEADINGS = ("Published", "Ours", "Interval", "Required", "Contradicted", "Unit", "Runs", "Verdict")
+
+
+def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
+    """Build the table of a file's claims; a footnote of each row holds the claim's text."""
+    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in ("supported", "contradicted")}
+    return Table(
+        title=(
+            f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {counts['supported']} supported,"
+            f" {counts['contradicted']} contradicted, {len(results) - sum(counts.values())} open"
+        ),
+        headings=[TableHeading(label) for label in _HEADINGS],
+        rows=[_row(result, file.backbone) for result in results],
+        corner="Claim",
+        notes=[RULE, *_split_notes(file, results)],
+        missing=_merged([missing for result in results for missing in result.missing]),
+    )
+
+
+def verdict_text(result: ClaimResult) -> str:
+    """Return the verdict in words, with what an undecided claim requires."""
+    if result.verdict != "undecided":
+        return result.verdict
+    absent = sum(finding.verdict == "not run" for finding in result.findings)
+    if absent:
+        return f"undecided ({absent} of {len(result.findings)} comparisons not run)"
+    if any(finding.reason for finding in result.findings):
+        return "undecided (failed runs)"
+    if result.finding.interval is None:
+        return "undecided (a task has one seed)"
+    more = result.more_seeds
+    return f"undecided (about {more} more seeds)" if more else f"undecided (more than {MOST_SEEDS} more seeds)"
+
+
+def _row(result: ClaimResult, backbone: str) -> TableRow:
+    finding = result.finding
+    effect = TableCell() if finding.effect is None else TableCell(finding.effect, text=_number(result, finding.effect))
+    cells = (
+        TableCell(finding.published.value, text=_published(result, finding)),
+        effect,
+        TableCell(text=_span(result, finding) or DASH),
+        TableCell(text=_required(finding.region)),
+        TableCell(text=_contradicted(finding.region)),
+        TableCell(text=result.unit or "number"),
+        TableCell(float(result.runs), text=str(result.runs)),
+        TableCell(text=verdict_text(result)),
+    )
+    return TableRow(result.name, cells, notes=(_note(result, backbone),))
+
+
+def _note(result: ClaimResult, backbone: str) -> str:
+    """Return everything that a reader must know about a claim, in one footnote."""
+    claim, findings = result.claim, result.findings
+    only = f"; {claim.only_backbone}" if claim.only_backbone not in (None, backbone) else ""
+    sentences = [f"{claim.text.rstrip('.')} ({claim.where}{only})", claim.note]
+    if len(findings) > 1:
+        sentences.append("; ".join(_comparison(result, finding) for finding in findings))
+    elif doubts := findings[0].published.doubts:
+        sentences.append(f"published: {'; '.join(doubts)}")
+    misprints = list(dict.fromkeys(text for finding in findings for text in finding.published.misprints))
+    sentences += [f"rests on possible misprints: {'; '.join(misprints)}"] if misprints else []
+    sentences += [finding.reason for finding in findings]
+    sentences += [text for finding in findings for text in _failures(finding)]
+    sentences += [note for finding in findings if finding.evidence.values for note in finding.evidence.notes]
+    return ". ".join(sentence[:1].upper() + sentence[1:] for sentence in dict.fromkeys(sentences) if sentence)
+
+
+def _comparison(result: ClaimResult, finding: Finding) -> str:
+    doubts = f" ({', '.join(finding.published.doubts)})" if finding.published.doubts else ""
+    parts = [f"published {_published(result, finding)}{doubts}"] if finding.published.value is not None else []
+    if finding.effect is not None:
+        span = _span(result, finding)
+        parts.append(f"ours {_number(result, finding.effect)}{f' ({span})' if span else ''}")
+    return f"{finding.evidence.label}: {', '.join([*parts, finding.verdict])}"
+
+
+def _failures(finding: Finding) -> list[str]:
+    """Return both methods' failed runs with intervals, and the test of equal rates; nothing where no run failed."""
+    if not finding.evidence.failures or not any(side.failed for side in finding.evidence.failures):
+        return []
+    first, second = finding.evidence.failures
+    labels = finding.evidence.label.split(" above ")
+    tested = f"; p = {equal_rates_p(first, second):.3g} (Fisher's exact test)" if first.runs and second.runs else ""
+    return [f"collapsed or diverged runs, with 95 % interval of the rate: {labels[0]} {first}, {labels[1]} {second}{tested}"]
+
+
+def _split_notes(file: ClaimsFile, results: Sequence[ClaimResult]) -> list[str]:
+    """Say where published scores are of another split or encoder than ours."""
+    tables = {
+        result.claim.published
+        for result in results
+        if isinstance(result.claim, ComparisonClaim | OrderClaim) and result.claim.published and result.finding.evidence.values
+    }
+    notes = []
+    for name in sorted(tables):
+        _, table = published.load(name)
+        differing = [f"of {table.backbone}"] if table.backbone != file.backbone else []
+        differing += [f"on the {table.split}"] if table.split and table.split != "validation" else []
+        if differing:
+            notes.append(f"table {table.number}'s published scores are {' '.join(differing)}, ours of {file.backbone}")
+    return notes
+
+
+def _published(result: ClaimResult, finding: Finding) -> str:
+    published_effect = finding.published
+    if published_effect.value is None:
+        return DASH
+    half = published_effect.half_width
+    return _number(result, published_effect.value) + (f" ±{half:.2f}" if half is not None else "")
+
+
+def _span(result: ClaimResult, finding: Finding) -> str:
+    return " to ".join(_number(result, end) for end in finding.interval) if finding.interval else ""
+
+
+def _number(result: ClaimResult, value: float) -> str:
+    """Return a difference in points with its sign, and any other number with three digits."""
+    return f"{value:+.2f}" if result.unit == "points" else f"{value:.3g}"
+
+
+def _required(region: Region) -> str:
+    low, high = region.supported
+    if low == -inf:
+        return f"<= {high:g}"
+    return f"> {low:.3g}" if high == inf else f"{low:.3g} to {high:.3g}"
+
+
+def _contradicted(region: Region) -> str:
+    low, high = region.possible
+    if low == -inf:
+        return f"> {high:g}"
+    return f"< {low:.3g}" if high == inf else f"outside {low:.3g} to {high:.3g}"
+
+
+def _merged(all_missing: Sequence[MissingRuns]) -> list[MissingRuns]:
+    """Return one command for the methods whose missing runs have the same tasks, seeds and options."""
+    methods: dict[str, dict[str, MissingRuns]] = {}
+    for missing in all_missing:
+        methods.setdefault(missing.command.replace(f" --method {missing.method} ", " --method {} "), {})[missing.method] = (
+            missing
+        )
+    return [
+        replace(next(iter(group.values())), method=",".join(group), command=command.replace("{}", ",".join(group)))
+        for command, group in methods.items()
+    ]

@@ -1,0 +1,321 @@
+"""`hifi claims`: what a file of claims may say, what is read as evidence, and which verdict follows."""
+
+import json
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy import stats
+from synthetic_runs import write_run
+
+from hifi_cli.config import registry
+from hifi_cli.records.cost_files import ResultCosts
+from hifi_cli.records.run_files import Provenance
+from hifi_cli.reports import claim_spec, claims
+from hifi_cli.reports.claim_evidence import methods_of
+from hifi_cli.reports.claim_published import published_effects
+from hifi_cli.reports.claim_spec import OrderClaim
+from hifi_cli.reports.claims import Region, decide
+from hifi_cli.reports.run_records import Results
+from hifi_cli.reports.statistics import seeds_needed
+
+PROJECT = Path(__file__).parent.parent
+RIVALS = "claims: {mine: {kind: superior, text: BitFit beats Full-FT., where: chapter 3, first: bitfit, second: full-ft}}"
+OWN = f"description: My thesis\nprotocol: hifi\nbackbone: bert-large\ntasks: [rte, cola]\nmargin: 0.4\n{RIVALS}\n"
+
+
+@pytest.fixture
+def own(hifi):  # the fixture changes the working directory
+    Path("mine.yaml").write_text(OWN)
+    return lambda *words: hifi("claims", "mine.yaml", *words)
+
+
+def write_pairs(gap, *, seeds=range(1, 5), tasks=("rte", "cola"), noise=0.004, **changes):
+    """Runs of BitFit and Full-FT whose differences have the mean `gap` (in points) on each task."""
+    deviations = noise * stats.norm.ppf((np.arange(len(seeds)) + 0.5) / len(seeds))
+    for task in tasks:
+        for seed, deviation in zip(seeds, deviations - deviations.mean(), strict=True):
+            write_run("results", "full-ft", task, seed, 0.6)
+            write_run("results", "bitfit", task, seed, 0.6 + gap / 100 + deviation, **changes)
+
+
+def row_of(answer, name="mine"):
+    assert answer.code == 0, answer.err
+    content = json.loads(answer.out)
+    row = next(row for row in content["rows"] if row["method"] == name)
+    return row["cells"], row["notes"][0], content["missing"]
+
+
+@pytest.mark.parametrize("name", registry.names("claims"))
+@pytest.mark.parametrize("protocol", [None, "laptop", "demo"])
+def test_shipped_claims_name_only_what_exists(name, protocol):
+    file = claim_spec.load(name, protocol=protocol)
+    assert len(file.claims) > 20
+    for key, claim in file.claims.items():
+        named = {"methods": methods_of(claim), "tasks": [*claim.tasks, *file.tasks], "backbones": [file.backbone]}
+        for kind, names in named.items():
+            assert set(names) <= set(registry.names(kind)), (key, kind)
+        for effect in published_effects(claim):  # the published rows and columns are there
+            assert effect.value is not None or not getattr(claim, "published", None), key
+
+
+def test_every_kind_of_claim_is_shipped():
+    kinds = {claim.kind for name in registry.names("claims") for claim in claim_spec.load(name).claims.values()}
+    assert kinds == {"superior", "not-worse", "order", "trend", "property", "cost"}
+
+
+def effect_of(name, claim, number=0):
+    return published_effects(claim_spec.load(name).claims[claim])[number]
+
+
+def test_a_published_difference_below_its_own_error_is_named():
+    effect = effect_of("hifi", "above-full-ft")
+    hifi = [93.5, 94.3, 85.9, 85.8, 60.4, 89.7, 87.2, 71.5, 72.0]
+    full = [93.4, 94.1, 86.7, 86.0, 59.6, 88.9, 86.6, 71.2, 71.7]
+    deviations = np.array([0.6, 0.3, 0.7, 0.4, 0.7, 0.4, 0.3, 0.2, 0.4] * 2)
+    variances = deviations**2 / 3 / 81
+    half = stats.t.ppf(0.975, variances.sum() ** 2 / (variances**2 / 2).sum()) * variances.sum() ** 0.5
+    assert effect.value == pytest.approx(np.mean(hifi) - np.mean(full))
+    assert effect.half_width == pytest.approx(half) and half > effect.value
+    assert "less than its own error" in effect.doubts[0] and "Full-FT has none" in effect.doubts[0]
+    assert effect_of("hifi", "above-peft").doubts == []  # +0.71 over Adapter is more than its error
+
+
+def test_misprints_and_what_one_task_decides_are_named():
+    assert "68.31 here" in effect_of("ehft", "above-first-stages").misprints[0]
+    assert effect_of("ehft", "above-full-ft", 2).doubts[1] == "mostly from one task: +0.20 without cb"
+    claim = claim_spec.load("hifi").claims["sparse-above-structured"]
+    assert isinstance(claim, OrderClaim) and claim.levels[1][0] == "adapter"
+    assert effect_of("hifi", "sparse-above-structured", 5).doubts[0] == "the published numbers say the opposite"
+
+
+SUPERIOR, NOT_WORSE, EQUAL = Region((0, inf), (0.5, inf)), Region((-1, inf), (-1, inf)), Region((-1, 1), (-1, 1))
+
+
+@pytest.mark.parametrize(
+    ("region", "mean", "verdict"),
+    [
+        (SUPERIOR, 0.9, "supported"),
+        (SUPERIOR, 0.25, "undecided"),  # the interval, 0.25 +- 0.38, holds 0 and the margin
+        (SUPERIOR, 0.0, "contradicted"),
+        (SUPERIOR, -2.0, "contradicted"),
+        (NOT_WORSE, -0.4, "supported"),
+        (NOT_WORSE, -1.1, "undecided"),
+        (NOT_WORSE, -1.6, "contradicted"),
+        (EQUAL, 0.3, "supported"),
+        (EQUAL, 0.9, "undecided"),
+        (EQUAL, 1.8, "contradicted"),
+        (EQUAL, -1.8, "contradicted"),
+    ],
+)
+def test_the_verdict_follows_from_the_interval(region, mean, verdict):
+    deviations = 0.55 * stats.norm.ppf((np.arange(10) + 0.5) / 10)
+    assert decide([(mean + deviations).tolist()], region) == verdict
+
+
+def test_a_superior_method_is_rarely_contradicted_and_an_equal_one_rarely_supported():
+    rng = np.random.default_rng(0)
+    for truth, wrong in ((0.0, "supported"), (0.5, "contradicted")):
+        groups = truth + rng.standard_t(4, size=(1500, 3, 4))
+        errors = np.mean([decide(group.tolist(), SUPERIOR) == wrong for group in groups])
+        assert errors <= 0.025 + 3 * (0.025 * 0.975 / 1500) ** 0.5
+
+
+def test_seeds_needed_are_those_of_the_t_tests_power():
+    values = stats.norm.ppf((np.arange(40) + 0.5) / 40)
+    values = 0.8 + (values - values.mean()) / values.std(ddof=1)
+
+    def power(seeds):
+        critical = stats.t.ppf(0.975, seeds - 1)
+        return stats.nct.sf(critical, seeds - 1, 0.8 * seeds**0.5)
+
+    exact = next(seeds for seeds in range(2, 50) if power(seeds) >= 0.8)
+    assert exact == 15  # as in tables of power for d = 0.8
+    assert abs(seeds_needed([values.tolist()], 0.0) - exact) <= 1
+    assert seeds_needed([[1.0], [2.0, 3.0]], 0.0) is None and seeds_needed([[0.001, -0.001]], 0.0, highest=50) is None
+
+
+def test_verdicts_of_runs(own):
+    cells, note, missing = row_of(own("--format", "json"))
+    assert cells["Verdict"]["text"] == "not run" and note.startswith("BitFit beats Full-FT (chapter 3)")
+    assert [entry["command"] for entry in missing] == [
+        "hifi train --task rte,cola --method bitfit,full-ft --backbone bert-large --protocol hifi --seeds 1,2,3"
+    ]
+    write_pairs(2.0)
+    cells, _, missing = row_of(own("--format", "json"))
+    assert cells["Verdict"]["text"] == "supported" and cells["Runs"]["mean"] == 16 and not missing
+    assert cells["Ours"]["mean"] == pytest.approx(2.0) and cells["Required"]["text"] == "> 0"
+    write_pairs(-2.0)
+    assert row_of(own("--format", "json"))[0]["Verdict"]["text"] == "contradicted"
+    assert (own("--strict").code, own().code) == (1, 0)
+
+
+def test_an_undecided_claim_says_how_many_seeds_and_which_command(own):
+    write_pairs(0.5, noise=0.012)
+    cells, _, missing = row_of(own("--format", "json"))
+    words = cells["Verdict"]["text"].split()
+    more = int(words[2])
+    assert words == ["undecided", "(about", str(more), "more", "seeds)"] and 1 <= more <= 100
+    seeds = ",".join(map(str, range(5, 5 + more)))
+    assert missing[0]["command"].endswith(f"--method bitfit,full-ft --backbone bert-large --protocol hifi --seeds {seeds}")
+
+
+def test_one_seed_per_task_decides_nothing(own):
+    write_pairs(5.0, seeds=[1])
+    assert row_of(own("--format", "json"))[0]["Verdict"]["text"] == "undecided (a task has one seed)"
+
+
+def test_failed_runs_are_shown_and_part_of_the_verdict(own):
+    write_pairs(2.0)
+    write_run("results", "bitfit", "rte", 9, 0.5, collapsed=True)
+    write_run("results", "full-ft", "rte", 9, 0.5)
+    _, note, _ = row_of(own("--format", "json"))
+    interval = stats.binomtest(1, 9).proportion_ci(method="wilson")
+    assert f"BitFit 1 of 9 ({100 * interval.low:.0f} to {100 * interval.high:.0f} %), Full-FT 0 of 9 (0 to 30 %); p = 1" in note
+    write_run("results", "bitfit", "rte", 10, 0.0, status="diverged", scores=None, metrics=None, collapsed=True)
+    cells, note, _ = row_of(own("--format", "json"))
+    assert cells["Verdict"]["text"] == "undecided (failed runs)"
+    assert "The first method diverged more often, and a diverged run has no score" in note
+
+
+def test_an_order_holds_if_every_comparison_does(hifi):
+    content = yaml.safe_load(OWN)
+    content["claims"] = {"order": {"kind": "order", "text": "t", "where": "w", "levels": [["bitfit", "lora"], ["full-ft"]]}}
+    Path("order.yaml").write_text(yaml.safe_dump(content))
+    write_pairs(2.0)
+    cells, note, _ = row_of(hifi("claims", "order.yaml", "--format", "json"), "order")
+    assert cells["Verdict"]["text"] == "undecided (1 of 2 comparisons not run)" and "LoRA above Full-FT: not run" in note
+    for task in ("rte", "cola"):
+        for seed in range(1, 5):
+            write_run("results", "lora", task, seed, 0.55 + 0.001 * seed)
+    cells, note, _ = row_of(hifi("claims", "order.yaml", "--format", "json"), "order")
+    assert cells["Verdict"]["text"] == "contradicted" and cells["Ours"]["mean"] == pytest.approx(-4.75)
+    assert "BitFit above Full-FT: ours +2.00" in note and "LoRA above Full-FT: ours -4.75" in note
+
+
+def test_a_trend_over_methods_is_a_contrast_of_their_scores(hifi):
+    methods = {"bitfit": 1, "lora": 2, "full-ft": 3}
+    trend = {"kind": "trend", "text": "t", "where": "w", "values": methods, "first": [2, 3], "second": [1]}
+    content = {**yaml.safe_load(OWN), "claims": {"rank": {**trend, "expected": "higher"}}}
+    Path("trend.yaml").write_text(yaml.safe_dump(content))
+    for task in ("rte", "cola"):
+        for seed in range(1, 5):
+            for method, score in (("bitfit", 0.5), ("lora", 0.52 + 0.001 * seed), ("full-ft", 0.53)):
+                write_run("results", method, task, seed, score)
+    cells, _, _ = row_of(hifi("claims", "trend.yaml", "--format", "json"), "rank")
+    assert cells["Ours"]["mean"] == pytest.approx((2.25 + 3.0) / 2) and cells["Verdict"]["text"] == "supported"
+
+
+def laptop(name, claim):
+    file = claim_spec.select([f"{name}/{claim}"], protocol="laptop", backbone=None)[name]
+    return claims.evaluate(file, Results(PROJECT / "results"))[0]
+
+
+def test_properties_are_read_from_the_figures_that_were_kept():
+    frame = pd.read_csv(PROJECT / "results/figures/ehft-7-laptop.csv")
+    first = frame[frame.stage_step == 1].set_index(["method", "stage1_fraction", "stage", "seed"]).backbone_gradient
+    ratios = [
+        (first["eh-ft-bitfit", 0.1, 2, seed] + first["eh-ft-bitfit", 0.3, 2, seed]) / 2 / first["full-ft", 0.0, 1, seed]
+        for seed in (1, 2)
+    ]
+    result = laptop("ehft", "large-gradients")
+    assert result.finding.effect == pytest.approx(np.mean(ratios)) and result.finding.published.value == 100
+    assert result.verdict == "undecided" and "--seeds 1-" in result.missing[0].command  # two seeds reach no 5 % by signs
+    steps = laptop("hifi", "pagerank-12-steps")
+    iterations = pd.read_csv(PROJECT / "results/figures/hifi-6-d-laptop-mrpc-cola-rte.csv").iterations
+    assert steps.finding.interval == (iterations.min(), iterations.max()) and steps.verdict == "supported"
+    assert laptop("hifi", "flatter-minimum").verdict == "contradicted"
+
+
+def test_a_figure_that_was_not_computed_is_named_with_its_command(hifi):
+    _, _, missing = row_of(hifi("claims", "hifi/flatter-minimum", "--protocol", "demo", "--format", "json"), "flatter-minimum")
+    assert missing[0]["command"] == "hifi figure hifi-7-flatness --protocol demo"
+    answer = hifi("claims", "hifi/flatter-minimum", "--backbone", "minilm", "--format", "json")
+    command = json.loads(answer.out)["missing"][0]["command"]
+    assert command == "hifi figure hifi-7-flatness --backbone minilm --protocol hifi"
+
+
+def test_measured_costs_decide_and_missing_ones_are_named(hifi):
+    arguments = ("claims", "hifi/no-latency", "hifi/no-added-parameters", "--protocol", "demo", "--format", "json")
+    assert json.loads(hifi(*arguments).out)["missing"][0]["command"] == (
+        "hifi table hifi-1 --methods hifi-layerwise --backbone demo --protocol demo"
+    )
+    config = ResultCosts.config_of("hifi-layerwise", protocol="demo", backbone="demo")
+    origin = Provenance(command=[], hifi="", git=None, python="", libraries={}, device="", threads=1, platform="")
+    costs = {"added_in_training": 0, "added_in_result": 0, "modules_added": 0, "latency": 1.2, "stored_bytes": 1}
+    path = ResultCosts.path_of(config, Path("results"))
+    path.parent.mkdir(parents=True)
+    ResultCosts(method="hifi-layerwise", **costs, plain_bytes=100, total=25, provenance=origin).write(path)
+    answer = hifi(*arguments)
+    assert row_of(answer, "no-latency")[0]["Verdict"]["text"] == "contradicted"
+    assert row_of(answer, "no-added-parameters")[0]["Verdict"]["text"] == "supported"
+
+
+def test_trained_percent_is_of_the_encoder_that_the_paper_states(hifi):
+    params = {"trainable_backbone": 42, "total": 1000}
+    write_run("results", "hifi-layerwise", "rte", 1, 0.5, params=params)
+    write_run("results", "hifi-layerwise", "rte", 1, 0.5, params={**params, "total": 100}, backbone="minilm")
+    for words in ((), ("--backbone", "minilm")):
+        cells, note, _ = row_of(hifi("claims", "trains-4-percent", *words, "--format", "json"), "trains-4-percent")
+        assert (cells["Ours"]["mean"], cells["Verdict"]["text"]) == (4.2, "supported")
+    assert "(section 5.3; bert-large)" in note
+
+
+def test_few_shot_claims_read_few_shot_runs(hifi):
+    for seed in range(1, 7):
+        for method, score in (("hifi-layerwise", 0.6), ("full-ft", 0.5)):
+            for task in ("demo-acceptability", "demo-entailment"):
+                write_run("results", method, task, seed, score + 0.001 * seed, shots=16, protocol="demo", backbone="demo")
+    words = ("--protocol", "demo", "--format", "json")
+    cells, _, _ = row_of(hifi("claims", "few-shot-above-full-ft", *words), "few-shot-above-full-ft")
+    assert cells["Ours"]["mean"] == pytest.approx(10.0) and cells["Verdict"]["text"] == "supported"
+    _, _, missing = row_of(hifi("claims", "hifi/above-full-ft", *words), "above-full-ft")
+    assert missing and "--shots" not in missing[0]["command"]
+
+
+def test_the_picture_and_the_report_show_the_claims(own, hifi):
+    write_pairs(2.0)
+    assert own("--picture", "claims.svg").code == 0
+    svg = Path("claims.svg").read_text()
+    assert "mine" in svg and "ours, supported" in svg and "required" in svg
+    assert hifi("report", "--claims", "mine.yaml").code == 0
+    page = Path("results/report.html").read_text()
+    assert "My thesis (protocol hifi, backbone bert-large): 1 supported" in page and "smallest difference that counts" in page
+    assert "Claims of Gui" not in page
+    write_run("results", "hifi-layerwise", "rte", 1, 0.7)
+    hifi("report")
+    page = Path("results/report.html").read_text()
+    assert "Claims of Gui &amp; Xiao" in page and "Claims of Yang" not in page  # nothing of EH-FT was run
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "better"}, "kind"),
+        ({"frist": "bitfit"}, "unknown key"),
+        ({"margin": 0}, "margin"),
+        ({"kind": "property", "measure": "latency", "at_most": 1}, "a measured cost requires `method`"),
+        ({"kind": "property", "figure": "ehft-1"}, "`at_least`, `at_most` or both are required"),
+        ({"kind": "property", "figure": "ehft-111", "at_most": 1}, "unknown figure 'ehft-111'; did you mean 'ehft-1"),
+        ({"kind": "trend", "first": [1], "second": [2], "expected": "equal"}, "a trend has either `figure` or `values`"),
+    ],
+)
+def test_mistakes_in_a_file_of_claims_are_named(hifi, change, message):
+    content = yaml.safe_load(OWN)
+    claim = content["claims"]["mine"]
+    for key in ("first", "second") if change.get("kind") in ("property", "trend") else ():
+        claim.pop(key)
+    claim |= change
+    Path("mine.yaml").write_text(yaml.safe_dump(content))
+    answer = hifi("claims", "mine.yaml")
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1) and message in answer.err
+
+
+def test_wrong_names_are_told(hifi):
+    assert "did you mean 'above-full-ft'?" in hifi("claims", "hifi/above-ful").err
+    assert "unknown paper or claim 'nothing'" in hifi("claims", "nothing").err
+    assert hifi("claims", "none.yaml").code == 3
+    assert "must end in .png" in hifi("claims", "hifi", "--picture", "x.gif").err
