@@ -142,7 +142,7 @@ class Scripted:
             ends = self.script.get(cell.name, [])
             outcome = ends.pop(0) if ends else JobOutcome(0)
             if outcome.exit_code != 0:
-                log.write_text(f"much\nhifi: {cell.name} went wrong\n")
+                log.write_text(f"much\nhifi: {cell.name} {outcome.reason or 'went wrong'}\n")
                 return outcome
             write(cell, self.options.results_dir)
         return self.script.get(job.command, [JobOutcome(0)]).pop(0) if self.script.get(job.command) else JobOutcome(0)
@@ -171,6 +171,26 @@ def scheduled(tmp_path, script, *, found=None, retries=0):
     scheduler = Scheduler(found, JobOptions(tmp_path), tmp_path / "logs", retries=retries)
     engine = Scripted(scheduler.options, script)
     return scheduler.run(engine, lambda progress: None), engine, scheduler
+
+
+def out_of_memory(*, shared_gpu):
+    return JobOutcome(1, reason="does not fit in memory; --auto-batch computes it in smaller parts", shared_gpu=shared_gpu)
+
+
+def test_a_run_that_ran_out_of_memory_beside_others_is_repeated_alone(tmp_path, monkeypatch):
+    first, *_ = found = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
+    alone = []
+    monkeypatch.setattr(Job, "name", property(lambda job: alone.append(job.alone) or "job"))
+    progress, _, _ = scheduled(tmp_path, {first.name: [out_of_memory(shared_gpu=True)]}, found=found)
+    assert (len(progress.finished), progress.failed, progress.attempts) == (len(found), {}, {})
+    assert alone.count(True) == 1
+    assert not list(tmp_path.rglob("failure.json"))
+
+
+def test_a_run_that_ran_out_of_memory_with_a_gpu_for_itself_has_failed(tmp_path):
+    first, *_ = found = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
+    progress, _, _ = scheduled(tmp_path, {first.name: [out_of_memory(shared_gpu=False)]}, found=found)
+    assert list(progress.failed) == [first]
 
 
 def test_two_grids_of_one_name_have_their_own_logs(tmp_path):

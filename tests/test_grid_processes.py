@@ -26,8 +26,7 @@ def test_slots_share_gpus_or_threads(monkeypatch):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     cores = len(os.sched_getaffinity(0))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
-    assert [slot.environment for slot in local_engine.slots(None)] == [
+    assert [slot.environment for slot in local_engine.slots(None, ["4", "6"])] == [
         {
             "CUDA_VISIBLE_DEVICES": gpu,
             "OMP_NUM_THREADS": str(max(1, cores // 2)),
@@ -35,19 +34,17 @@ def test_slots_share_gpus_or_threads(monkeypatch):
         }
         for gpu in ("4", "6")
     ]
-    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local_engine.slots(3)] == ["4", "6", "4"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert [slot.environment["OMP_NUM_THREADS"] for slot in local_engine.slots(cores)] == ["1"] * cores
-    assert local_engine.slots(1)[0].environment["OMP_NUM_THREADS"] == str(cores)
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local_engine.slots(3, ["4", "6"])] == ["4", "6", "4"]
+    assert [slot.environment["OMP_NUM_THREADS"] for slot in local_engine.slots(cores, [])] == ["1"] * cores
+    assert local_engine.slots(1, [])[0].environment["OMP_NUM_THREADS"] == str(cores)
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
 def test_threads_that_the_user_set_are_left_as_they_are(name, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for other in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "3")
-    assert [slot.environment for slot in local_engine.slots(2)] == [{}, {}]
+    assert [slot.environment for slot in local_engine.slots(2, [])] == [{}, {}]
 
 
 def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):

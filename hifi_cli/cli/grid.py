@@ -1,6 +1,7 @@
 """`hifi grid`: many runs, finished ones skipped, on this machine's GPUs or cores or on many machines."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,13 +17,30 @@ if TYPE_CHECKING:
     from hifi_cli.reports.figures.figure_spec import FigureSpec
 
 
+def _check_jobs(text: str | None) -> str | None:
+    is_number = text is not None and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= 1024
+    if not (text in (None, "auto") or is_number):
+        raise typer.BadParameter(f"'{text:.40}': a number from 1 to 1024, or auto, is required")
+    return text
+
+
 def grid(
     name: Annotated[str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))],
     overrides: options.Overrides = None,
     jobs: Annotated[
-        int | None,
-        typer.Option("-j", "--jobs", min=1, max=1024, help="Processes; default: GPUs, or cores.", rich_help_panel=options.HOW),
+        str | None,
+        typer.Option(
+            "-j",
+            "--jobs",
+            callback=_check_jobs,
+            metavar="N|auto",
+            help="Processes; default: GPUs, or cores; auto: several per GPU, by memory.",
+            rich_help_panel=options.HOW,
+        ),
     ] = None,
+    mps: Annotated[
+        bool, typer.Option("--mps", help="Share GPUs through CUDA's Multi-Process Service.", rich_help_panel=options.HOW)
+    ] = False,
     engine: Annotated[
         Literal["local", "parsl"],
         typer.Option(help="This machine, or many machines through Parsl.", rich_help_panel=options.HOW),
@@ -80,10 +98,10 @@ def grid(
     directory = results_dir / "grids" / spec.name
     scheduler = Scheduler(cells, job_options, directory / "logs", retries=retries)
     if print_only:
-        for job in scheduler.plan(jobs or 1):
+        for job in scheduler.plan(_job_count(jobs) or 1):
             print(job.command_line(job_options))
         return
-    with contextlib.closing(_engine(engine, site, jobs, job_options, directory)) as job_engine, display() as show:
+    with contextlib.closing(_engine(engine, site, jobs, mps, job_options, directory)) as job_engine, display() as show:
         progress = scheduler.run(job_engine, show)
     if spec.is_search:
         _print_choice(spec, progress, results_dir)
@@ -105,14 +123,40 @@ def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides:
     return cells
 
 
-def _engine(name: str, site: str, jobs: int | None, job_options: "JobOptions", directory: Path) -> "Engine":
+def _job_count(jobs: str | None) -> int | None:
+    return int(jobs) if jobs and jobs != "auto" else None
+
+
+def _engine(name: str, site: str, jobs: str | None, mps: bool, job_options: "JobOptions", directory: Path) -> "Engine":
     if name == "local":
         from hifi_cli.grids.local_engine import LocalEngine
 
-        return LocalEngine(job_options, jobs)
+        if jobs == "auto":
+            return LocalEngine(job_options, memory_of_run=_predicted_memory(job_options), use_mps=mps)
+        return LocalEngine(job_options, _job_count(jobs), use_mps=mps)
+    if jobs == "auto" or mps:
+        from hifi_cli.errors import UsageError
+
+        raise UsageError("--jobs auto and --mps are for --engine local: a site's YAML says which workers share a GPU")
     from hifi_cli.grids.parsl_engine import ParslEngine
 
     return ParslEngine(job_options, site, directory / "parsl")
+
+
+def _predicted_memory(job_options: "JobOptions") -> "Callable[[GridCell], int | None]":
+    """Return a function that predicts the memory of a run in bytes, by the plan that `--dry-run` prints, once per setting."""
+    predictions: dict[str, int | None] = {}
+
+    def predict(cell: "GridCell") -> int | None:
+        from hifi_cli.runs.plan import plan
+
+        setting = cell.config.setting_hash
+        if setting not in predictions:
+            parts = plan(cell.config, job_options.results_dir, job_options.data_dir).memory
+            predictions[setting] = sum(parts) if parts else None
+        return predictions[setting]
+
+    return predict
 
 
 def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path) -> None:

@@ -35,12 +35,14 @@ class Job:
         cells: the cells it trains, in order; for `score` the one cell whose settings it uses.
         needs: key of the scoring that must be finished first, if any.
         force: whether existing files, which are damaged, are replaced.
+        alone: whether it must not share a GPU, because it ran out of memory when it did.
     """
 
     command: str
     cells: tuple[GridCell, ...]
     needs: str | None = None
     force: bool = False
+    alone: bool = False
 
     @property
     def name(self) -> str:

@@ -1,5 +1,6 @@
 """The scheduler of a grid: submits jobs to an engine and reads from the files in run directories which cells are finished."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +21,7 @@ _STOPPED = (130, 143)  # exit codes of a process that was told to stop: not a fa
 _BUSY = 4
 _MAX_LOSSES = 20  # vanished workers of one cell before it counts as failed
 _BUSY_SECONDS = 3.0
+_OUT_OF_MEMORY = re.compile("does not fit in memory|not enough memory|out of memory", re.IGNORECASE)  # of `hifi` and of CUDA
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class JobOutcome:
         exit_code: negative for a signal; None where no process ended.
         lost: whether the worker vanished.
         reason: one line for a job without an exit code.
+        shared_gpu: whether other jobs of the grid ran on its GPU.
     """
 
     exit_code: int | None
     lost: bool = False
     reason: str = ""
+    shared_gpu: bool = False
 
 
 class Engine(Protocol):
@@ -44,8 +48,8 @@ class Engine(Protocol):
     def processes(self) -> int:
         """Number of jobs that run at the same time, as far as known."""
 
-    def submit(self, job: Job, log: Path) -> "Future[JobOutcome]":
-        """Run a job; its output goes to `log`."""
+    def submit(self, job: Job, log: Path) -> "Future[JobOutcome] | None":
+        """Run a job; its output goes to `log`. None if there is no room for it now."""
 
     def stop(self) -> None:
         """Ask every running process to stop, and wait until it has written its checkpoint."""
@@ -154,9 +158,13 @@ class Scheduler:
             if start > now or job.needs in self._unscored or len(self.progress.running) >= engine.processes:
                 waiting.append((start, job))
                 continue
+            log = self.logs / f"{self._jobs_started + 1:04}-{job.name.split(' ')[0].replace('/', '-')}.log"
+            future = engine.submit(job, log)
+            if future is None:
+                waiting.append((start, job))
+                continue
             self._jobs_started += 1
-            log = self.logs / f"{self._jobs_started:04}-{job.name.split(' ')[0].replace('/', '-')}.log"
-            self.progress.running[engine.submit(job, log)] = (job, log)
+            self.progress.running[future] = (job, log)
         self._waiting = waiting
         if waiting and not self.progress.running:
             time.sleep(0.2)
@@ -188,11 +196,13 @@ class Scheduler:
             self.progress.losses[failed] += 1
             if self.progress.losses[failed] < _MAX_LOSSES:
                 return self._repeat(unfinished, job)
+        lines = last_lines(log) or [outcome.reason or f"exit code {outcome.exit_code}"]
         if outcome.exit_code == _BUSY and not self._is_taken(failed):
             self._repeat((failed,), job, after=_BUSY_SECONDS)  # another process is training it
+        elif outcome.shared_gpu and _OUT_OF_MEMORY.search(lines[-1]):
+            self._repeat((failed,), replace(job, alone=True))  # not a failure of its own
         else:
             self.progress.attempts[failed] += 1
-            lines = last_lines(log) or [outcome.reason or f"exit code {outcome.exit_code}"]
             self._record_failure(failed, job, outcome, lines)
             if self.progress.attempts[failed] <= self.retries:
                 self._repeat((failed,), job)
@@ -205,6 +215,8 @@ class Scheduler:
         key, first = scoring_key(job.cells[0]), job.cells[0]
         if outcome.exit_code == 0:
             self._unscored.discard(str(key))
+        elif outcome.shared_gpu and _OUT_OF_MEMORY.search((last_lines(log) or [""])[-1]):
+            self._waiting.append((0.0, replace(job, alone=True)))
         elif outcome.lost or outcome.exit_code in _STOPPED or self.progress.attempts[first] < self.retries:
             self.progress.attempts[first] += not outcome.lost
             self._waiting.append((0.0, job))
