@@ -22,6 +22,7 @@ class Shape:
     n: int = 4
     prefix: int = 16
     mlp: int = 512
+    lines: int = 3
     child: float = 0.3
     diff: float = 0.005
 
@@ -69,6 +70,7 @@ FORMULAS = {
     "diff-pruning": lambda s: round(s.diff * s.backbone),
     "hifi-layerwise": lambda s: s.L * s.rows,
     "hifi-midtop": lambda s: s.L // 2 * s.rows,
+    "rocoft-row": lambda s: s.L * (s.lines + 1) * (5 * s.D + s.F),  # rows or columns and biases of six matrices
     "lp-ft": lambda s: s.backbone,
     "eh-ft": lambda s: s.backbone,
     "eh-ft-bitfit": lambda s: s.backbone,

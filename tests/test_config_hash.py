@@ -129,6 +129,13 @@ def test_the_defaults_of_method_settings_stay():
         "lora": {"r": 8, "alpha": 16, "dropout": 0.0, "targets": ["query", "value"]},
         "mixout": {"p": 0.7, "place": "after-dropout", "backward": "exact"},
         "prefix_tuning": {"length": 16, "mlp": 0, "init_std": 0.01},
+        "rocoft": {
+            "axis": "row",
+            "r": 3,
+            "select": "first",
+            "targets": ["query", "key", "value", "output", "ffn", "ffn_output"],
+            "biases": True,
+        },
         "top_k": {"k": 3},
         "two_stage": {"stage1_fraction": 0.1, "reserve": False, "carry": "all"},
     }

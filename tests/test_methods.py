@@ -35,7 +35,14 @@ SPECS = {method: method_spec(method) for method in METHODS}
 VARIATIONS = {name for name, spec in SPECS.items() if spec.base and SPECS[spec.base].implementation == spec.implementation}
 # One method of each implementation learns; it is resumed, and so are those that keep another state between their phases.
 ONE_OF_EACH = {SPECS[name].implementation: name for name in METHODS if name not in VARIATIONS}
-OTHER_STATES = ["eh-ft-bitfit", "eh-ft-hifi", "eh-ft-lora-reserve", "eh-ft-prefix-reserve", "prefix-tuning-mlp"]
+OTHER_STATES = [
+    "eh-ft-bitfit",
+    "eh-ft-hifi",
+    "eh-ft-lora-reserve",
+    "eh-ft-prefix-reserve",
+    "prefix-tuning-mlp",
+    "rocoft-column",
+]
 every_implementation = pytest.mark.parametrize("method", sorted({*ONE_OF_EACH.values(), *OTHER_STATES}))
 every_method_and_family = pytest.mark.parametrize(
     ("method", "family"),
@@ -47,6 +54,7 @@ MAY_CHANGE = {
     "prefix_tuning": r"(?!)",
     "lora": r"\.(query|key)\.weight$",
     "hifi": r"\.self\.(query|key|value)\.(weight|bias)$",
+    "rocoft": r"\.(query|key|value|dense)\.(weight|bias)$",
     "bitfit": r"\.bias$",
     "adapter": r"LayerNorm",
     "compacter": r"LayerNorm",

@@ -1,7 +1,8 @@
-"""A Linear of which only some rows train: the trainable part of HiFi (Gui & Xiao, ACL 2023, Algorithm 3)."""
+"""A Linear of which only some rows (HiFi: Gui & Xiao, ACL 2023, Algorithm 3) or some columns train."""
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class RowLinear(nn.Module):
@@ -11,10 +12,10 @@ class RowLinear(nn.Module):
     would cost the whole matrix's memory and time, and AdamW's weight decay would still move the frozen rows.
 
     Attributes:
-        base_layer: the frozen pretrained Linear, W [out, in] and b [out].
+        base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may be made trainable as a whole.
         index: the numbers of the tuned rows, int64 [tuned rows].
         rows: the tuned rows of W, trainable, [tuned rows, in].
-        row_bias: the same rows of b, trainable, [tuned rows]; None when b stays frozen.
+        row_bias: the same rows of b, trainable, [tuned rows]; None when b stays frozen or trains as a whole.
     """
 
     index: Tensor
@@ -28,9 +29,9 @@ class RowLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         bias = self.base_layer.bias[self.index] if self.row_bias is None and self.base_layer.bias is not None else self.row_bias
-        tuned = nn.functional.linear(x, self.rows, bias)
+        tuned = functional.linear(x, self.rows.to(x.dtype), None if bias is None else bias.to(x.dtype))
         output: Tensor = self.base_layer(x)
-        return output.index_copy(-1, self.index, tuned)
+        return output.index_copy(-1, self.index, tuned.to(output.dtype))
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
@@ -38,4 +39,33 @@ class RowLinear(nn.Module):
         self.base_layer.weight.index_copy_(0, self.index, self.rows)
         if self.row_bias is not None:
             self.base_layer.bias.index_copy_(0, self.index, self.row_bias)
+        return self.base_layer
+
+
+class ColumnLinear(nn.Module):
+    """Compute y = x W' + b, where only some columns of W train, as parameters of their own: the twin of RowLinear.
+
+    Attributes:
+        base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may be made trainable as a whole.
+        index: the numbers of the tuned columns, int64 [tuned columns].
+        columns: the tuned columns of W, trainable, [out, tuned columns].
+    """
+
+    index: Tensor
+
+    def __init__(self, base_layer: nn.Linear, columns: list[int]) -> None:
+        super().__init__()
+        self.base_layer = base_layer.requires_grad_(False)
+        self.register_buffer("index", torch.tensor(columns, device=base_layer.weight.device), persistent=False)
+        self.columns = nn.Parameter(base_layer.weight[:, columns])
+
+    def forward(self, x: Tensor) -> Tensor:
+        change = self.columns - self.base_layer.weight[:, self.index]
+        output: Tensor = self.base_layer(x)
+        return output + functional.linear(x[..., self.index], change.to(x.dtype)).to(output.dtype)
+
+    @torch.no_grad()
+    def merge(self) -> nn.Linear:
+        """Write the tuned columns into W, and return the Linear, which computes the same."""
+        self.base_layer.weight.index_copy_(1, self.index, self.columns)
         return self.base_layer

@@ -1,0 +1,105 @@
+"""RoCoFT's rows and columns: which ones train, and that they move as under a masked full gradient."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from prepared_models import first_batch, logits_of, prepare
+from safetensors.torch import load_file
+
+from hifi_cli.errors import UsageError
+from hifi_cli.models.row_linear import ColumnLinear, RowLinear
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.evaluate import evaluate
+
+AXES = {"rocoft-row": 0, "rocoft-column": 1}
+every_axis = pytest.mark.parametrize("method", AXES)
+
+
+@every_axis
+def test_the_trajectory_is_that_of_masked_full_gradients(method):
+    """In float64, with weight decay: rows or columns and the whole bias move exactly as under a masked full gradient."""
+    torch.manual_seed(0)
+    linear, index, axis = torch.nn.Linear(6, 8).double(), [1, 4], AXES[method]
+    masked, start = copy.deepcopy(linear), linear.weight.detach().clone()
+    tuned = ColumnLinear(linear, index) if axis else RowLinear(linear, index, biases=False)
+    tuned.base_layer.bias.requires_grad_(True)
+    frozen = torch.ones(8, 6, dtype=torch.bool)
+    frozen[(slice(None), index) if axis else index] = False
+    settings = {"lr": 0.05, "weight_decay": 0.3, "fused": True}
+    adam = torch.optim.AdamW([parameter for parameter in tuned.parameters() if parameter.requires_grad], **settings)
+    other = torch.optim.AdamW(masked.parameters(), **settings)
+    target = torch.randn(5, 3, 8).double()
+    for step in range(20):
+        x = torch.randn(5, 3, 6, generator=torch.Generator().manual_seed(step)).double().requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        (tuned(x) - target).pow(2).sum().backward()
+        (masked(y) - target).pow(2).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad, rtol=1e-12, atol=1e-12)
+        masked.weight.grad[frozen] = 0
+        adam.step(), other.step()
+        adam.zero_grad(), other.zero_grad()
+        with torch.no_grad():
+            masked.weight[frozen] = start[frozen]
+    plain = tuned.merge()
+    torch.testing.assert_close(plain.weight, masked.weight, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(plain.bias, masked.bias, rtol=1e-12, atol=1e-12)
+    assert torch.equal(plain.weight[frozen], start[frozen])
+
+
+def tuned_modules(prepared):
+    """Every tuned matrix by its name, with the numbers of its rows or columns."""
+    modules = prepared.encoder.model.named_modules()
+    return {name: module for name, module in modules if isinstance(module, RowLinear | ColumnLinear)}
+
+
+@every_axis
+def test_first_random_and_largest(make, resources, method):
+    def index(select, seed=1):
+        prepared, _ = prepare(make, resources, method, f"settings.select={select}", seed=seed)
+        return {name: module.index.tolist() for name, module in tuned_modules(prepared).items()}
+
+    assert set(map(tuple, index("first").values())) == {(0, 1, 2)} and len(index("first")) == 2 * 6
+    assert index("random") == index("random") != index("random", seed=2)
+    assert len(set(map(tuple, index("random").values()))) > 6  # each matrix draws its own
+    plain = resources.encoder(make())[0].model
+    for name, numbers in index("norm").items():
+        norms = np.linalg.norm(plain.get_submodule(name).weight.detach().numpy(), axis=1 - AXES[method])
+        assert numbers == sorted(np.argsort(norms)[-3:].tolist())
+
+
+@every_axis
+def test_before_training_the_model_is_the_pretrained_one(make, resources, method):
+    prepared, config = prepare(make, resources, method, "settings.select=random")
+    batch = first_batch(config, resources)
+    torch.testing.assert_close(logits_of(prepared.encoder.model, batch), logits_of(resources.encoder(config)[0].model, batch))
+
+
+@every_axis
+def test_the_delta_says_which_rows_or_columns_it_holds(make, resources, method):
+    config = make(method, "settings.select=norm", "settings.targets=[value]", "settings.biases=false", "settings.r=2")
+    runs.run(config, resources)
+    directory = RunDirectory.of(config, resources.results_dir)
+    delta = load_file(directory.delta)
+    prepared, _ = prepare(make, resources, method, "settings.select=first", "settings.targets=[value]", "settings.r=2")
+    (path, *_) = modules = tuned_modules(prepared)
+    assert len(modules) == 2 and all(".value" in name for name in modules)
+    assert {name for name in delta if path in name} == {f"{path}.index", f"{path}.{method.partition('-')[2]}s"}
+    assert delta[f"{path}.index"].tolist() != [0, 1]
+    assert evaluate(directory.path, resources).largest_difference == 0
+
+
+@every_axis
+@pytest.mark.parametrize("biases", ["true", "false"])
+def test_bf16_trains_and_comes_back(make, resources, method, biases):
+    config = make(method, "precision=bf16", f"settings.biases={biases}", "learning_rate=0.01")
+    assert runs.run(config, resources).status == "done"
+    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
+
+
+@every_axis
+def test_more_rows_than_there_are_is_refused(make, resources, method):
+    with pytest.raises(UsageError, match=r"settings\.r=33: a matrix of the encoder has only 32"):
+        prepare(make, resources, method, "settings.r=33")
