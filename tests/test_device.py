@@ -1,13 +1,31 @@
 """Where a run computes: the device that was requested or an error, never another one in silence."""
 
+import gc
+import os
+import warnings
+import weakref
+
 import pytest
 import torch
+from finished_runs import read_json
+from prepared_models import prepare
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import checkpoint, model_runner
 from hifi_cli.runs import device as devices
 from hifi_cli.runs import run as runs
+from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.device import select_device
+from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.prepared_run import prepare as prepare_inputs
+from hifi_cli.runs.run_inputs import RunInputs
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.runs.trainer import Callback, Trainer
+from hifi_cli.tasks.task_spec import Row
+from hifi_cli.tasks.tokenization import Example
 
 
 @pytest.fixture
@@ -77,9 +95,6 @@ def test_the_device_does_not_make_it_another_run(make):
 
 
 def test_a_finished_run_is_evaluated_on_what_this_machine_has(make, resources):
-    from hifi_cli.records.run_directory import RunDirectory
-    from hifi_cli.runs.evaluate import evaluate
-
     config = make("bitfit", "epochs=1", "device=cpu")
     runs.run(config, resources)
     directory = RunDirectory.of(config, resources.results_dir)
@@ -97,3 +112,182 @@ def test_auto_means_what_the_hardware_has(monkeypatch):
     assert not devices.uses_bf16("auto", gpu)  # emulated: slower than float32
     for device in (cpu, gpu):
         assert devices.uses_bf16("bf16", device) and not devices.uses_bf16("fp32", device)
+
+
+# --- precision
+
+
+def gradients_and_logits(make, resources, method, *overrides):
+    """The gradients of a training batch by parameter, the logits of an evaluation after it, and the runner."""
+    prepared, config = prepare(make, resources, method, "dropout=0.1", "kernels=torch", *overrides)
+    runner, examples = prepared.runner, load_splits(config, resources).train[:8]
+    runner.encoder.model.train()
+    runner.wrap()
+    torch.manual_seed(0)
+    runner.accumulate_gradient(examples)
+    gradients = {name: value.grad for name, value in runner.model.named_parameters() if value.grad is not None}
+    return gradients, runner.predict(examples), runner
+
+
+@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "bitfit", "lora", "adapter", "linear-probing"])
+def test_frozen_weights_are_cast_once_and_train_as_autocast_does(make, resources, method, monkeypatch):
+    heads = ["heads.given=[[0,1],[2,3]]"] if method == "hifi-layerwise" else []
+    cast, logits, runner = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
+    monkeypatch.setattr(model_runner, "FrozenCasts", lambda _: None)
+    plain, plain_logits, _ = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
+    assert cast.keys() == plain.keys()
+    assert all(torch.equal(cast[name], plain[name]) for name in cast)
+    assert (logits == plain_logits).all()
+    assert {parameter.dtype for parameter in runner.model.parameters()} == {torch.float32}
+    assert {gradient.dtype for gradient in cast.values()} == {torch.float32}
+
+
+def test_frozen_weights_are_cast_in_the_first_step_only(make, resources):
+    runner = gradients_and_logits(make, resources, "bitfit", "precision=bf16")[2]
+    first = [cast.data_ptr() for cast in runner.frozen_casts._casts]
+    assert len(first) == 6 * 2 + 1  # the Linears of two layers and the pooler; the classifier and every bias train
+    examples = [Example(Row(id="1", sequences=(), label=0), ({"input_ids": [1, 4, 5, 2], "token_type_ids": [0] * 4},))]
+    runner.encoder.model.train()
+    runner.accumulate_gradient(examples)
+    assert [cast.data_ptr() for cast in runner.frozen_casts._casts] == first
+    with torch.no_grad():
+        runner.frozen_casts._parameters[0].add_(1)
+    runner.accumulate_gradient(examples)
+    assert torch.equal(runner.frozen_casts._casts[0], runner.frozen_casts._parameters[0].bfloat16())
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
+def test_every_score_is_of_a_float32_model(make, resources, device):
+    """Autocast is for training alone, on a GPU too."""
+    prepared, _ = prepare(make, resources, "full-ft", "precision=bf16", "kernels=torch")
+    runner = prepared.runner
+    runner.device = torch.device(device)
+    runner.encoder.model.eval()
+    with runner.autocast():
+        assert not torch.is_autocast_enabled(runner.device.type)
+    runner.encoder.model.train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, where there is no GPU
+        with runner.autocast() as context:
+            is_cuda_less = device != "cpu" and not torch.cuda.is_available()
+            assert is_cuda_less or torch.is_autocast_enabled(runner.device.type), context
+
+
+def test_the_manifest_says_the_precision_and_a_key_allows_tf32(make, resources, monkeypatch):
+    seen = []
+    loss = ModelRunner.loss
+
+    def watched(self, examples):
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return loss(self, examples)
+
+    monkeypatch.setattr(ModelRunner, "loss", watched)
+    for overrides, expected in (((), ("fp32", False, False)), (("precision=bf16", "tf32=true"), ("bf16", True, False))):
+        config = make("bitfit", "epochs=1", *overrides)
+        runs.run(config, resources, force=True)
+        manifest = read_json(RunDirectory.of(config, resources.results_dir).manifest)
+        assert (manifest["precision"], manifest["tf32"], manifest["deterministic"]) == expected
+        assert set(seen) == {expected[1]}
+        assert not torch.backends.cuda.matmul.allow_tf32
+        seen.clear()
+    assert make("full-ft", "tf32=true").hash != make("full-ft").hash
+
+
+# --- determinism and random numbers
+
+
+@pytest.fixture
+def pretend_gpu(with_gpus, monkeypatch):
+    """A machine with a GPU whose switches may be set, but on which nothing runs."""
+    with_gpus(1)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = False
+
+
+def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, pretend_gpu, monkeypatch):
+    devices.configure(make("full-ft", "deterministic=true"))
+    assert torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    devices.configure(make("full-ft"))
+    assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(UsageError, match="set CUBLAS_WORKSPACE_CONFIG=:4096:8 before"):
+        devices.configure(make("full-ft", "deterministic=true"))
+
+
+def test_emulated_bf16_is_warned_about(make, pretend_gpu, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    devices.configure(make("full-ft", "precision=auto"))
+    assert not caplog.records
+    devices.configure(make("full-ft", "precision=bf16"))
+    assert "Tesla T4 only emulates bf16" in caplog.text
+
+
+def test_a_checkpoint_keeps_the_random_numbers_of_its_own_gpu(make, pretend_gpu, monkeypatch):
+    states = {0: torch.tensor([7], dtype=torch.uint8)}
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[device.index])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: states.update({device.index: state}))
+    state = devices.rng_state(torch.device("cuda:0"))
+    devices.set_rng_state(torch.device("cuda:1"), state)  # any GPU of any number of them
+    assert states[1] is states[0]
+    devices.set_rng_state(torch.device("cpu"), state)
+    assert devices.rng_state(torch.device("cpu"))[1] is None
+
+
+def test_a_checkpoint_of_another_kind_of_machine_is_used_and_says_so(make, resources, monkeypatch, caplog):
+    config = make("bitfit", "epochs=2", "batch_size=16")
+    monkeypatch.setattr(Checkpoint, "is_due", lambda _, epoch_ended=False: epoch_ended)
+    monkeypatch.setattr(checkpoint, "_machine", lambda _: "2 GPU processes")
+    predict, predictions = ModelRunner.predict, []
+
+    def stop_in_the_second_epoch(self, examples):
+        predictions.append(1)
+        if len(predictions) == 2:
+            raise KeyboardInterrupt
+        return predict(self, examples)
+
+    monkeypatch.setattr(ModelRunner, "predict", stop_in_the_second_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(config, resources)
+    monkeypatch.undo()
+    runs.run(config, resources)
+    assert "saved on 2 GPU processes and continues on 1 CPU process" in caplog.text
+
+
+def test_random_numbers_are_saved_in_a_step_only_if_it_may_be_repeated(make, resources, monkeypatch):
+    prepared, config = prepare(make, resources, "bitfit")
+    examples = load_splits(config, resources).train[:4]
+    calls = []
+    monkeypatch.setattr(model_runner, "rng_state", lambda device: calls.append(device) or devices.rng_state(device))
+    prepared.runner.accumulate_gradient(examples)
+    assert calls == []
+    prepared.runner.auto_batch = True
+    prepared.runner.accumulate_gradient(examples)
+    assert calls == [prepared.runner.device]
+
+
+def test_the_optimizer_of_a_finished_phase_is_freed(make, resources):
+    inputs = RunInputs.resolve(make("diff-pruning", "epochs=2"), resources)
+    prepared = prepare_inputs(inputs.model)
+    trainer = Trainer(prepared.runner, prepared.method, inputs.splits.train, max_steps=8)
+    optimizers = []
+
+    class Watch(Callback):
+        def on_step_end(self, trainer):
+            if not optimizers:
+                optimizers.append(weakref.ref(trainer.phase_state.optimizer))
+
+    trainer.callbacks = [Watch()]
+    gc.disable()
+    try:
+        trainer.train()
+        assert trainer.progress.phase == 1
+        assert optimizers[0]() is None
+    finally:
+        gc.enable()

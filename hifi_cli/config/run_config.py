@@ -14,7 +14,7 @@ from hifi_cli.files import digest, safe_name
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 # Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
 # a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves.
-KEYS_ADDED_SINCE_0_2: dict[str, Any] = {"kernels": "auto"}
+KEYS_ADDED_SINCE_0_2: dict[str, Any] = {"kernels": "auto", "tf32": False, "deterministic": False}
 _NOT_ADDED = object()
 
 
@@ -155,8 +155,13 @@ class RunConfig(TrainingConfig):
     """Where the run computes: `cpu`, `cuda`, `cuda:N`, or `auto`: the first visible GPU, or the CPU of a machine without one.
     It is not part of the hash: a run may be resumed elsewhere."""
     precision: Literal["auto", "fp32", "bf16"] = "fp32"
-    """`fp32`, `bf16`, or `auto`: bf16 where the hardware has it. On a CPU, bf16 is used for matrix products in training only;
-    trainable weights and evaluation stay in fp32. A GPU uses autocast."""
+    """`fp32`, `bf16`, or `auto`: bf16 where the hardware has it. bf16 is used for matrix products in training only; trainable
+    weights and evaluation stay in fp32."""
+    tf32: bool = False
+    """Whether a GPU's fp32 matrix products in training may round their factors to TF32. Evaluation never does."""
+    deterministic: bool = False
+    """Whether a run on a GPU repeats bit for bit, with slower kernels where the fast ones add in no fixed order. A run on a CPU
+    always does, with the same number of threads."""
     kernels: Literal["auto", "torch"] = "auto"
     """What computes on a CPU. `auto`: faster dropout, attention and matrix products, equal within rounding, with other dropout
     masks. `torch`: stock PyTorch modules; bf16 is then torch.autocast in training."""

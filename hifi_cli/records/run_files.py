@@ -51,6 +51,9 @@ class Manifest(StoredFile, Provenance):
         heads: the attention heads the method tunes, a list per layer; None for a method that needs none.
         backbone_weights_id: commit on the hub, or SHA-256 of the weights file.
         processes: how many trained together.
+        precision: of training's matrix products, fp32 or bf16; None, like the next two, in files of older versions.
+        tf32: whether a GPU's float32 products in training may round their factors to TF32.
+        deterministic: whether a repetition on the same device gives the same bits.
     """
 
     schema_number: ClassVar[int] = 2
@@ -61,6 +64,9 @@ class Manifest(StoredFile, Provenance):
     backbone_weights_id: str
     data: DataSource
     processes: int
+    precision: str | None = None
+    tf32: bool | None = None
+    deterministic: bool | None = None
 
 
 class Failure(StoredFile):

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from hifi_cli.files import atomic_path
 from hifi_cli.records.run_files import MetricsLine, metrics_line
+from hifi_cli.runs import distributed
+from hifi_cli.runs.device import rng_state, set_rng_state
 
 Delta = dict[str, Tensor]
 _MAX_SECONDS = 300.0  # of work that a kill in the middle of an epoch may cost
+_LAYOUT = 2  # of the file; one of another layout is not used
 _MIN_RATIO = 20  # a checkpoint is saved when the time since the last one is this many times what saving it took
 
 logger = logging.getLogger("hifi")
@@ -100,7 +103,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
-        self.path, self.run_id = path, run_id
+        self.path, self.run_id = path, f"{run_id}, layout {_LAYOUT}"
         self._saved_at, self._saving_seconds = time.monotonic(), 0.0
 
     def is_due(self, *, epoch_ended: bool = False) -> bool:
@@ -115,8 +118,12 @@ class Checkpoint:
         training_state: dict[str, Tensor],
         optimizer: torch.optim.Optimizer,
         lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+        device: torch.device,
     ) -> None:
-        """Save the state of a run, of the method of its phase and of every source of randomness, atomically."""
+        """Save the state of a run, of the method of its phase and of every source of randomness, atomically.
+
+        Several processes need no states of their own: `Trainer.seed_process` seeds each of them in every step.
+        """
         start = time.monotonic()
         state = {
             "run_id": self.run_id,
@@ -125,9 +132,9 @@ class Checkpoint:
             "method": training_state,
             "optimizer": optimizer.state_dict(),
             "lr_scheduler": lr_scheduler.state_dict(),
-            "torch_rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "torch_rng": rng_state(device),
             "python_rng": random.getstate(),
+            "machine": _machine(device),
         }
         with atomic_path(self.path) as temporary:
             torch.save(state, temporary)
@@ -150,18 +157,31 @@ class Checkpoint:
             logger.warning(f"the checkpoint {self.path} is damaged ({first_line}); the run starts from the beginning")
             return None
         if not is_same_run:
-            logger.warning(f"the checkpoint {self.path} is of other data, heads or weights; the run starts from the beginning")
+            difference = "other data, heads or weights, or of an older version"
+            logger.warning(f"the checkpoint {self.path} is of {difference}; the run starts from the beginning")
         return state if is_same_run else None
 
 
 def restore(
-    state: dict[str, Any], optimizer: torch.optim.Optimizer, lr_scheduler: torch.optim.lr_scheduler.LRScheduler
+    state: dict[str, Any],
+    optimizer: torch.optim.Optimizer,
+    lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
+    device: torch.device,
 ) -> None:
-    """Restore optimizer, schedule and every source of randomness."""
+    """Restore optimizer, schedule and every source of randomness, and say so if the run was on another kind of machine."""
     optimizer.load_state_dict(state["optimizer"])
     lr_scheduler.load_state_dict(state["lr_scheduler"])
-    torch.set_rng_state(state["torch_rng"])
-    if state["cuda_rng"]:
-        torch.cuda.set_rng_state_all(state["cuda_rng"])
+    set_rng_state(device, state["torch_rng"])
     version, internal_state, gauss_next = state["python_rng"]
     random.setstate((version, tuple(internal_state), gauss_next))
+    if state["machine"] != _machine(device) and distributed.is_main():
+        logger.warning(
+            f"note: the checkpoint was saved on {state['machine']} and continues on {_machine(device)}: dropout noise and"
+            " rounding differ from those of a run without a stop"
+        )
+
+
+def _machine(device: torch.device) -> str:
+    """What decides the noise of a run: how many processes, and which kind of device."""
+    processes = distributed.state().num_processes
+    return f"{processes} {'GPU' if device.type == 'cuda' else device.type.upper()} process{'es' if processes > 1 else ''}"

@@ -1,5 +1,6 @@
 """The device that a run computes on: selected in one place, and refused when it was requested and is not there."""
 
+import logging
 import os
 import platform
 
@@ -8,6 +9,32 @@ import torch
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.runs import distributed
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it when it starts
+_DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
+
+logger = logging.getLogger("hifi")
+
+
+def configure(config: RunConfig) -> torch.device:
+    """Select the device of a run, and set PyTorch's switches for this process as the run requires; before any CUDA work.
+
+    Raises:
+        MissingError: the requested GPU is not there.
+        UsageError: CUDA was started without what `deterministic` requires.
+    """
+    device = select_device(config.device)
+    if device.type == "cuda":
+        if config.deterministic and os.environ.get(_WORKSPACE) not in _DETERMINISTIC_WORKSPACES:
+            if torch.cuda.is_initialized():
+                raise UsageError(f"deterministic=true: set {_WORKSPACE}=:4096:8 before this process uses the GPU")
+            os.environ[_WORKSPACE] = _DETERMINISTIC_WORKSPACES[0]
+        torch.cuda.set_device(device)
+        if uses_bf16(config.precision, device) and not uses_bf16("auto", device):
+            logger.warning(f"{device_name(device)} only emulates bf16, which is slow: precision=auto or fp32 avoids it")
+    torch.use_deterministic_algorithms(config.deterministic)
+    torch.backends.cudnn.deterministic = config.deterministic
+    return device
 
 
 def select_device(requested: str) -> torch.device:
@@ -66,3 +93,15 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return platform.processor() or platform.machine() if device.type == "cpu" else device.type
+
+
+def rng_state(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The state of PyTorch's random number generators: of the CPU's, and of the device's own on a GPU."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def set_rng_state(device: torch.device, state: tuple[torch.Tensor, torch.Tensor | None]) -> None:
+    """Set what `rng_state` returned; the part of a GPU is ignored on a CPU."""
+    torch.set_rng_state(state[0])
+    if state[1] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)

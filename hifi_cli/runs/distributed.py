@@ -6,7 +6,8 @@ from typing import TypeVar, cast
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
+from torch import nn
 
 from hifi_cli.errors import HifiError
 
@@ -41,3 +42,22 @@ def from_main(compute: Callable[[], T]) -> T:
     if isinstance(value, HifiError):
         raise value
     return cast(T, value)
+
+
+def gather(value: T) -> list[T]:
+    """The values of all processes, in the order of their ranks, in every process."""
+    return cast(list[T], gather_object([value])) if state().num_processes > 1 else [value]
+
+
+def any_process(flag: bool) -> bool:
+    """Whether a flag is true in any process."""
+    return any(gather(flag))
+
+
+@torch.no_grad()
+def average_gradients(model: nn.Module) -> None:
+    """Replace every gradient by its mean over the processes."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            torch.distributed.all_reduce(parameter.grad)
+            parameter.grad /= state().num_processes

@@ -16,7 +16,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.records.head_files import HeadImportance, HeadScores, HeadSelection, Overlap, scores_digest
 from hifi_cli.runs import distributed, provenance
-from hifi_cli.runs.device import select_device
+from hifi_cli.runs.device import configure
 from hifi_cli.runs.head_measures import measure_heads
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
@@ -163,7 +163,7 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
     Args:
         encoder: scored instead of the pretrained one (a finished run's).
     """
-    pretrained, device = resources.pretrained(config), select_device(config.device)
+    pretrained, device = resources.pretrained(config), configure(config)
     if encoder is None and config.scoring.warm_steps:
         encoder = _warmed(config, resources)
     elif encoder is None:  # only a copy leaves the CPU: runs copy the pretrained model from there

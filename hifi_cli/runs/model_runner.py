@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.runs import distributed
+from hifi_cli.runs.device import configure, rng_state, set_rng_state, uses_bf16, uses_cpu_kernels
+from hifi_cli.runs.mixed_precision import FrozenCasts, tf32
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.metrics import Values
@@ -24,6 +26,8 @@ from hifi_cli.tasks.tokenization import Example
 
 if TYPE_CHECKING:
     from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -45,13 +49,16 @@ class ModelRunner:
 
     def __post_init__(self) -> None:
         own_head = self.config.task_head.kind == "mlp"  # it does not read the pooler below it
-        unused = DistributedDataParallelKwargs(find_unused_parameters=own_head)
-        self.device = select_device(self.config.device)
-        self.accelerator = Accelerator(kwargs_handlers=[unused])
+        # every process has the same buffers: nothing trained is a buffer
+        ddp = DistributedDataParallelKwargs(find_unused_parameters=own_head, broadcast_buffers=False)
+        self.device = configure(self.config)
+        self.accelerator = Accelerator(kwargs_handlers=[ddp])
+        self.uses_autocast = uses_bf16(self.config.precision, self.device) and not uses_cpu_kernels(self.config)
         self.gradient_accumulation_steps = self.config.gradient_accumulation_steps
         self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
         self.frozen_layers: FrozenLayerCache | None = None
+        self.frozen_casts: FrozenCasts | None = None
         self.to_device()
 
     def to_device(self) -> None:
@@ -59,31 +66,24 @@ class ModelRunner:
         self.model.to(self.device)
 
     def wrap(self) -> None:
-        """Wrap the model in DDP, if several processes train it."""
+        """Wrap the model in DDP, if several processes train it, and cast frozen weights if it trains in bfloat16."""
+        self.frozen_casts = FrozenCasts(self.encoder.model) if self.uses_autocast else None
         self.model = self.accelerator.prepare_model(self.encoder.model, device_placement=False)
 
     def unwrap(self) -> None:
         """Undo `wrap` and `reuse_frozen`: what trains is about to change, and until then every process computes the same."""
-        self.model, self.frozen_layers = self.encoder.model, None
+        self.model, self.frozen_layers, self.frozen_casts = self.encoder.model, None, None
 
-    def precision(self) -> AbstractContextManager[Any]:
-        """torch.autocast to bf16 if the run asks for it: always on a GPU, in training only on a CPU.
-
-        Layers with CPU kernels cast their inputs themselves.
-        """
-        device = self.device.type
-        autocasts = device == "cuda" or (self.encoder.model.training and not uses_cpu_kernels(self.config))
-        return (
-            torch.autocast(device, dtype=torch.bfloat16)
-            if autocasts and uses_bf16(self.config.precision, self.device)
-            else nullcontext()
-        )
+    def autocast(self) -> AbstractContextManager[Any]:
+        """torch.autocast to bfloat16, in training and if the run requires it; CPU kernels cast their inputs themselves."""
+        is_used = self.uses_autocast and self.encoder.model.training
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if is_used else nullcontext()
 
     def logits(self, examples: list[Example]) -> Tensor:
         """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
         batch = {name: values.to(self.device) for name, values in collate(examples, self.pad).items()}
         cache = self.frozen_layers if self.encoder.model.training else None
-        with self.precision(), cache.used_for(examples) if cache else nullcontext():
+        with self.autocast(), cache.used_for(examples) if cache else nullcontext():
             output = self.model(**batch)
         is_span = self.task.kind == "span"
         logits: Tensor = torch.stack((output.start_logits, output.end_logits), 1) if is_span else output.logits
@@ -100,8 +100,7 @@ class ModelRunner:
         layer = lowest_trained_layer(self.encoder)
         self.frozen_layers = FrozenLayerCache(self.encoder, layer) if layer else None
         if self.frozen_layers:
-            with self.precision():
-                self.frozen_layers.compute(examples, self.pad, self.eval_batch_size, self.device)
+            self.frozen_layers.compute(examples, self.pad, self.eval_batch_size, self.device)
 
     def loss(self, examples: list[Example]) -> Tensor:
         """The task's loss, summed over the examples."""
@@ -112,8 +111,8 @@ class ModelRunner:
     ) -> Tensor:
         """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
 
-        With `auto_batch` there are twice as many micro-batches for as long as they do not fit in memory: the batch stays the
-        same, and the random numbers are those of the first attempt.
+        With `auto_batch` there are twice as many micro-batches for as long as they do not fit in memory, in every process if
+        one has too little: the batch stays the same, and the random numbers are those of the first attempt.
 
         Args:
             regularization_loss: a term that depends on the parameters alone, added once.
@@ -122,75 +121,101 @@ class ModelRunner:
             RunFailed: it does not fit, even in the smallest micro-batches allowed.
         """
         while True:
-            cpu_rng, cuda_rng = torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-            try:
-                return self._accumulate_gradient(examples, regularization_loss)
-            except Exception as error:
-                if not _is_out_of_memory(error):
-                    raise
-            if not self.auto_batch or self.gradient_accumulation_steps >= len(examples):
+            random_state = rng_state(self.device) if self.auto_batch else None
+            loss = _unless_out_of_memory(lambda: self._accumulate_gradient(examples, regularization_loss))
+            # Processes that may retry agree. If none may, one that fails ends them all.
+            if not (distributed.any_process(loss is None) if self.auto_batch else loss is None):
+                assert loss is not None
+                return self._mean_over_processes(loss) if self.is_ddp else loss
+            if random_state is None or self.gradient_accumulation_steps >= len(examples):
                 raise self._out_of_memory(f"a batch of {len(examples)} in {self.gradient_accumulation_steps} parts")
             self.gradient_accumulation_steps *= 2
             self.encoder.model.zero_grad(set_to_none=True)
             clear_device_cache(garbage_collection=True)
-            torch.set_rng_state(cpu_rng)
-            if cuda_rng:
-                torch.cuda.set_rng_state_all(cuda_rng)
+            set_rng_state(self.device, random_state)
 
     def _accumulate_gradient(
         self, examples: list[Example], regularization_loss: Callable[[nn.Module], Tensor | float] | None
     ) -> Tensor:
-        is_ddp = self.model is not self.encoder.model  # otherwise every process computes the whole batch
-        world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if is_ddp else (1, 0)
+        """Compute the gradient and the loss of this process's examples; DDP averages the gradient unless `auto_batch` is on."""
+        world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if self.is_ddp else (1, 0)
         indices = list(range(len(examples)))[rank::world]
         # a process without examples takes part with a weight of 0
         micro_batches = list(split_batch(indices or [0], self.gradient_accumulation_steps))
         total = torch.zeros((), device=self.device)
-        for number, micro_batch in enumerate(micro_batches):
-            is_last = number == len(micro_batches) - 1
-            with nullcontext() if is_last else self.accelerator.no_sync(self.model):
-                # DDP averages over processes; times `world` it is the mean over the whole batch.
-                loss = self.loss([examples[index] for index in micro_batch]) * (world * bool(indices) / len(examples))
-                if is_last and regularization_loss:
-                    loss = loss + regularization_loss(self.encoder.model)
-                self.accelerator.backward(loss)
-            total += loss.detach()
-        reduced: Tensor = self.accelerator.reduce(total, "mean") if world > 1 else total
-        return reduced
+        with tf32(self.config.tf32), self.frozen_casts.in_use() if self.frozen_casts else nullcontext():
+            for number, micro_batch in enumerate(micro_batches):
+                is_last = number == len(micro_batches) - 1
+                synchronizes = is_last and not self.auto_batch
+                with nullcontext() if synchronizes else self.accelerator.no_sync(self.model):
+                    # DDP averages over processes; times `world` it is the mean over the whole batch.
+                    loss = self.loss([examples[index] for index in micro_batch]) * (world * bool(indices) / len(examples))
+                    if is_last and regularization_loss:
+                        loss = loss + regularization_loss(self.encoder.model)
+                    self.accelerator.backward(loss)
+                total += loss.detach()
+        return total
+
+    def _mean_over_processes(self, loss: Tensor) -> Tensor:
+        if self.auto_batch:
+            distributed.average_gradients(self.encoder.model)
+        mean: Tensor = self.accelerator.reduce(loss, "mean")
+        return mean
+
+    @property
+    def is_ddp(self) -> bool:
+        """Whether every process computes a part of each training batch; otherwise each computes the whole batch."""
+        return self.model is not self.encoder.model
 
     def predict(self, examples: list[Example]) -> Values:
         """Logits of all examples in their own order, as `logits` gives them; -inf beyond a batch's tokens; dropout off.
 
-        With `auto_batch` the batches are half as large for as long as they do not fit in memory.
+        The processes of a run share the batches, and each gets all logits. With `auto_batch` the batches are half as large
+        for as long as they do not fit in memory.
 
         Raises:
             RunFailed: they do not fit.
         """
         while True:
-            try:
-                return self._predict(examples)
-            except Exception as error:
-                if not _is_out_of_memory(error):
-                    raise
+            parts = distributed.gather(_unless_out_of_memory(lambda: self._predict(examples)))
+            if all(part is not None for part in parts):
+                return _in_order([batch for part in parts for batch in part or []], len(examples))
             if not self.auto_batch or self.eval_batch_size == 1:
                 raise self._out_of_memory(f"an evaluation batch of {self.eval_batch_size}")
             self.eval_batch_size //= 2
             clear_device_cache(garbage_collection=True)
 
     @torch.inference_mode()
-    def _predict(self, examples: list[Example]) -> Values:
+    def _predict(self, examples: list[Example]) -> list[tuple[list[int], Values]]:
+        """The batches of this process: the numbers of their examples, and their logits."""
         self.encoder.model.eval()
-        logits = np.zeros(0)
-        for batch in evaluation_order([len(example) for example in examples], self.eval_batch_size):
-            batch_logits = self.logits([examples[index] for index in batch]).cpu().numpy()
-            if not logits.size:  # the longest come first, so nothing later is wider
-                logits = np.full((len(examples), *batch_logits.shape[1:]), -np.inf)
-            logits[batch, ..., : batch_logits.shape[-1]] = batch_logits
-        return logits
+        batches = evaluation_order([len(example) for example in examples], self.eval_batch_size)
+        own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
+        return [(batch, self.logits([examples[index] for index in batch]).cpu().numpy()) for batch in own]
 
     def _out_of_memory(self, subject: str) -> RunFailed:
         fix = "take a smaller max_length or backbone" if self.auto_batch else "--auto-batch computes it in smaller parts"
         return RunFailed(f"{subject} does not fit in memory; {fix}")
+
+
+def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:
+    """The logits of batches, by the numbers of their examples; -inf where a batch is narrower than the widest one."""
+    if not batches:
+        return np.zeros(0)
+    widest = max((logits for _, logits in batches), key=lambda logits: logits.shape[-1])
+    joined = np.full((examples, *widest.shape[1:]), -np.inf)
+    for batch, logits in batches:
+        joined[batch, ..., : logits.shape[-1]] = logits
+    return joined
+
+
+def _unless_out_of_memory(compute: Callable[[], T]) -> T | None:
+    try:
+        return compute()
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        return None
 
 
 def _is_out_of_memory(error: Exception) -> bool:

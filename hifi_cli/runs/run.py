@@ -18,7 +18,7 @@ from hifi_cli.records.run_files import EpochMetrics, Manifest
 from hifi_cli.records.run_result import Epochs, ExampleCounts, GradientAccumulationSteps, RunResult, RunScores
 from hifi_cli.runs import distributed, provenance
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
-from hifi_cli.runs.device import select_device
+from hifi_cli.runs.device import configure, uses_bf16
 from hifi_cli.runs.metric_logger import MetricLogger
 from hifi_cli.runs.prepared_run import (
     PreparedRun,
@@ -60,7 +60,7 @@ def run(
         RunFailed: a batch does not fit in memory, or the disk is full.
         MissingError, UsageError: something it needs is missing or wrong, the requested GPU for example.
     """
-    select_device(config.device)  # refuses a missing GPU before anything is written
+    configure(config)  # refuses a missing GPU before anything is written
     directory = RunDirectory.of(config, resources.results_dir)
     make_directory(directory.path)
     with locked(directory.lock, wait=False) if distributed.is_main() else nullcontext(True) as is_locked:
@@ -103,6 +103,9 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         backbone_weights_id=inputs.model.pretrained.weights_id,
         data=inputs.data,
         processes=prepared.runner.accelerator.num_processes,
+        precision="bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32",
+        tf32=config.tf32,
+        deterministic=config.deterministic,
     )
     run_id = digest([config.hash, manifest.model_dump(include={"heads", "backbone_weights_id", "data"})])
     if distributed.is_main():

@@ -11,6 +11,7 @@ from torch import nn
 
 from hifi_cli.config.run_config import TrainingConfig
 from hifi_cli.errors import UsageError
+from hifi_cli.files import digest
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.records.run_files import EpochMetrics, MetricsLine, StepMetrics
 from hifi_cli.runs.checkpoint import Checkpoint, Delta, Progress, restore
@@ -194,6 +195,7 @@ class Trainer:
         """Start a phase: prepare the model, call the method's phase-start hook, create the optimizer."""
         self.phase_state = None  # until the phase is set up, there is nothing to save
         self.progress.phase = number
+        self.seed_process(0)
         phase = self.phases[number]
         self.runner.unwrap()
         if number:  # the method prepared the model for the first phase
@@ -215,6 +217,7 @@ class Trainer:
         """One optimizer step on a batch."""
         assert self.phase_state
         state, method, model = self.phase_state, self.phase_state.method, self.model
+        self.seed_process(self.runner.accelerator.process_index)
         method.before_step(model, self.progress.step)
         loss = self.runner.accumulate_gradient(batch, method.regularization_loss)
         method.after_backward(model)
@@ -237,6 +240,14 @@ class Trainer:
         """Let the method of the current phase bring the model's weights to what training has reached."""
         assert self.phase_state
         self.phase_state.method.before_evaluation(self.model)
+
+    def seed_process(self, rank: int) -> None:
+        """If several processes train, seed torch for what begins now, a step or (as rank 0 in every process) a phase.
+
+        So each process has dropout noise of its own, whatever the others draw, and a resumed run needs no process's state.
+        """
+        if self.runner.accelerator.num_processes > 1:
+            torch.manual_seed(int(digest([self.config.seed, self.progress.step, rank]), 16))
 
     def log_loss(self) -> None:
         """Log the mean loss since the last time."""
@@ -277,7 +288,9 @@ class Trainer:
             self.progress.gradient_accumulation_steps = self.runner.gradient_accumulation_steps
             state = self.phase_state
             training_state = state.method.training_state(self.model)
-            self.checkpoint.save(self.progress, self.delta, training_state, state.optimizer, state.lr_scheduler)
+            self.checkpoint.save(
+                self.progress, self.delta, training_state, state.optimizer, state.lr_scheduler, self.runner.device
+            )
 
     def resume(self) -> bool:
         """Continue from the checkpoint; returns whether there is one."""
@@ -293,7 +306,7 @@ class Trainer:
             self.phases[self.progress.phase].method.load_training_state(self.model, saved["method"])
         self.create_optimizer()
         assert self.phase_state
-        restore(saved, self.phase_state.optimizer, self.phase_state.lr_scheduler)
+        restore(saved, self.phase_state.optimizer, self.phase_state.lr_scheduler, self.runner.device)
         for callback in self.callbacks:
             callback.on_resume(self.progress.log_history)
         return True
