@@ -1,0 +1,83 @@
+"""Two processes of one run (gloo): what they share, what each has of its own, and what survives a stop.
+
+One pair of processes makes all the runs that these tests look at.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from finished_runs import load_arrays, read_json
+from hifi_processes import environment
+from two_processes import SETTINGS
+
+from hifi_cli.config.sources import resolve
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.resources import ResourceCache
+
+
+@pytest.fixture(scope="module")
+def root(encoders, data, tmp_path_factory):
+    """The results of two_processes.py."""
+    folder = tmp_path_factory.mktemp("two-processes")
+    script = Path(__file__).parent / "two_processes.py"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *launcher, str(script), str(encoders["bert"]), str(data), str(folder)]
+    ended = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=240)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return folder
+
+
+@pytest.fixture
+def facts(root):
+    """What two_processes.py saw."""
+    return read_json(root / "facts.json")
+
+
+@pytest.fixture
+def config_of(encoders):
+    """A run's configuration in two_processes.py."""
+
+    def build(*overrides, seed=1):
+        settings = [*SETTINGS, *overrides]
+        return resolve(
+            task="rte", method="bitfit", backbone=str(encoders["bert"]), protocol="hifi", seed=seed, overrides=settings
+        )
+
+    return build
+
+
+def test_each_process_has_dropout_noise_of_its_own(facts):
+    first, second = facts["noise"]
+    assert len(set(first) | set(second)) == len(first) + len(second) == 2 * 10
+    assert not facts["broadcast_buffers"]
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(facts):
+    whole, resumed = facts["fingerprints"]
+    assert whole == resumed
+
+
+def test_evaluation_is_shared_and_gives_the_logits_of_one_process(facts, root, data, config_of):
+    first, second = (sum(counts) for counts in facts["predicted"])
+    assert (first, second) == (3 * 12, 3 * 9)  # 21 rows in batches of 4, after two epochs and for the final predictions
+    assert facts["results"][0] == facts["results"][1]
+    path = RunDirectory.of(config_of(), root / "whole").path
+    assert evaluate(path, ResourceCache(root / "whole", data)).largest_difference == 0
+
+
+def test_one_process_resumes_what_two_began_and_says_so(root, data, config_of, caplog):
+    result = runs.run(config_of(seed=2), ResourceCache(root / "one process resumes", data))
+    assert result.is_done
+    assert "saved on 2 CPU processes and continues on 1 CPU process" in caplog.text
+
+
+def test_processes_agree_when_one_has_too_little_memory(facts, root, config_of):
+    assert facts["micro_batches"] == [2, 2]  # of the 2 examples in the second process's part of a batch
+    paths = [RunDirectory.of(config_of("dropout=0.0"), root / name).path for name in ("fits", "limited")]
+    fits, limited = (load_arrays(path / "delta.safetensors") for path in paths)
+    for name, value in fits.items():
+        assert limited[name] == pytest.approx(value, abs=1e-5), name

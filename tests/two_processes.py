@@ -1,0 +1,95 @@
+"""Runs of two processes, started by test_distributed.py with torchrun; the main process prints what it saw as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from finished_runs import fingerprint
+
+from hifi_cli.config.sources import resolve
+from hifi_cli.errors import Terminated
+from hifi_cli.files import digest
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import distributed
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.trainer import Trainer
+
+# 21 rows in batches of 5: the processes have batches of different sizes, and the last one has 1 row
+SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21"]
+
+
+def main(backbone: str, data: str, root: Path) -> None:
+    def config(*overrides, seed=1):
+        settings = [*SETTINGS, *overrides]
+        return resolve(task="rte", method="bitfit", backbone=backbone, protocol="hifi", seed=seed, overrides=settings)
+
+    def run(name, *overrides, seed=1, **options):
+        """Train; returns the run's directory and its result."""
+        chosen = config(*overrides, seed=seed)
+        return RunDirectory.of(chosen, root / name).path, runs.run(chosen, ResourceCache(root / name, Path(data)), **options)
+
+    def stopped(name, **options):
+        """Train, and stop before the 8th step, in the middle of the second epoch."""
+        train_step = Trainer.train_step
+
+        def stopping_step(trainer, batch):
+            if trainer.progress.step == 7:
+                raise Terminated
+            train_step(trainer, batch)
+
+        Trainer.train_step = stopping_step
+        try:
+            run(name, **options)
+        except Terminated:
+            pass
+        finally:
+            Trainer.train_step = train_step
+
+    facts = {}
+    noise, buffers, predicted = [], [], []
+    train_step, predict = Trainer.train_step, ModelRunner._predict
+
+    def watched_step(trainer, batch):
+        train_step(trainer, batch)
+        noise.append(torch.initial_seed())
+        buffers.append(trainer.runner.model.broadcast_buffers)
+
+    def watched_predict(runner, examples):
+        batches = predict(runner, examples)
+        predicted.append(sum(len(batch) for batch, _ in batches))
+        return batches
+
+    Trainer.train_step, ModelRunner._predict = watched_step, watched_predict
+    whole, result = run("whole")
+    Trainer.train_step, ModelRunner._predict = train_step, predict
+    facts["noise"], facts["predicted"] = distributed.gather(noise), distributed.gather(predicted)
+    facts["broadcast_buffers"] = any(buffers)
+    facts["results"] = distributed.gather(digest(dict(result.scores)))
+
+    stopped("resumed")
+    resumed, _ = run("resumed")
+    stopped("one process resumes", seed=2)
+    if distributed.is_main():
+        facts["fingerprints"] = [fingerprint(path) for path in (whole, resumed)]
+
+    run("fits", "dropout=0.0")
+    logits = ModelRunner.logits
+
+    def limited(runner, examples):
+        if not distributed.is_main() and len(examples) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return logits(runner, examples)
+
+    ModelRunner.logits = limited
+    _, result = run("limited", "dropout=0.0", auto_batch=True)
+    facts["micro_batches"] = distributed.gather(result.gradient_accumulation_steps.used)
+    if distributed.is_main():
+        (root / "facts.json").write_text(json.dumps(facts, default=str))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
