@@ -17,8 +17,8 @@ from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.trainer import Trainer
 
-# 21 rows in batches of 5: the processes have batches of different sizes, and the last one has 1 row
-SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21"]
+# 21 rows in batches of 5: the processes have batches of different sizes, of which stock dropout draws different amounts
+SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21", "kernels=torch"]
 
 
 def main(backbone: str, data: str, root: Path) -> None:
