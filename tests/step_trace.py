@@ -118,7 +118,7 @@ def meta_as_a_gpu() -> Iterator[None]:
     """Let runs compute on the `meta` device: optimizer, clipping and generators take it as they take a GPU."""
     devices = ["cuda", DEVICE]
     with ExitStack() as stack:
-        stack.enter_context(patch.object(model_runner, "select_device", lambda _: torch.device(DEVICE)))
+        stack.enter_context(patch.object(model_runner, "configure", lambda _: torch.device(DEVICE)))
         for kernels in ("foreach", "fused"):
             name = f"_get_{kernels}_kernels_supported_devices"
             stack.enter_context(patch.object(_foreach_utils, name, lambda: devices))
