@@ -312,6 +312,53 @@ def test_rows_follow_the_trajectory_of_masked_full_gradients(make, resources):
     assert torch.equal(plain.weight[frozen], start.weight[frozen])
 
 
+@pytest.mark.parametrize("biases", [True, False])
+def test_one_product_is_that_of_the_frozen_and_of_the_tuned_rows(biases):
+    torch.manual_seed(0)
+    base_layer, rows = torch.nn.Linear(6, 8).double(), [0, 1, 4, 5]
+    frozen, tuned = copy.deepcopy(base_layer).requires_grad_(False), RowLinear(base_layer, rows, biases=biases)
+    with torch.no_grad():
+        for parameter in (tuned.rows, tuned.row_bias) if biases else (tuned.rows,):
+            parameter.normal_()
+    own_rows = tuned.rows.detach().clone().requires_grad_()
+    own_bias = tuned.row_bias.detach().clone().requires_grad_() if biases else frozen.bias[rows]
+    x = torch.randn(5, 3, 6).double().requires_grad_()
+    y = x.detach().clone().requires_grad_()
+    output = tuned(x)
+    oracle = frozen(y).index_copy(-1, torch.tensor(rows), torch.nn.functional.linear(y, own_rows, own_bias))
+    torch.testing.assert_close(output, oracle, rtol=1e-12, atol=1e-12)
+    output.square().sum().backward(), oracle.square().sum().backward()
+    torch.testing.assert_close((x.grad, tuned.rows.grad), (y.grad, own_rows.grad), rtol=1e-12, atol=1e-12)
+    if biases:
+        torch.testing.assert_close(tuned.row_bias.grad, own_bias.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_the_passes_of_an_evaluation_write_the_tuned_rows_once(monkeypatch):
+    merges, merge = [], RowLinear.merge
+    monkeypatch.setattr(RowLinear, "merge", lambda module: merges.append(module) or merge(module))
+    tuned, x = RowLinear(torch.nn.Linear(6, 8), [2, 3], biases=True), torch.randn(4, 6)
+    adam = torch.optim.AdamW([tuned.rows, tuned.row_bias], lr=0.1, fused=True)
+
+    def evaluated():
+        with torch.no_grad():
+            return tuned(x)[:, 2:4]
+
+    def expected():
+        return torch.nn.functional.linear(x, tuned.rows, tuned.row_bias)
+
+    first = evaluated()
+    torch.testing.assert_close((first, evaluated()), (expected(), expected()))
+    assert len(merges) == 1
+    tuned(x).sum().backward()
+    adam.step()  # which no version number tells
+    torch.testing.assert_close(evaluated(), expected())
+    assert len(merges) == 3 and not torch.allclose(expected(), first)
+    with torch.no_grad():
+        tuned.row_bias.add_(1)
+    torch.testing.assert_close((evaluated(), evaluated()), (expected(), expected()))
+    assert len(merges) == 4
+
+
 def test_without_biases_they_stay(make, resources):
     config = make("hifi-layerwise", "settings.biases=false")
     prepared = prepare(RunInputs.resolve(config, resources).model)
