@@ -73,14 +73,18 @@ def test_without_dropout_nothing_else_changes(make, resources, monkeypatch, meth
         == frozen_layer_cache.lowest_trained_layer(runner.encoder)
     )
     assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
+    if runner.frozen_layers:  # where only the task head trains, nothing reads another token than the first
+        kept = [len(state) for states in runner.frozen_layers._states.values() for state in states]
+        assert (max(kept) == 1) is (method == "linear-probing") and len(kept) == 48
 
 
+@pytest.mark.parametrize("method", ["top-k", "linear-probing"])
 @pytest.mark.parametrize("task", ["copa", "squad"])
-def test_several_sequences_and_spans(make, task_kinds_data, tmp_path, task):
+def test_several_sequences_and_spans(make, task_kinds_data, tmp_path, task, method):
     resources = ResourceCache(tmp_path / "results", task_kinds_data)
     settings = ["dropout=0.0", "learning_rate=0.003", "log_every=1", "max_length=24", "stride=4", "variant=plain"]
-    plain, _ = losses(make("top-k", *settings, task=task), resources)
-    reused, _ = losses(make("top-k", *settings[:-1], "reuse_frozen=true", task=task), resources)
+    plain, _ = losses(make(method, *settings, task=task), resources)
+    reused, _ = losses(make(method, *settings[:-1], "reuse_frozen=true", task=task), resources)
     assert reused == pytest.approx(plain, rel=1e-3)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -24,13 +25,17 @@ def lowest_trained_layer(encoder: Encoder) -> int:
 class FrozenLayerCache:
     """The output of the layers below the lowest trained one, for each training example.
 
+    Args:
+        first_token_only: keep the first token's output alone: no layer trains, and the task head reads no other token.
+
     Attributes:
         layer: the lowest trained layer, whose input is cached.
     """
 
-    def __init__(self, encoder: Encoder, layer: int) -> None:
+    def __init__(self, encoder: Encoder, layer: int, *, first_token_only: bool) -> None:
         self.layer = layer
         self._encoder = encoder
+        self._first_token_only = first_token_only
         self._states: dict[int, list[Tensor]] = {}
         self._examples: Sequence[Example] = ()  # kept alive, so that no other example can get the `id` of one of them
 
@@ -59,8 +64,12 @@ class FrozenLayerCache:
         tokens = lists["input_ids"].shape[-1]
         flat = {name: values.view(-1, tokens).to(device) for name, values in lists.items()}
         states = iter(self._encoder.base(**flat).last_hidden_state)
-        for example in examples:
-            self._states[id(example)] = [next(states)[: len(sequence["input_ids"])].clone() for sequence in example.sequences]
+        for example, kept in zip(examples, self.kept_tokens(examples), strict=True):
+            self._states[id(example)] = [next(states)[: len(sequence["input_ids"])].clone() for sequence in kept.sequences]
+
+    def kept_tokens(self, examples: list[Example]) -> list[Example]:
+        """The examples with those tokens only whose outputs are kept: what a forward pass from them gets."""
+        return [_first_token(example) for example in examples] if self._first_token_only else examples
 
     @contextmanager
     def used_for(self, examples: Sequence[Example]) -> Iterator[None]:
@@ -68,3 +77,8 @@ class FrozenLayerCache:
         states = [state for example in examples for state in self._states[id(example)]]
         with self._encoder.forward_through(self.layer, self._encoder.num_layers, pad_sequence(states, batch_first=True)):
             yield
+
+
+def _first_token(example: Example) -> Example:
+    sequences = ({name: values[:1] for name, values in lists.items()} for lists in example.sequences)
+    return replace(example, sequences=tuple(sequences))

@@ -81,8 +81,9 @@ class ModelRunner:
 
     def logits(self, examples: list[Example]) -> Tensor:
         """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
-        batch = {name: values.to(self.device) for name, values in collate(examples, self.pad).items()}
         cache = self.frozen_layers if self.encoder.model.training else None
+        read_examples = cache.kept_tokens(examples) if cache else examples
+        batch = {name: values.to(self.device) for name, values in collate(read_examples, self.pad).items()}
         with self.autocast(), cache.used_for(examples) if cache else nullcontext():
             output = self.model(**batch)
         is_span = self.task.kind == "span"
@@ -98,7 +99,9 @@ class ModelRunner:
         from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
 
         layer = lowest_trained_layer(self.encoder)
-        self.frozen_layers = FrozenLayerCache(self.encoder, layer) if layer else None
+        reads_first_token = self.task.kind != "span" and not self.task.has_target_words
+        first_token_only = layer == self.encoder.num_layers and reads_first_token
+        self.frozen_layers = FrozenLayerCache(self.encoder, layer, first_token_only=first_token_only) if layer else None
         if self.frozen_layers:
             self.frozen_layers.compute(examples, self.pad, self.eval_batch_size, self.device)
 
