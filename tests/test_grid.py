@@ -94,10 +94,22 @@ def test_shards_part_the_cells():
     parts = [grid_cells.shard(found, f"{number}/4") for number in (1, 2, 3, 4)]
     places = [cell.config.run_path for part in parts for cell in part]
     assert sorted(places) == sorted(cell.config.run_path for cell in found)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    costs = [sum(cell.cost for cell in part) for part in parts]
+    assert max(costs) - min(costs) <= min(cell.cost for cell in found)
+    assert all({cell.method for cell in part} == {cell.method for cell in found} for part in parts)
+    assert grid_cells.shard(found, f"{len(found) + 1}/1000000000000") == []
     for text in ("0/4", "5/4", "4", "1/", "a/b", "-1/2"):
         with pytest.raises(UsageError, match="--shard"):
             grid_cells.shard(found, text)
+
+
+def test_as_many_shards_as_methods_have_equal_cost_and_many_methods_each():
+    found = cells(name="hifi-2", seeds=[1, 2, 3])
+    number = len({cell.method for cell in found})
+    parts = [grid_cells.shard(found, f"{index}/{number}") for index in range(1, number + 1)]
+    costs = [sum(cell.cost for cell in part) for part in parts]
+    assert max(costs) - min(costs) <= min(cell.cost for cell in found)
+    assert min(len({cell.method for cell in part}) for part in parts) > number // 2
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8, 500])

@@ -123,7 +123,10 @@ def variant(overrides: Sequence[str]) -> str:
 
 
 def shard(all_cells: list[GridCell], text: str) -> list[GridCell]:
-    """Return the i-th of n parts, for a text `i/n` with i from 1 to n: every n-th cell.
+    """Return the i-th of n parts of about the same cost, for a text `i/n` with i from 1 to n.
+
+    Each cell, the most expensive first, goes to the part with the least cost so far; of several such parts to the one with
+    the fewest cells of its method, as methods differ in time per example.
 
     Raises:
         UsageError: the text is not `i/n`.
@@ -132,7 +135,17 @@ def shard(all_cells: list[GridCell], text: str) -> list[GridCell]:
     is_pair = slash and part.isdecimal() and number.isdecimal() and len(text) < 20  # Python reads no number of 5,000 digits
     if not (is_pair and 1 <= int(part) <= int(number)):
         raise UsageError(f"--shard {text:.40}: expected i/n, two numbers with 1 <= i <= n")
-    return all_cells[int(part) - 1 :: int(number)]
+    parts = min(int(number), len(all_cells))  # the others are empty
+    costs = [0.0] * parts
+    counts = {cell.method: [0] * parts for cell in all_cells}
+    part_of: dict[GridCell, int] = {}
+    for cell in sorted(all_cells, key=lambda cell: -cell.cost):
+        least = min(costs)
+        lightest = (index for index, cost in enumerate(costs) if cost == least)
+        part_of[cell] = index = min(lightest, key=counts[cell.method].__getitem__)
+        costs[index] += cell.cost
+        counts[cell.method][index] += 1
+    return [cell for cell in all_cells if part_of[cell] == int(part) - 1]
 
 
 def chooses_heads(method: str) -> bool:

@@ -22,6 +22,8 @@ _BUSY = 4
 _MAX_LOSSES = 20  # vanished workers of one cell before it counts as failed
 _BUSY_SECONDS = 3.0
 _OUT_OF_MEMORY = re.compile("does not fit in memory|not enough memory|out of memory", re.IGNORECASE)  # of `hifi` and of CUDA
+_FIRST_POLL_SECONDS = 1.0  # then twice as long each time, until a cell has finished; on NFS every poll is a request
+_MAX_POLL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Scheduler:
         self._waiting: list[tuple[float, Job]] = []  # with the earliest time of each, by `time.monotonic`
         self._unscored: set[str] = set()
         self._jobs_started = 0
+        self._polls: dict[Future[JobOutcome], tuple[float, float]] = {}  # time of the next one, and seconds to the one after it
 
     def plan(self, processes: int) -> list[Job]:
         """Return the jobs that are left; jobs that score come first."""
@@ -143,12 +146,13 @@ class Scheduler:
                 ended, _ = wait(self.progress.running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job, log = self.progress.running.pop(future)
+                    del self._polls[future]
                     self._end_job(job, future.result(), log)
                 self._find_finished_cells()
                 show(self.progress)
         except BaseException:
             engine.stop()
-            self._find_finished_cells()
+            self._find_finished_cells(at_once=True)
             raise
         return self.progress
 
@@ -164,18 +168,26 @@ class Scheduler:
                 waiting.append((start, job))
                 continue
             self._jobs_started += 1
+            self._polls[future] = (now + _FIRST_POLL_SECONDS, 2 * _FIRST_POLL_SECONDS)
             self.progress.running[future] = (job, log)
         self._waiting = waiting
         if waiting and not self.progress.running:
             time.sleep(0.2)
 
-    def _find_finished_cells(self) -> None:
-        """Find cells that finished in processes that are still running."""
-        for job, _ in self.progress.running.values():
-            for cell in job.cells if job.command == "train" and not job.force else ():
-                results = cell.run_directory(self.options.results_dir).results
-                if cell not in self.progress.finished and results.is_file():
-                    self._check_finished(cell)
+    def _find_finished_cells(self, *, at_once: bool = False) -> None:
+        """Find cells that finished in processes that are still running, in those whose next poll is due."""
+        now = time.monotonic()
+        for future, (job, _) in self.progress.running.items():
+            next_poll, pause = self._polls[future]
+            if job.command != "train" or job.force or (now < next_poll and not at_once):
+                continue
+            waiting = [cell for cell in job.cells if cell not in self.progress.finished]
+            first = next((index for index, cell in enumerate(waiting) if not self._has_finished(cell)), len(waiting))
+            pause = _FIRST_POLL_SECONDS if first else pause
+            self._polls[future] = (now + pause, min(2 * pause, _MAX_POLL_SECONDS))
+
+    def _has_finished(self, cell: GridCell) -> bool:
+        return cell.run_directory(self.options.results_dir).results.is_file() and self._check_finished(cell)
 
     def _check_finished(self, cell: GridCell) -> bool:
         """Add a cell to the finished ones if its run is finished, and return whether it is."""

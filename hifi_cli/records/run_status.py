@@ -56,18 +56,22 @@ def status(directory: RunDirectory, *, results_dir: Path | None = None, check_de
     """
     if not directory.path.is_dir():
         return RunStatus(RunState.ABSENT)
-    if is_locked(directory.lock):
-        return RunStatus(RunState.RUNNING)
+    problem = ""
     if directory.results.is_file():
         try:
             result = directory.read_result(results_dir)
         except SchemaError:
             raise
         except UsageError as error:
-            return RunStatus(RunState.DAMAGED, str(error))
-        if check_delta and not _is_delta_of(result, directory):
-            return RunStatus(RunState.DAMAGED, f"{directory.delta} is not the file the run wrote")
-        return RunStatus(RunState(result.status), result.reason, result)
+            problem = str(error)
+        else:
+            if not check_delta or _is_delta_of(result, directory):
+                return RunStatus(RunState(result.status), result.reason, result)
+            problem = f"{directory.delta} is not the file the run wrote"
+    if is_locked(directory.lock):
+        return RunStatus(RunState.RUNNING)
+    if problem:
+        return RunStatus(RunState.DAMAGED, problem)
     if directory.failure.is_file():
         try:
             failure = Failure.read(directory.failure)

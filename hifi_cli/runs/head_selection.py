@@ -37,10 +37,12 @@ def scores(
     Returns:
         The scores, and their file.
     """
-    path = out or _scores_path(config, resources)
+    stored = _scores_path(config, resources)
+    path = out or stored
     if out and path.is_file() and not force:  # the user's own file: damaged or not, it is not replaced
         return HeadScores.read(path), path
-    return _read_or_compute(HeadScores, path, lambda: compute_scores(config, resources), resources, force=force), path
+    lock = _lock_of(stored)
+    return _read_or_compute(HeadScores, path, lambda: compute_scores(config, resources), lock, force=force), path
 
 
 def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | None:
@@ -48,18 +50,21 @@ def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | 
     if config.heads.rank not in get_args(MeasuredRanking):
         return None
     path = _scores_path(config, resources, measured=True)
-    return _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources), resources)
+    return _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources), _lock_of(path))
 
 
-def _read_or_compute(
-    kind: type[File], path: Path, compute: Callable[[], File], resources: ResourceCache, *, force: bool = False
-) -> File:
-    with locked(resources.results_dir / "scores" / ".lock", wait=True):
+def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], lock: Path, *, force: bool = False) -> File:
+    with locked(lock, wait=True):
         if path.is_file() and not force and _is_sound(kind, path):
             return kind.read(path)
         computed = compute()
         computed.write(path)
     return computed
+
+
+def _lock_of(path: Path) -> Path:
+    """The lock of one stored file: scorings of different tasks do not wait for each other."""
+    return path.with_name(f".{path.stem}.lock")
 
 
 def heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[HeadSelection, Path]:
