@@ -24,7 +24,12 @@ LIMITS = {
     "rocoft-column": 1.5,
 }
 # Lines of the trainer and of transformers that still copy or wait once per step.
-KNOWN = ("hifi_cli/tasks/losses.py", "hifi_cli/runs/model_runner.py", "transformers/masking_utils.py")
+KNOWN = (
+    "hifi_cli/models/device_copy.py",
+    "hifi_cli/tasks/losses.py",
+    "hifi_cli/runs/model_runner.py",
+    "transformers/masking_utils.py",
+)
 
 
 def small_config(method):
