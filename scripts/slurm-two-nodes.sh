@@ -79,6 +79,7 @@ provider:
   max_blocks: 2
   exclusive: false
   walltime: "01:00:00"
+  worker_init: export SRUN_CPUS_PER_TASK=\$SLURM_CPUS_PER_TASK
 executor: {address: 127.0.0.1, max_workers_per_node: 1, heartbeat_period: 2, heartbeat_threshold: 10}
 SITE
 export OMP_NUM_THREADS=1

@@ -2,13 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from finished_runs import fingerprint, run_paths
-from hifi_processes import finish, run_hifi, start, wait_for, write_grid_file
+from hifi_processes import environment, finish, run_hifi, start, wait_for, write_grid_file
 
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
@@ -230,6 +232,14 @@ def test_a_worker_gets_the_gpu_that_the_site_promises(gpus, monkeypatch):
     assert devices(0) == [""] * 4
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")  # as Slurm sets it for a part of a node
     assert devices(2, workers=2) == ["4", "6"]
+
+
+def test_a_worker_becomes_the_jobs_command(gpus):
+    gpus(2)
+    command = [sys.executable, "-m", "hifi_cli.grids.site_worker", "2", "1", "/bin/sh", "-c", "echo $CUDA_VISIBLE_DEVICES $$"]
+    variables = environment(PARSL_WORKER_RANK="1", PARSL_WORKER_COUNT="2")
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.read().split() == ["1", str(process.pid)]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,30 @@ def test_processes_that_contend_for_a_dead_holders_lock_take_turns(start, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("is_second_faster", [True, False])
+def test_only_one_of_two_processes_takes_a_dead_holders_lock_over(tmp_path, monkeypatch, is_second_faster):
+    """The second one acts while the first has seen that the holder is dead: before it has its marker, or after."""
+    path = tmp_path / ".lock"
+    path.write_text("")
+    first, second = lock_file.LockFile(path), lock_file.LockFile(path)
+    create_marker, of_second = os.open, []
+
+    def open_later(name, flags):
+        monkeypatch.setattr(os, "open", create_marker)
+        if is_second_faster:
+            of_second.append(second.acquire())
+            return create_marker(name, flags)
+        marker = create_marker(name, flags)
+        of_second.append(second.acquire())
+        return marker
+
+    monkeypatch.setattr(os, "open", open_later)
+    of_first = first.acquire()
+    assert (of_first, of_second) == (not is_second_faster, [is_second_faster])
+    (second if is_second_faster else first).release()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_process_that_has_the_id_of_a_dead_holder_does_not_hold_its_lock(number, tmp_path):
     path = tmp_path / ".lock"
     with locked(path, wait=False):
