@@ -16,6 +16,8 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
+from hifi_cli.runs import trainer
+from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 
 LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=24"]
@@ -33,8 +35,8 @@ def uninterrupted(encoders, data, tmp_path_factory):
 def survives(kills, seed, longest, encoders, data, root):
     command = train_command(encoders, data, *LONG)
     killed = kill_until_done(command, run_path(root), cwd=root, kills=kills, seed=seed, longest=longest)
-    code, said = run_hifi(*command, cwd=root)
-    assert code == 0, said
+    code, output = run_hifi(*command, cwd=root)
+    assert code == 0, output
     assert left_behind(root) in ([], [".lock"])
     return killed
 
@@ -44,18 +46,35 @@ def left_behind(root):
     return [path.name for path in run_path(root).rglob(".*") if path.is_file()]
 
 
-def test_stopped_and_killed_a_run_ends_as_if_nothing_had_happened(encoders, data, tmp_path, uninterrupted):
-    stopped_by(signal.SIGTERM, 143, encoders, data, tmp_path)
+def test_stopped_and_killed_a_run_ends_as_if_nothing_had_happened(encoders, data, tmp_path, uninterrupted, hifi, monkeypatch):
+    """SIGTERM in this process, SIGKILL in one of its own; then the same command to the end."""
+    command = train_command(encoders, data, *LONG)
+    with monkeypatch.context() as patched:
+        send_signal_after_step(40, signal.SIGTERM, patched)
+        stopped = hifi(*command)
+    assert_stopped(stopped.code, 143, stopped.err, tmp_path)
     checkpoint = run_path(tmp_path) / "checkpoints" / "last.pt"
     written = checkpoint.stat().st_mtime_ns
-    process = start(*train_command(encoders, data, *LONG), cwd=tmp_path)
+    process = start(*command, cwd=tmp_path)
     wait_for(lambda: checkpoint.stat().st_mtime_ns > written or process.poll() is not None)
     assert process.poll() is None, finish(process)
     kill_group(process)
-    code, output = run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)
-    assert code == 0, output
+    finished = hifi(*command)
+    assert finished.code == 0, finished.err
     assert left_behind(tmp_path) in ([], [".lock"])
     assert fingerprint(run_path(tmp_path)) == uninterrupted
+
+
+def send_signal_after_step(step, number, monkeypatch):
+    """Send this process a signal after so many optimizer steps."""
+    train_step = trainer.Trainer.train_step
+
+    def sending_step(self, batch):
+        train_step(self, batch)
+        if self.progress.step == step:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(trainer.Trainer, "train_step", sending_step)
 
 
 @pytest.mark.slow
@@ -81,10 +100,15 @@ def stopped_by(number, code, encoders, data, root):
     process = start(*train_command(encoders, data, *LONG), cwd=root)
     wait_for(lambda: (run_path(root) / "checkpoints" / "last.pt").is_file() or process.poll() is not None)
     process.send_signal(number)
-    found, said = finish(process)
-    assert found == code
-    assert "stopped; the same command continues from its checkpoint" in said
-    assert "Traceback" not in said
+    exit_code, output = finish(process)
+    assert_stopped(exit_code, code, output, root)
+
+
+def assert_stopped(exit_code, expected_code, output, root):
+    """A stopped run has its exit code, its message and a checkpoint, and no results."""
+    assert exit_code == expected_code, output
+    assert "stopped; the same command continues from its checkpoint" in output
+    assert "Traceback" not in output
     assert (run_path(root) / "checkpoints" / "last.pt").is_file()
     assert not (run_path(root) / "results.json").exists()
 
@@ -97,11 +121,8 @@ SLOWER = [
 @pytest.mark.parametrize("method", ["eh-ft-bitfit", "child-tuning-d", *SLOWER])
 def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monkeypatch):
     """Also in the middle of an epoch, at the end of a stage, and during evaluation."""
-    from hifi_cli.runs import trainer
-    from hifi_cli.runs.model_runner import ModelRunner
-
     config = make(method, "dropout=0.1", "log_every=4")
-    whole_run = runs.run(config, ResourceCache(tmp_path / "whole", data))
+    uninterrupted_results = runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     train_step, predict, made = trainer.Trainer.train_step, ModelRunner.predict, []
 
     def stopping_step(self, batch):
@@ -129,11 +150,11 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monke
                 stops += 1
     finally:
         signal.signal(signal.SIGTERM, previous)
-    assert [one for one in made if one != "predicted"] == list(range(12))  # no step twice
+    assert [step for step in made if step != "predicted"] == list(range(12))  # no step twice
     assert stops == 6
-    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("whole", "stopped")]
+    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "stopped")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
-    assert results.scores == whole_run.scores
+    assert results.scores == uninterrupted_results.scores
 
 
 def _terminate(*_):
@@ -146,8 +167,8 @@ def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
     both = [start(*command, cwd=tmp_path) for _ in range(2)]
     ends = [finish(process) for process in both]
     assert sorted(code for code, _ in ends) in ([0, 4], [0, 0]), ends
-    for code, said in ends:
-        assert "another process is writing" in said if code == 4 else "accuracy" in said
+    for code, output in ends:
+        assert "another process is writing" in output if code == 4 else "accuracy" in output
     assert read_json(run_path(tmp_path) / "results.json")["status"] == "done"
 
 
@@ -182,8 +203,8 @@ def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, 
         assert ended.returncode == 0, ended.stderr
     manifest = read_json(run_path(tmp_path / "two") / "manifest.json")
     assert manifest["processes"] == 2
-    one, two = (read_json(run_path(tmp_path / name) / "results.json") for name in ("one", "two"))
-    assert two["scores"] == pytest.approx(one["scores"], abs=1e-6)
+    results = [read_json(run_path(tmp_path / name) / "results.json") for name in ("one", "two")]
+    assert results[1]["scores"] == pytest.approx(results[0]["scores"], abs=1e-6)
     deltas = [load_arrays(run_path(tmp_path / name) / "delta.safetensors") for name in ("one", "two")]
     for name, value in deltas[0].items():
         assert deltas[1][name] == pytest.approx(value, abs=5e-5), name
@@ -196,10 +217,10 @@ def test_no_secret_of_the_environment_reaches_a_file(encoders, data, tmp_path, m
     monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
     grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(grid))
-    said = run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", "epochs=0", cwd=tmp_path)[1]
-    said += run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", *QUICK, cwd=tmp_path)[1]
-    assert "1 of 1 done" in said
-    assert "hf_planted_secret" not in said
+    output = run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", "epochs=0", cwd=tmp_path)[1]
+    output += run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", *QUICK, cwd=tmp_path)[1]
+    assert "1 of 1 done" in output
+    assert "hf_planted_secret" not in output
     for path in (tmp_path / "results").rglob("*"):
         assert not path.is_file() or b"hf_planted_secret" not in path.read_bytes(), path
 
@@ -209,5 +230,5 @@ def test_a_killed_process_is_no_obstacle(encoders, data, tmp_path):
     process = start(*train_command(encoders, data, *LONG), cwd=tmp_path)
     wait_for(lambda: (run_path(tmp_path) / ".lock").is_file())
     kill_group(process)
-    code, said = run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)
-    assert code == 0, said
+    code, output = run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)
+    assert code == 0, output
