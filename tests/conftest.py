@@ -11,6 +11,7 @@ import pytest
 import torch
 from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_task_kinds_data
 
+from hifi_cli import demo_data
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.runs.resources import ResourceCache
@@ -94,9 +95,11 @@ class CommandResult:
 
 @pytest.fixture
 def hifi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., CommandResult]:
-    """Runs the command line in this process, in an empty directory."""
+    """Runs the command line in this process, in an empty directory; the demo data have fewer rows."""
     from hifi_cli.cli.app import main
 
+    monkeypatch.setattr(demo_data, "TRAIN_ROWS", 100)
+    monkeypatch.setattr(demo_data, "DEV_ROWS", 50)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # no test may reach for the network
 

@@ -1,7 +1,6 @@
 """The command line as a user meets it: what it prints, the files it leaves, and its exit codes."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hifi_processes import environment
 
 from hifi_cli.config import registry
 from hifi_cli.files import with_checksum
@@ -23,10 +23,10 @@ RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 def one_line(answer, code):
     """An error is one line, without a traceback."""
     assert answer.code == code, answer.err
-    said = [line for line in answer.err.splitlines() if line.startswith("hifi: ")]
-    assert len(said) == 1
+    lines = [line for line in answer.err.splitlines() if line.startswith("hifi: ")]
+    assert len(lines) == 1
     assert "Traceback" not in answer.err
-    return said[0]
+    return lines[0]
 
 
 def test_the_main_job(tiny, hifi, tmp_path, data):
@@ -70,8 +70,8 @@ def test_export_opens_in_transformers_with_the_same_logits(tiny, hifi, tmp_path,
     stored = [json.loads(line)["logits"] for line in (RUN / "predictions.jsonl").read_text().splitlines()]
     for row, logits in zip(rows, stored, strict=True):
         with torch.no_grad():
-            found = model(**tokenizer(*row.sequences[0], return_tensors="pt")).logits[0]
-        torch.testing.assert_close(found, torch.tensor(logits), rtol=1e-4, atol=1e-5)
+            exported_logits = model(**tokenizer(*row.sequences[0], return_tensors="pt")).logits[0]
+        torch.testing.assert_close(exported_logits, torch.tensor(logits), rtol=1e-4, atol=1e-5)
     one_line(hifi("export", RUN, "--to", "plain", "--data-dir", data), 2)
 
 
@@ -263,8 +263,8 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
         prepared.runner.model.train()
         prepared.runner.accumulate_gradient(load_splits(config, resources).train[:8])
         gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for at_once, in_parts in zip(*gradients, strict=True):
+        torch.testing.assert_close(at_once, in_parts, rtol=1e-4, atol=1e-6)
 
 
 def test_regression_trains(hifi, encoders, data):
@@ -315,20 +315,25 @@ def test_no_secret_reaches_a_file(tiny, monkeypatch):
         assert not path.is_file() or b"hf_planted_secret" not in path.read_bytes()
 
 
-def test_two_processes_on_one_run_do_not_mix(tiny, resources):
-    from hifi_cli.files import locked
+LOCKING = """
+import sys
+from pathlib import Path
+from hifi_cli.files import locked
+with locked(Path(sys.argv[1]), wait=False):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
 
+
+def test_two_processes_on_one_run_do_not_mix(tiny):
     folder = Path(str(RUN).replace("hifi-layerwise", "full-ft"))
     folder.mkdir(parents=True)
-    with locked(folder / ".lock", wait=False) as had:
-        assert had
-        code = "import sys; sys.argv = ['hifi'] + sys.argv[1:]; from hifi_cli.cli.app import main; main()"
-        manifest = [sys.executable, "-c", code, "train", "--task", "rte", "--method", "full-ft"]
-        encoder = yaml.safe_load(tiny("train", "--method", "full-ft", "--dry-run").out)["backbone"]["path"]
-        words = ["--backbone", encoder, "--data-dir", os.fspath(resources.data_dir)]
-        other = subprocess.run([*manifest, *words], capture_output=True, text=True)
-    assert other.returncode == 4
-    assert "another process is writing" in other.stderr
+    command = [sys.executable, "-c", LOCKING, folder / ".lock"]
+    with subprocess.Popen(command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "locked\n"
+        assert "another process is writing" in one_line(tiny("train", "--method", "full-ft"), 4)
+        other.communicate()
+    assert tiny("train", "--method", "full-ft").code == 0
 
 
 def test_help_needs_no_torch():

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from scipy import stats
 
-from hifi_cli import demo_data
 from hifi_cli.methods import base
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.runs import head_measures
@@ -61,9 +60,7 @@ def test_links_lead_to_files(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page, "hifi ")])
-def test_commands_run(page, hifi, monkeypatch):
-    monkeypatch.setattr(demo_data, "TRAIN_ROWS", 100)
-    monkeypatch.setattr(demo_data, "DEV_ROWS", 50)
+def test_commands_run(page, hifi):
     not_run: list[str] = []
     has_demo_runs = False
     for words in (shlex.split(line)[1:] for line in commands_of(page, "hifi ")):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from finished_runs import fingerprint, flip_bit, read_json, run_paths
-from hifi_processes import finish, kill_group, run_hifi, start, wait_for, write_grid_file
+from hifi_processes import environment, finish, kill_group, run_hifi, start, wait_for, write_grid_file
 from tiny_inputs import QUICK
 
 from hifi_cli.config import registry
@@ -63,27 +63,31 @@ def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch
     assert not (tmp_path / "imported").exists()
 
 
-def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi):
-    """With a cell that fails (top-k wants three layers, there are two), a second call, and damage in between."""
+def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypatch):
+    """Of two cells one fails (top-k requires three layers, there are two), and one is trained again: its delta is damaged."""
+    for variable in ("PYTHONPATH", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(variable, environment()[variable])
+    assert tiny("train", "--method", "bitfit").code == 0
+    (run,) = run_paths(tmp_path)
+    before = fingerprint(run)
+    flip_bit(run / "delta.safetensors")
     name = write_grid_file(tmp_path, encoders, methods=["top-k", "bitfit"], tasks=["rte"])
     command = ["grid", name, "--data-dir", data, "--jobs", "2", *QUICK]
-    code, said = run_hifi(*command, cwd=tmp_path)
-    assert code == 1, said
-    assert "1 of 2 done, 1 failed" in said
-    assert "failed: rte/top-k/seed1: hifi: " in said
-    assert "repeat it: hifi train --task rte" in said
-    assert [path.parent.name for path in run_paths(tmp_path)] == ["bitfit"]
+    failed = hifi(*command)
+    assert failed.code == 1, failed.err
+    assert "1 of 2 done, 1 failed" in failed.err
+    assert "failed: rte/top-k/seed1: hifi: " in failed.err
+    assert "repeat it: hifi train --task rte" in failed.err
+    assert run_paths(tmp_path) == [run]
+    assert fingerprint(run) == before
     failure = read_json(tmp_path / "results/runs/hifi/tiny-bert/rte/top-k/seed1/failure.json")
     assert "layers" in failure["lines"][-1]
-    before = {path: fingerprint(path) for path in run_paths(tmp_path)}
-    flip_bit(run_paths(tmp_path)[0] / "delta.safetensors")
-    code, said = run_hifi(*command, "--methods", "bitfit", cwd=tmp_path)
-    assert code == 0, said
-    assert {path: fingerprint(path) for path in run_paths(tmp_path)} == before
-    listed = hifi("ls", "runs", "--status", "failed,done").out
-    done, failed = (line.split() for line in listed.splitlines())
-    assert (done[0], failed[0]) == ("done", "failed")
-    assert float(done[1]) > 0 and re.fullmatch(r"\d+:\d\d", done[2])  # its score and its time
+    repeated = hifi(*command, "--methods", "bitfit")
+    assert (repeated.code, "1 of 1 done" in repeated.err) == (0, True), repeated.err
+    lines = [line.split() for line in hifi("ls", "runs", "--status", "failed,done").out.splitlines()]
+    assert [state for state, *_ in lines] == ["done", "failed"]
+    _, score, duration, *_ = lines[0]
+    assert float(score) > 0 and re.fullmatch(r"\d+:\d\d", duration)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from hifi_processes import environment
 from tiny_inputs import QUICK
 
 from hifi_cli.files import atomic_directory, atomic_path, is_locked, locked, write_text
+from hifi_cli.runs import model_card
 
 
 @pytest.fixture
@@ -64,8 +65,8 @@ def test_read_only_results_are_listed_and_a_grid_prints_what_is_left(run, hifi, 
 def test_a_run_under_way_is_seen_where_its_lock_can_only_be_read(read_only, tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
-    with locked(folder / ".lock", wait=False) as had:
-        assert had
+    with locked(folder / ".lock", wait=False) as is_acquired:
+        assert is_acquired
         assert is_locked(folder / ".lock")
     assert not is_locked(folder / ".lock")
     read_only(folder)
@@ -108,19 +109,23 @@ with {function}(Path({path!r})) as temporary:
 """
 
 
+def kill_while_writing(function, file, path):
+    """A process that is killed while it writes leaves a temporary file or directory."""
+    code = LEFTOVER.format(function=function, path=str(path), file=file)
+    assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == -signal.SIGKILL
+    assert len(list(path.parent.glob(f".{path.name}.*"))) == 1
+
+
 @pytest.mark.parametrize(("function", "file"), [("atomic_path", "temporary"), ("atomic_directory", "temporary / 'part'")])
 def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path, function, file):
     path = tmp_path / "out"
-    code = LEFTOVER.format(function=function, path=str(path), file=file)
-    assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == -signal.SIGKILL
-    (leftover,) = tmp_path.iterdir()
-    assert leftover.name.startswith(".out.")
+    kill_while_writing(function, file, path)
     (tmp_path / ".out.of-somebody-else").write_text("")
     with atomic_path(path) as living:
         living.write_text("mine")
         write_text(path, "the other's")  # as another process would, at the same time
     assert path.read_text() == "mine"
-    assert sorted(one.name for one in tmp_path.iterdir()) == [".out.of-somebody-else", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.of-somebody-else", "out"]
 
 
 def test_a_directory_is_whole_or_absent(tmp_path):
@@ -142,19 +147,22 @@ def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path
     assert not checkpoint.exists()
 
 
-def test_a_killed_export_leaves_nothing_in_the_way(run, hifi, data, tmp_path):
-    code = (
-        "import os, sys; from hifi_cli.runs import model_card; from hifi_cli.cli.app import main;"
-        "model_card.write = lambda *_, **__: os.kill(os.getpid(), 9); main()"
-    )
-    command = ["export", str(run), "--to", "out", "--data-dir", str(data)]
-    killed = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, env=environment(), capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert not (tmp_path / "out").exists()
-    answer = hifi(*command)
+def test_a_killed_export_leaves_nothing_in_the_way(run, hifi, data, tmp_path, monkeypatch):
+    """Nothing has the final name before the last file is written, and the next export removes the temporary directory."""
+    out = tmp_path / "out"
+    kill_while_writing("atomic_directory", "temporary / 'part'", out)
+    write, out_exists = model_card.write, []
+
+    def write_card(*arguments, **options):
+        out_exists.append(out.exists())
+        write(*arguments, **options)
+
+    monkeypatch.setattr(model_card, "write", write_card)
+    answer = hifi("export", run, "--to", "out", "--data-dir", data)
     assert answer.code == 0, answer.err
-    assert {"config.json", "model.safetensors", "README.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".out.")]
+    assert out_exists == [False]
+    assert {"config.json", "model.safetensors", "README.md"} <= {path.name for path in out.iterdir()}
+    assert not list(tmp_path.glob(".out.*"))
 
 
 def test_an_out_where_nothing_can_be_written_is_told_by_its_option_before_anything_is_done(run, hifi, encoders, data, tmp_path):
@@ -185,5 +193,5 @@ def test_a_lock_of_another_kind_than_flock_would_not_be_seen(tmp_path):
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert is_locked(path)
-        with locked(path, wait=False) as had:
-            assert not had
+        with locked(path, wait=False) as is_acquired:
+            assert not is_acquired

@@ -1,5 +1,6 @@
 """Where a number comes from: command, code, libraries, machine; never environment variables, which may hold secrets."""
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -53,6 +54,7 @@ def peak_memory(device: torch.device) -> int:
         return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@functools.cache
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
