@@ -1,9 +1,11 @@
 """Fixtures that many test files use: tiny encoders, small data, configurations of tiny runs, the command line."""
 
 import logging
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_
 from hifi_cli import demo_data
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
+from hifi_cli.runs import run as runs
 from hifi_cli.runs.resources import ResourceCache
 
 torch.set_num_threads(1)
@@ -63,6 +66,31 @@ def resources(tmp_path: Path, data: Path) -> ResourceCache:
     return ResourceCache(tmp_path / "results", data)
 
 
+@pytest.fixture(scope="session")
+def finished_results(encoders: dict[str, Path], data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The results directory of a finished run of a method on the tiny BERT and RTE; each method is trained once."""
+
+    @cache
+    def train(method: str) -> Path:
+        results_dir = tmp_path_factory.mktemp("finished") / "results"
+        config = resolve(task="rte", method=method, backbone=str(encoders["bert"]), protocol="hifi", overrides=QUICK)
+        runs.run(config, ResourceCache(results_dir, data))
+        return results_dir
+
+    return train
+
+
+@pytest.fixture
+def finish_run(finished_results: Callable[[str], Path], tmp_path: Path) -> Callable[..., Path]:
+    """Puts a finished run into the test's `results`, as `tiny("train", "--method", METHOD)` would, and gives its directory."""
+
+    def copy(method: str = "full-ft") -> Path:
+        shutil.copytree(finished_results(method), tmp_path / "results", dirs_exist_ok=True)
+        return tmp_path / f"results/runs/hifi/tiny-bert/rte/{method}/seed1"
+
+    return copy
+
+
 @pytest.fixture
 def ask(encoders: dict[str, Path], resources: ResourceCache) -> Callable[..., Any]:
     """Requests for the numbers of a figure, on the tiny BERT and data."""
@@ -98,8 +126,8 @@ def hifi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     """Runs the command line in this process, in an empty directory; the demo data have fewer rows."""
     from hifi_cli.cli.app import main
 
-    monkeypatch.setattr(demo_data, "TRAIN_ROWS", 100)
-    monkeypatch.setattr(demo_data, "DEV_ROWS", 50)
+    monkeypatch.setattr(demo_data, "TRAIN_ROWS", 60)
+    monkeypatch.setattr(demo_data, "DEV_ROWS", 30)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # no test may reach for the network
 

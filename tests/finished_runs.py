@@ -51,7 +51,10 @@ class Stop(Exception):
 
 
 def assert_resuming_changes_nothing(config, resources, other_resources, monkeypatch):
-    """Train once without a stop, and elsewhere with a stop after the first epoch: both leave the same files and results."""
+    """Train once without a stop, and elsewhere with a stop after the first epoch: both leave the same files and results.
+
+    Returns the results of the run without a stop, whose files are in `resources`.
+    """
     uninterrupted = runs.run(config, resources)
     measure, calls = runs.measure, []
 
@@ -71,6 +74,7 @@ def assert_resuming_changes_nothing(config, resources, other_resources, monkeypa
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, resources.results_dir).path)
     assert without_measurements(resumed.model_dump()) == without_measurements(uninterrupted.model_dump())
     assert not directory.checkpoint.exists()
+    return uninterrupted
 
 
 def flip_bit(path, at=0.5):

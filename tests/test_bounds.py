@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import yaml
-from finished_runs import run_path
 from hifi_processes import environment
 from synthetic_runs import write_run
 
@@ -123,13 +122,13 @@ def test_a_list_without_a_name_is_an_error(hifi, words):
     assert option.removesuffix("s") in line
 
 
-def test_a_text_of_100_megabytes_is_refused(tiny, tmp_path):
+def test_a_text_of_100_megabytes_is_refused(finish_run, tmp_path):
     """By its length, before it is tokenized."""
-    assert tiny("train", "--method", "full-ft").code == 0
+    run = finish_run()
     with (tmp_path / "long.tsv").open("w") as file:
         file.write("sentence1\tsentence2\nthe dog\t" + "the dog " * (100 << 17) + "\n")
     os.mkfifo(tmp_path / "pipe.tsv")
-    predict = ("predict", run_path(tmp_path, "full-ft"))
+    predict = ("predict", run)
     codes, err = bounded((*predict, "long.tsv"), (*predict, "pipe.tsv"), (*predict, "/dev/zero"), cwd=tmp_path)
     assert codes == [2, 2, 2], err
     assert "long.tsv, line 2: sentence2 has 104,857,600 characters; the limit is 1,000,000" in err
@@ -247,9 +246,8 @@ def test_a_manifest_is_read_if_it_is_complete(hifi, tmp_path):
     assert "manifest.json is damaged ('command' is missing)" in said(hifi("report"), 2)
 
 
-def test_a_damaged_manifest_predictions_and_metrics_of_a_run_are_named(tiny, hifi, data, tmp_path):
-    assert tiny("train", "--method", "full-ft").code == 0
-    run = run_path(tmp_path, "full-ft")
+def test_a_damaged_manifest_predictions_and_metrics_of_a_run_are_named(finish_run, hifi, data, tmp_path):
+    run = finish_run()
     kept = (run / "predictions.jsonl").read_bytes()
     lines = kept.splitlines(keepends=True)
     damaged = {

@@ -57,12 +57,12 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
     assert rows["HiFi (layer-wise)"]["scores"] == {"RTE (Acc.)": stored}
 
 
-def test_export_opens_in_transformers_with_the_same_logits(tiny, hifi, tmp_path, data):
+def test_export_opens_in_transformers_with_the_same_logits(finish_run, hifi, data):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     from hifi_cli.tasks import local_files, task_spec
 
-    assert tiny("train", "--method", "hifi-layerwise").code == 0
+    finish_run("hifi-layerwise")
     assert hifi("export", RUN, "--to", "plain", "--data-dir", data).code == 0
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained("plain"), AutoTokenizer.from_pretrained("plain")
     assert model.config.id2label == {0: "entailment", 1: "not_entailment"}
@@ -92,12 +92,12 @@ def test_score_and_select(tiny, hifi, tmp_path):
     assert "nothing to choose" in one_line(literal, 2)
 
 
-def test_a_finished_run_and_a_warmed_encoder_can_be_scored(tiny, hifi, tmp_path, data):
-    assert tiny("train", "--method", "full-ft").code == 0
+def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny, hifi, data):
+    run = finish_run()
     scored = hifi(
         "score",
         "--run",
-        str(RUN).replace("hifi-layerwise", "full-ft"),
+        run,
         "--data-dir",
         data,
         "--out",
@@ -198,23 +198,23 @@ def test_an_unwritable_results_directory(tiny, tmp_path):
     assert "cannot write" in one_line(tiny("train", "--method", "full-ft", "--results-dir", "file/below"), 2)
 
 
-def test_a_run_of_another_configuration_or_other_data_is_kept(tiny, hifi, encoders, tmp_path):
+def test_a_run_of_another_configuration_or_other_data_is_kept(finish_run, tiny, hifi, encoders, tmp_path):
     from tiny_inputs import write_data
 
-    assert tiny("train", "--method", "full-ft").code == 0
-    kept = (Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text()
+    results = finish_run() / "results.json"
+    kept = results.read_text()
     answer = one_line(tiny("train", "--method", "full-ft", "learning_rate=0.1"), 4)
     assert "learning_rate is 2e-05 there, 0.1 here" in answer
     other = write_data(tmp_path / "other", rows=40)
     answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", other,
                   "epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12")  # fmt: skip
     assert "other data" in one_line(answer, 4)
-    assert (Path(str(RUN).replace("hifi-layerwise", "full-ft")) / "results.json").read_text() == kept
+    assert results.read_text() == kept
     assert tiny("train", "--method", "full-ft", "--force", "learning_rate=0.1").code == 0
 
 
-def test_a_damaged_delta_is_not_used(tiny, hifi, data):
-    assert tiny("train", "--method", "hifi-layerwise").code == 0
+def test_a_damaged_delta_is_not_used(finish_run, hifi, data):
+    finish_run("hifi-layerwise")
     content = bytearray((RUN / "delta.safetensors").read_bytes())
     content[-5] ^= 1
     (RUN / "delta.safetensors").write_bytes(content)

@@ -210,7 +210,7 @@ def test_a_model_with_fast_layers_evaluates_as_the_plain_one(make, resources, fa
 
 @pytest.mark.parametrize("method", ["full-ft", "lora", "eh-ft-hifi", "child-tuning-d"])
 def test_methods_train_in_bf16_and_comes_back_the_same(make, resources, method):
-    how = ["epochs=14", "learning_rate=0.01"] if method == "lora" else ["epochs=10", "learning_rate=0.005"]
+    how = ["epochs=14", "learning_rate=0.01"] if method == "lora" else ["epochs=7", "learning_rate=0.007"]
     config = make(method, "precision=bf16", *how, "warmup=0", "dropout=0.0")
     results = runs.run(config, resources)
     assert results.scores.best > 0.7

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from finished_runs import fingerprint, flip_bit, read_json, run_path, truncate
+from finished_runs import fingerprint, flip_bit, read_json, truncate
 from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated
@@ -39,7 +39,7 @@ def fill(disk, *, leave):
 
 def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path, monkeypatch):
     config = make("hifi-layerwise")
-    reference = runs.run(config, ResourceCache(tmp_path / "whole", data))
+    reference = runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     directory = RunDirectory.of(config, small_disk)
     save = checkpoint.Checkpoint.save
 
@@ -73,13 +73,12 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
     monkeypatch.setattr(stored_file, "write_json", write_json)
     (small_disk / "ballast").unlink()
     assert runs.run(config, ResourceCache(small_disk, data)).scores == reference.scores
-    assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "whole").path)
+    assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "uninterrupted").path)
 
 
 @pytest.mark.parametrize("form", ["hf", "delta"])
-def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(tiny, hifi, data, small_disk, tmp_path, form):
-    assert tiny("train", "--method", "full-ft").code == 0
-    command = ("export", run_path(tmp_path, "full-ft"), "--to", small_disk / "out", "--format", form, "--data-dir", data)
+def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(finish_run, hifi, data, small_disk, form):
+    command = ("export", finish_run(), "--to", small_disk / "out", "--format", form, "--data-dir", data)
     fill(small_disk, leave=20_000)
     answer = hifi(*command)
     assert (answer.code, "No space left on device" in answer.err, "unexpected" in answer.err) == (1, True, False), answer.err
@@ -93,7 +92,7 @@ def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(tiny, hifi, data, 
 @pytest.mark.parametrize("damage", [truncate, flip_bit])
 def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage, monkeypatch, caplog):
     config = make("full-ft")
-    runs.run(config, ResourceCache(tmp_path / "whole", data))
+    runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     resources, save = ResourceCache(tmp_path / "damaged", data), checkpoint.Checkpoint.save
 
     def then_stop(self, *rest):
@@ -107,7 +106,7 @@ def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
     runs.run(config, resources)
     assert "last.pt is damaged" in caplog.text
-    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("whole", "damaged")]
+    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "damaged")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
 
 
@@ -124,15 +123,15 @@ def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkey
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
     runs.run(config, ResourceCache(tmp_path / "results", data))
     assert "of other data" in caplog.text
-    runs.run(config, ResourceCache(tmp_path / "whole", data))
-    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("whole", "results")]
+    runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
+    directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "results")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_bit])
 @pytest.mark.parametrize("kind", ["scores", "heads"])
-def test_damaged_scores_and_heads_are_made_again(tiny, tmp_path, damage, kind):
-    assert tiny("train", "--method", "hifi-layerwise").code == 0
+def test_damaged_scores_and_heads_are_made_again(finish_run, tiny, tmp_path, damage, kind):
+    finish_run("hifi-layerwise")
     (path,) = (tmp_path / "results" / kind).rglob("*.json")
     sound = read_json(path)
     damage(path)
@@ -144,18 +143,16 @@ def test_damaged_scores_and_heads_are_made_again(tiny, tmp_path, damage, kind):
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_bit])
-def test_damaged_results_are_named_and_not_used(tiny, hifi, tmp_path, damage):
-    assert tiny("train", "--method", "full-ft").code == 0
-    damage(run_path(tmp_path, "full-ft") / "results.json")
+def test_damaged_results_are_named_and_not_used(finish_run, tiny, hifi, damage):
+    damage(finish_run() / "results.json")
     for answer in (tiny("train", "--method", "full-ft"), hifi("table")):
         assert answer.code == 2
         assert "results.json" in answer.err
     assert tiny("train", "--method", "full-ft", "--force").code == 0
 
 
-def test_one_wrong_digit_in_a_score_is_noticed(tiny, hifi, tmp_path):
-    assert tiny("train", "--method", "full-ft").code == 0
-    path = run_path(tmp_path, "full-ft") / "results.json"
+def test_one_wrong_digit_in_a_score_is_noticed(finish_run, hifi):
+    path = finish_run() / "results.json"
     content = read_json(path)
     content["scores"]["best"] = 0.99
     path.write_text(json.dumps(content))

@@ -18,7 +18,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import HifiError
 from hifi_cli.tasks import local_files, task_spec
 
-QUICKLY = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICKLY = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 FULLY = settings(QUICKLY, max_examples=500)
 TIERS = [pytest.param(QUICKLY, id="short"), pytest.param(FULLY, id="full", marks=pytest.mark.slow)]
 NAMED = ("task", "method", "backbone", "protocol", "seed")  # set by options, never by a key

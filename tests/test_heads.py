@@ -118,7 +118,7 @@ POOLER, ONE_LOGIT = ["task_head.kind=pooler"], [*MLP, "task_head.one_logit=true"
 def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path, method, head, task):
     resources = ResourceCache(tmp_path / "results", data if task == "rte" else superglue)
     rate = {"lora": 0.02, "full-ft": 0.004, "eh-ft-bitfit": 0.004}[method]
-    config = make(method, *head, "epochs=25", f"learning_rate={rate}", "dropout=0.0", task=task)
+    config = make(method, *head, "epochs=12", f"learning_rate={rate}", "dropout=0.0", task=task)
     results = runs.run(config, resources)
     assert results.scores.best > 0.65
     assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0

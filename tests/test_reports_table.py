@@ -274,10 +274,10 @@ def test_wrong_usage(words, message, hifi):
     assert answer.code == 2 and message in answer.err and len(answer.err.splitlines()) == 1
 
 
-def test_two_thousand_runs_are_read_without_torch(tmp_path):
+def test_two_hundred_runs_are_read_without_torch(tmp_path):
     for task in ("rte", "cola", "mrpc", "stsb", "sst2"):
         for method in range(20):
-            for seed in range(20):
+            for seed in range(2):
                 write_run(tmp_path / "results", f"method-{method}", task, seed, 0.5 + seed / 100)
     code = "import sys; sys.argv = ['hifi', 'table', '--format', 'csv']; from hifi_cli.cli.app import main\ntry: main()\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)

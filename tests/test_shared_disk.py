@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import yaml
-from finished_runs import run_path
 from hifi_processes import environment
 from tiny_inputs import QUICK
 
@@ -17,11 +16,9 @@ from hifi_cli.runs import model_card
 
 
 @pytest.fixture
-def run(tiny, tmp_path):
+def run(finish_run, tmp_path):
     """A finished run of full-ft."""
-    answer = tiny("train", "--method", "full-ft")
-    assert answer.code == 0, answer.err
-    return run_path(tmp_path, "full-ft").relative_to(tmp_path)
+    return finish_run().relative_to(tmp_path)
 
 
 @pytest.fixture

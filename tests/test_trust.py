@@ -34,10 +34,9 @@ def refused(answer, *said, code=2):
 
 
 @pytest.fixture
-def trained(tiny, tmp_path):
+def trained(finish_run, tmp_path):
     """The directory of a finished run."""
-    assert tiny("train", "--method", "full-ft").code == 0
-    return run_path(tmp_path, "full-ft").relative_to(tmp_path)
+    return finish_run().relative_to(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +109,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_files_of_another_schema_or_without_checksum_are_refused(tiny, hifi, tmp_path, data, change):
+def test_files_of_another_schema_or_without_checksum_are_refused(tiny, hifi, finish_run, tmp_path, data, change):
     train = ["train", "--method", "hifi-layerwise"]
-    assert tiny(*train).code == 0
-    run = run_path(tmp_path).relative_to(tmp_path)
+    run = finish_run("hifi-layerwise").relative_to(tmp_path)
     (scores,), (heads,) = (list(Path("results", kind).rglob("*.json")) for kind in ("scores", "heads"))
     assert hifi("export", run, "--to", "model", "--format", "delta", "--data-dir", data).code == 0
 
