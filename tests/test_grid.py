@@ -58,8 +58,8 @@ def test_a_process_that_closes_counts_as_done_only(tmp_path):
 
 @pytest.mark.parametrize("name", registry.names("grids"))
 def test_every_shipped_grid_resolves(name):
-    spec = grid_spec.fill(grid_spec.load(name), name)
-    resolved = cells(name=name, tasks=spec.tasks[:1]) if spec.vary else cells_of_grid(name)  # a search is thousands of runs
+    grid = grid_spec.fill(grid_spec.load(name), name)
+    resolved = cells(name=name, tasks=grid.tasks[:1]) if grid.is_search else cells_of_grid(name)  # a search has thousands
     assert resolved or name == "hifi-5"  # a table of settings: no run
     assert len({cell.config.run_path for cell in resolved}) == len(resolved)
     assert len({cell.config.hash for cell in resolved}) == len(resolved)
