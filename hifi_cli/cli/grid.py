@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -147,6 +148,7 @@ def _predicted_memory(job_options: "JobOptions") -> "Callable[[GridCell], int | 
     """Return a function that predicts the memory of a run in bytes, by the plan that `--dry-run` prints, once per setting."""
     predictions: dict[str, int | None] = {}
 
+    @cache  # a scheduler asks for the cells that wait again and again
     def predict(cell: "GridCell") -> int | None:
         from hifi_cli.runs.plan import plan
 
