@@ -14,7 +14,7 @@ from hifi_cli.files import digest, safe_name
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 # Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
 # a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves.
-KEYS_ADDED_SINCE_0_2: dict[str, Any] = {"kernels": "auto", "tf32": False, "deterministic": False}
+KEYS_ADDED_SINCE_0_2: dict[str, Any] = {"kernels": "auto", "padding_free": True, "tf32": False, "deterministic": False}
 _NOT_ADDED = object()
 
 
@@ -165,6 +165,9 @@ class RunConfig(TrainingConfig):
     kernels: Literal["auto", "torch"] = "auto"
     """What computes on a CPU. `auto`: faster dropout, attention and matrix products, equal within rounding, with other dropout
     masks. `torch`: stock PyTorch modules; bf16 is then torch.autocast in training."""
+    padding_free: bool = True
+    """Compute the encoder's layers on real tokens only: batches are padded inside attention alone. Equal to padded batches
+    within rounding, with other dropout masks. No effect on encoders that compute attention by themselves."""
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""
     reuse_frozen: bool = False

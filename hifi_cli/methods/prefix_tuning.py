@@ -9,7 +9,7 @@ from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, copy_tensors, freeze_except, seeded_generator, task_head_names
-from hifi_cli.models.encoder import AttentionFunction, Encoder
+from hifi_cli.models.encoder import AttentionFunction, Encoder, additive_mask
 
 ATTENTION = "hifi_prefix"
 _NAME = "hifi_prefixes"
@@ -74,16 +74,16 @@ def prefix_attention(
 
     Args:
         query, key, value: [batch, heads, tokens, head size].
-        attention_mask: bool, True where a token may attend, [batch, 1, tokens, tokens]; None: everywhere.
+        attention_mask: added to the scores, [batch, 1, 1, tokens]; None: no padding.
     """
     prefix: Any = module.prefix
     batch, heads, tokens, size = key.shape
     key_values = prefix.prefixes.current_key_values[prefix.layer].to(key.dtype).view(2, 1, -1, heads, size).transpose(2, 3)
     key_values = key_values.expand(2, batch, -1, -1, -1)
     if attention_mask is None:
-        attention_mask = torch.ones(batch, 1, query.shape[2], tokens, dtype=torch.bool, device=key.device)
-    visible = prefix.prefixes.visible.expand(*attention_mask.shape[:3], -1)
-    mask = torch.cat([attention_mask, visible], -1)
+        attention_mask = key.new_zeros(batch, 1, 1, tokens)
+    prefix_mask = additive_mask(prefix.prefixes.visible[None], attention_mask.dtype)
+    mask = torch.cat([attention_mask, prefix_mask.expand(batch, -1, -1, -1)], -1)
     key, value = torch.cat([key, key_values[0]], 2), torch.cat([value, key_values[1]], 2)
     attended: tuple[Tensor, Tensor | None] = prefix.attention(module, query, key, value, mask, **settings)
     return attended

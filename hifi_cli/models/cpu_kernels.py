@@ -126,7 +126,7 @@ class _Attention(Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
         scores = query @ key.mT
         if mask is not None:
-            scores.masked_fill_(~mask, torch.finfo(scores.dtype).min)
+            scores += mask
         weights = scores.softmax(-1)
         keep = NOISE.keep(weights.shape, p)
         ctx.save_for_backward(query, key, value, weights, keep)
@@ -154,7 +154,7 @@ def attention(
 
     Args:
         query, key, value: [batch, heads, tokens, head size].
-        attention_mask: bool, True where a token may attend, [batch, 1, tokens, tokens]; None: everywhere.
+        attention_mask: added to the scores, [batch, 1, 1, tokens]; None: no padding.
 
     Returns:
         [batch, tokens, heads, head size], and no weights.

@@ -126,6 +126,11 @@ class Encoder:
         return layers
 
     @property
+    def layer_stack(self) -> nn.Module:
+        """The module whose forward pass runs all layers."""
+        return self.base.get_submodule(self.module_names.layers.rpartition(".")[0])
+
+    @property
     def num_layers(self) -> int:
         """L."""
         return len(self.layers)
@@ -156,6 +161,8 @@ class Encoder:
     def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
         """Let every layer compute its attention with `function`, registered under `name` in transformers' attention interface.
 
+        Its attention mask is added to the scores: [batch, 1, 1, tokens], or None if every token may attend to every other.
+
         Returns:
             The function that computed it before.
 
@@ -163,16 +170,38 @@ class Encoder:
             UsageError: this family computes attention by itself.
         """
         from transformers import AttentionInterface, AttentionMaskInterface
-        from transformers.masking_utils import sdpa_mask
+
+        previous = self.attention_function
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, _attention_mask)
+        self.base.config._attn_implementation = name  # type: ignore[union-attr]
+        return previous
+
+    @property
+    def attention_function(self) -> AttentionFunction:
+        """What computes attention, from transformers' attention interface.
+
+        Raises:
+            UsageError: this family computes attention by itself.
+        """
+        from transformers import AttentionInterface
 
         if not self.module_names.interface:
             raise UsageError(f"the attention of a '{self.model_type}' model is out of reach: choose another backbone or method")
         config: Any = self.base.config
-        previous: AttentionFunction = AttentionInterface()[config._attn_implementation]
-        AttentionInterface.register(name, function)
-        AttentionMaskInterface.register(name, sdpa_mask)
-        self.base.set_attn_implementation(name)  # type: ignore[operator]
-        return previous
+        function: AttentionFunction = AttentionInterface()[config._attn_implementation]
+        return function
+
+    @contextmanager
+    def replaced_attention(self, name: str, function: AttentionFunction) -> Iterator[None]:
+        """`set_attention` within this context."""
+        config: Any = self.base.config
+        previous_name = config._attn_implementation
+        self.set_attention(name, function)
+        try:
+            yield
+        finally:
+            config._attn_implementation = previous_name
 
     @contextmanager
     def forward_through(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:
@@ -208,6 +237,23 @@ class Encoder:
         for name, parameter in self.model.named_parameters():
             if not name.startswith(self._prefix) or name.removeprefix(self._prefix).startswith(f"{_POOLER}."):
                 yield name, parameter
+
+
+def additive_mask(token_mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What to add to attention scores so that no token attends to padding.
+
+    Args:
+        token_mask: bool [batch, tokens], False for padding.
+
+    Returns:
+        [batch, 1, 1, tokens].
+    """
+    return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, torch.finfo(dtype).min)[:, None, None]
+
+
+def _attention_mask(attention_mask: Tensor | None = None, dtype: torch.dtype = torch.float32, **_: Any) -> Tensor | None:
+    """`additive_mask` for transformers' mask interface; it does not wait for the device to tell whether there is padding."""
+    return None if attention_mask is None else additive_mask(attention_mask, dtype)
 
 
 class _PrecomputedStates(nn.Module):

@@ -92,7 +92,7 @@ class EncoderWithTaskHead(nn.Module):
             self.task_head = MLPTaskHead(inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range)
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, word_spans: Tensor | None = None, **lists: Tensor
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, word_spans: Tensor | None = None, **lists: Tensor
     ) -> SimpleNamespace:
         """Logits [examples, outputs]; of sequences [examples, choices, tokens] [examples, choices].
 
@@ -100,8 +100,10 @@ class EncoderWithTaskHead(nn.Module):
             word_spans: tokens [first, last) of each target word, [examples, words, 2].
         """
         choices = input_ids.shape[1:-1]
+        if attention_mask is not None:
+            lists["attention_mask"] = attention_mask
         flat = {name: values.flatten(0, -2) for name, values in {"input_ids": input_ids, **lists}.items()}
-        states = self.backbone(attention_mask=attention_mask.flatten(0, -2), **flat).last_hidden_state
+        states = self.backbone(**flat).last_hidden_state
         features = states[:, 0]
         if self.reads_words:
             assert word_spans is not None

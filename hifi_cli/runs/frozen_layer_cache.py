@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from hifi_cli.errors import RunFailed
@@ -72,10 +73,11 @@ class FrozenLayerCache:
         return [_first_token(example) for example in examples] if self._first_token_only else examples
 
     @contextmanager
-    def used_for(self, examples: Sequence[Example]) -> Iterator[None]:
-        """Inside this block, a forward pass over these examples starts at the lowest trained layer."""
-        states = [state for example in examples for state in self._states[id(example)]]
-        with self._encoder.forward_through(self.layer, self._encoder.num_layers, pad_sequence(states, batch_first=True)):
+    def used_for(self, examples: Sequence[Example], width: int) -> Iterator[None]:
+        """Inside this block, a forward pass over these examples, padded to `width`, starts at the lowest trained layer."""
+        states = pad_sequence([state for example in examples for state in self._states[id(example)]], batch_first=True)
+        states = functional.pad(states, (0, 0, 0, width - states.shape[1]))
+        with self._encoder.forward_through(self.layer, self._encoder.num_layers, states):
             yield
 
 

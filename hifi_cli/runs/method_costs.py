@@ -142,7 +142,7 @@ def random_examples(number: int, encoder: Encoder) -> list[Example]:
     generator = torch.Generator().manual_seed(0)
     config: Any = encoder.model.config
     tokens = min(TOKENS, config.max_position_embeddings // 2)
-    ids = torch.randint(10, config.vocab_size, (number, tokens), generator=generator).tolist()
+    ids = torch.randint(10, config.vocab_size, (number, tokens), generator=generator).int().numpy()
     labels = torch.randint(2, (number,), generator=generator).tolist()
     return [
         Example(Row(id=str(index), sequences=(), label=label), ({"input_ids": text},))

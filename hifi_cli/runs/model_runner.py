@@ -1,7 +1,7 @@
 """A model on its device: the gradient of a training batch, and predictions; both retried when memory is full."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
+from hifi_cli.models.device_copy import copy_to_device
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.token_packing import PackedBatch, packed_forward
 from hifi_cli.runs import distributed
 from hifi_cli.runs.device import configure, rng_state, set_rng_state, uses_bf16, uses_cpu_kernels
 from hifi_cli.runs.mixed_precision import FrozenCasts, tf32
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache
 
 T = TypeVar("T")
+
+_GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 
 
 @dataclass
@@ -57,6 +61,7 @@ class ModelRunner:
         self.gradient_accumulation_steps = self.config.gradient_accumulation_steps
         self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
+        self.is_padding_free = self.config.padding_free and self.encoder.module_names.interface
         self.frozen_layers: FrozenLayerCache | None = None
         self.frozen_casts: FrozenCasts | None = None
         self.to_device()
@@ -83,9 +88,15 @@ class ModelRunner:
         """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
         cache = self.frozen_layers if self.encoder.model.training else None
         read_examples = cache.kept_tokens(examples) if cache else examples
-        batch = {name: values.to(self.device) for name, values in collate(read_examples, self.pad).items()}
-        with self.autocast(), cache.used_for(examples) if cache else nullcontext():
-            output = self.model(**batch)
+        batch = collate(read_examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1)
+        with ExitStack() as contexts:
+            contexts.enter_context(self.autocast())
+            if cache:
+                contexts.enter_context(cache.used_for(examples, batch["input_ids"].shape[-1]))
+            if self.is_padding_free:
+                token_mask = batch.pop("attention_mask").bool().flatten(0, -2)
+                contexts.enter_context(packed_forward(self.encoder, PackedBatch.of(token_mask, self.device)))
+            output = self.model(**{name: copy_to_device(values, self.device) for name, values in batch.items()})
         is_span = self.task.kind == "span"
         logits: Tensor = torch.stack((output.start_logits, output.end_logits), 1) if is_span else output.logits
         return logits.float()

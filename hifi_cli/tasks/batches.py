@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,25 +49,27 @@ def padding_values(tokenizer: Any) -> dict[str, int]:
     return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
 
-def collate(examples: Sequence[Example], pad: dict[str, int]) -> dict[str, Tensor]:
+def collate(examples: Sequence[Example], pad: dict[str, int], *, multiple: int = 1) -> dict[str, Tensor]:
     """Pad examples to the longest sequence and stack them.
 
     Args:
         examples: the examples of the batch.
         pad: the padding value of each of the tokenizer's lists.
+        multiple: the padded length is a multiple of it.
 
     Returns:
         int64 [examples, tokens] for each list and for `attention_mask`; [examples, choices, tokens] for multiple choice.
         With target words also `word_spans` [examples, words, 2], their token spans [first, last).
     """
-    longest = max(len(example) for example in examples)
     sequences = [sequence for example in examples for sequence in example.sequences]
-    lengths = [len(sequence["input_ids"]) for sequence in sequences]
-    batch = {
-        name: torch.tensor([sequence[name] + [pad.get(name, 0)] * (longest - len(sequence[name])) for sequence in sequences])
-        for name in sequences[0]
-    }
-    batch["attention_mask"] = torch.tensor([[1] * length + [0] * (longest - length) for length in lengths])
+    lengths = np.array([len(sequence["input_ids"]) for sequence in sequences])
+    width = -(-lengths.max() // multiple) * multiple
+    is_real = np.arange(width) < lengths[:, None]
+    batch = {"attention_mask": torch.from_numpy(is_real.astype(np.int64))}
+    for name in sequences[0]:
+        padded = np.full(is_real.shape, pad.get(name, 0), dtype=np.int64)
+        padded[is_real] = np.concatenate([sequence[name] for sequence in sequences])
+        batch[name] = torch.from_numpy(padded)
     choices = len(examples[0].sequences)
     if choices > 1:
         batch = {name: values.unflatten(0, (-1, choices)) for name, values in batch.items()}

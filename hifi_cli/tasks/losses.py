@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hifi_cli.models.device_copy import copy_to_device
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.tasks.tokenization import Example
 
@@ -23,7 +24,7 @@ def loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
     """
     if spec.kind == "span":
         return _span_loss(logits, examples)
-    labels = torch.tensor([example.row.label for example in examples], device=logits.device)
+    labels = copy_to_device([example.row.label for example in examples], logits.device)
     if spec.kind == "regression":
         return functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
     if logits.shape[1] == 1 and len(spec.labels) == 2:
@@ -32,8 +33,8 @@ def loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
 
 
 def _span_loss(logits: Tensor, examples: Sequence[Example]) -> Tensor:
-    lengths = torch.tensor([len(example) for example in examples], device=logits.device)
+    lengths = copy_to_device([len(example) for example in examples], logits.device)
     is_padding = torch.arange(logits.shape[2], device=logits.device) >= lengths[:, None, None]
     masked = logits.masked_fill(is_padding, -torch.inf)  # the padded length must not change the loss
-    targets = torch.tensor([example.answer for example in examples], device=logits.device)
+    targets = copy_to_device([example.answer for example in examples], logits.device)
     return functional.cross_entropy(masked.flatten(0, 1), targets.flatten(), reduction="sum") / 2

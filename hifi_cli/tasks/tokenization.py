@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.task_spec import Row, TaskSpec
 
@@ -19,7 +22,7 @@ class Example:
 
     Attributes:
         row: the row that was tokenized.
-        sequences: for each sequence of the row the tokenizer's lists (input_ids, token_type_ids), without padding.
+        sequences: for each sequence of the row the tokenizer's lists (input_ids, token_type_ids), int32 without padding.
         word_spans: the token span [first, last) of each target word (WiC).
         offsets: for span tasks, the character span [start, end) of each token in the context, or OUTSIDE.
         answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if the answer is not
@@ -27,7 +30,7 @@ class Example:
     """
 
     row: Row
-    sequences: tuple[dict[str, list[int]], ...]
+    sequences: tuple[dict[str, NDArray[np.int32]], ...]
     word_spans: tuple[Span, ...] = ()
     offsets: tuple[Span, ...] = ()
     answer: Span = (0, 0)
@@ -94,8 +97,8 @@ def single_sequences(examples: Iterable[Example]) -> list[Example]:
     return [Example(example.row, (sequence,)) for example in examples for sequence in example.sequences]
 
 
-def _model_inputs(encoded: Any, index: int) -> dict[str, list[int]]:
-    return {name: encoded[name][index] for name in encoded if name in ("input_ids", "token_type_ids")}
+def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
+    return {name: np.array(encoded[name][index], dtype=np.int32) for name in encoded if name in ("input_ids", "token_type_ids")}
 
 
 def _token_spans(

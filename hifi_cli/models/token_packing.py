@@ -1,0 +1,153 @@
+"""Padding-free encoder layers: they compute on real tokens only, and padding exists inside attention alone.
+
+Nearly all of a layer's arithmetic treats each token by itself (Linear, LayerNorm, dropout). The tokens of a batch are
+therefore packed into one long sequence before the first layer and put back into the padded batch after the last one. The
+results are those of a padded batch within rounding.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from hifi_cli.models.device_copy import copy_to_device
+from hifi_cli.models.encoder import AttentionFunction, Encoder, additive_mask
+
+ATTENTION = "hifi_packed"
+
+
+class _Pack(Function):
+    """The rows of a tensor that an index names; the backward pass is `_Unpack`."""
+
+    @staticmethod
+    def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = padded.shape[0]
+        return padded.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        return _scatter(gradients[0], index, ctx.rows), None
+
+
+class _Unpack(Function):
+    """A tensor of zeros with the given rows at an index; the backward pass is `_Pack`."""
+
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, index: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return _scatter(packed, index, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        return gradients[0].index_select(0, index), None, None
+
+
+def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
+    return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Where the real tokens of a padded batch are.
+
+    Attributes:
+        sequences, width: shape of the padded batch.
+        index: position of each real token in the flattened padded batch, int64 [tokens].
+        token_mask: which tokens are real, bool [sequences, width]; None: all of them.
+    """
+
+    sequences: int
+    width: int
+    index: Tensor
+    token_mask: Tensor | None
+    _attention_masks: dict[torch.dtype, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, token_mask: Tensor, device: torch.device) -> "PackedBatch":
+        """Describe a padded batch on a device.
+
+        Args:
+            token_mask: which tokens are real, bool [sequences, width], on the CPU, so that no GPU has to be waited for.
+        """
+        sequences, width = token_mask.shape
+        index = copy_to_device(token_mask.flatten().nonzero()[:, 0], device)
+        return cls(sequences, width, index, None if token_mask.all() else copy_to_device(token_mask, device))
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """[sequences, width, ...] to [tokens, ...]."""
+        packed: Tensor = _Pack.apply(padded.flatten(0, 1), self.index)
+        return packed
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """[tokens, ...] to [sequences, width, ...], zero where there is padding."""
+        padded: Tensor = _Unpack.apply(packed, self.index, self.sequences * self.width)
+        return padded.view(self.sequences, self.width, *packed.shape[1:])
+
+    def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
+        """The mask to add to attention scores, [sequences, 1, 1, width]; the same tensor for all layers."""
+        if self.token_mask is not None and dtype not in self._attention_masks:
+            self._attention_masks[dtype] = additive_mask(self.token_mask, dtype)
+        return self._attention_masks.get(dtype)
+
+
+@contextmanager
+def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
+    """Within this context, forward passes over a batch compute the encoder's layers on its real tokens only.
+
+    The model then takes no attention mask. Afterwards nothing is left in the model.
+
+    Raises:
+        UsageError: this family computes attention by itself.
+    """
+
+    def before_layers(_: nn.Module, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        if args:
+            return (batch.pack(args[0])[None], *args[1:]), settings
+        return args, settings | {"hidden_states": batch.pack(settings["hidden_states"])[None]}
+
+    def after_layers(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        output.last_hidden_state = batch.unpack(output.last_hidden_state[0])
+
+    attention = partial(packed_attention, batch, encoder.attention_function)
+    hooks = [
+        encoder.layer_stack.register_forward_pre_hook(before_layers, with_kwargs=True),
+        encoder.layer_stack.register_forward_hook(after_layers),
+    ]
+    try:
+        with encoder.replaced_attention(ATTENTION, attention):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def packed_attention(
+    batch: PackedBatch,
+    attention: AttentionFunction,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _: Tensor | None,
+    **settings: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention over packed tokens, computed on the padded batch.
+
+    Args:
+        attention: what computes the attention of a padded batch.
+        query, key, value: [1, heads, tokens, head size].
+
+    Returns:
+        [1, tokens, heads, head size], and no weights.
+    """
+    padded = [batch.unpack(states[0].transpose(0, 1)).transpose(1, 2) for states in (query, key, value)]
+    output, _ = attention(module, *padded, batch.attention_mask(query.dtype), **settings)
+    return batch.pack(output)[None], None

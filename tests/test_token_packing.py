@@ -1,0 +1,130 @@
+"""Padding-free layers give what padded batches give, for every family and every method."""
+
+import numpy as np
+import pytest
+import torch
+from prepared_models import logits_of, prepare
+from tiny_inputs import FAMILIES
+
+from hifi_cli.config.run_config import config_hash_of
+from hifi_cli.models.token_packing import PackedBatch, packed_forward
+from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.splits import load_splits
+from hifi_cli.tasks.batches import collate
+
+METHODS = ["full-ft", "hifi-layerwise", "lora", "adapter", "prefix-tuning", "top-k", "linear-probing", "diff-pruning"]
+DROPOUT_OFF = "dropout=0.0"
+
+
+def test_unpacking_undoes_packing_and_padding_gets_no_gradient():
+    lengths = torch.tensor([3, 7, 1, 7, 2])
+    is_real = torch.arange(8) < lengths[:, None]
+    batch = PackedBatch.of(is_real, torch.device("cpu"))
+    padded = torch.randn(5, 8, 2, dtype=torch.float64).requires_grad_()
+    packed = batch.pack(padded)
+    assert torch.equal(packed, padded[is_real])
+    assert torch.equal(batch.unpack(packed), padded * is_real[..., None])
+    (gradient,) = torch.autograd.grad((packed * packed.detach()).sum(), padded)
+    assert torch.equal(gradient, padded.detach() * is_real[..., None])
+    assert torch.autograd.gradcheck(batch.unpack, packed.detach().requires_grad_())
+
+
+def test_the_attention_mask_is_made_once_and_only_where_there_is_padding():
+    batch = PackedBatch.of(torch.tensor([[True, True, False], [True, True, True]]), torch.device("cpu"))
+    mask = batch.attention_mask(torch.float32)
+    assert mask.shape == (2, 1, 1, 3)
+    assert (mask[:, 0, 0] == 0).tolist() == [[True, True, False], [True, True, True]]
+    assert mask is batch.attention_mask(torch.float32)
+    assert PackedBatch.of(torch.ones(2, 3, dtype=torch.bool), torch.device("cpu")).attention_mask(torch.float32) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_and_gradients_are_those_of_padded_batches(make, resources, method, family):
+    """In float64, so that only an error, and no rounding, can make a difference."""
+    results = {}
+    for padding_free in (True, False):
+        prepared, config = prepare(
+            make, resources, method, DROPOUT_OFF, "kernels=torch", f"padding_free={str(padding_free).lower()}", family=family
+        )
+        assert prepared.runner.is_padding_free == padding_free
+        model = prepared.encoder.model.double().train()
+        examples = load_splits(config, resources).train[:6]
+        assert len({len(example) for example in examples}) > 2
+        tokens = []
+        ffn = prepared.encoder.layers[1].get_submodule(prepared.encoder.module_names.ffn)
+        ffn.register_forward_hook(lambda _, inputs, __, tokens=tokens: tokens.append(inputs[0].shape[:-1].numel()))
+        prepared.method.before_step(model, 0)
+        loss = prepared.runner.loss(examples)
+        loss.backward()
+        assert tokens == [sum(map(len, examples)) if padding_free else 6 * max(map(len, examples))]
+        results[padding_free] = loss, {name: value.grad for name, value in model.named_parameters() if value.requires_grad}
+    (loss, gradients), (padded_loss, padded_gradients) = results[True], results[False]
+    torch.testing.assert_close(loss, padded_loss, rtol=1e-6, atol=0)  # logits are rounded to float32
+    assert gradients.keys() == padded_gradients.keys()
+    assert any(gradient is not None and gradient.abs().max() > 0 for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, padded_gradients[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("task", ["copa", "swag", "squad"])
+def test_choices_and_spans_are_predicted_as_from_padded_batches(make, task_kinds_data, tmp_path, task):
+    logits, resources = {}, ResourceCache(tmp_path, task_kinds_data)
+    for padding_free in (True, False):
+        prepared, config = prepare(make, resources, "full-ft", f"padding_free={str(padding_free).lower()}", task=task)
+        logits[padding_free] = prepared.runner.predict(load_splits(config, resources).train[:7])
+    np.testing.assert_allclose(logits[True], logits[False], rtol=1e-4, atol=1e-6)
+    assert np.ptp(logits[True][np.isfinite(logits[True])]) > 1e-3
+
+
+def test_after_a_forward_pass_the_model_takes_padded_batches_again(make, resources):
+    """Head scores and analyses read the layers of the model by hooks; a two-stage method replaces them between phases."""
+    prepared, config = prepare(make, resources, "hifi-layerwise")
+    examples = load_splits(config, resources).train[:4]
+    before = prepared.encoder.attention_function
+    shapes = []
+
+    def fail(*_):
+        raise MemoryError
+
+    hook = prepared.encoder.layers[1].register_forward_pre_hook(fail)
+    with pytest.raises(MemoryError):
+        prepared.runner.logits(examples)
+    hook.remove()
+    assert prepared.encoder.attention_function is before
+    prepared.encoder.layers[0].register_forward_hook(lambda _, inputs, __: shapes.append(inputs[0].shape[:2]))
+    prepared.runner.predict(examples)
+    ids = torch.ones(2, 5, dtype=torch.long)
+    prepared.encoder.base(input_ids=ids, attention_mask=ids)
+    assert shapes == [(1, sum(map(len, examples))), (2, 5)]
+
+
+def test_the_second_stage_of_a_run_is_packed_too(make, resources):
+    """It begins with modules of its own, a copy of the pretrained ones."""
+    prepared, config = prepare(make, resources, "lp-ft")
+    examples = load_splits(config, resources).train[:6]
+    prepared.method.phases()[1].prepare_model(prepared.encoder)
+    logits = prepared.runner.predict(examples)
+    batch = collate(examples, prepared.runner.pad)
+    np.testing.assert_allclose(logits, logits_of(prepared.encoder.model, batch).numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_runs_made_with_padding_keep_their_hash(make):
+    config = make("full-ft")
+    content = config.model_dump(mode="json")
+    del content["padding_free"]
+    assert config_hash_of(content) == config.hash
+    assert make("full-ft", "padding_free=false").hash != config.hash
+
+
+def test_a_family_that_computes_attention_by_itself_stays_padded():
+    from transformers import AutoConfig, AutoModel
+
+    from hifi_cli.errors import UsageError
+    from hifi_cli.models.encoder import Encoder
+
+    shape = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50, "hidden_size": 16, "intermediate_size": 16}
+    encoder = Encoder(AutoModel.from_config(AutoConfig.for_model("mpnet", **shape)))
+    assert not encoder.module_names.interface
+    with pytest.raises(UsageError, match="out of reach"), packed_forward(encoder, None):
+        pass
