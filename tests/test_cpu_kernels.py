@@ -16,6 +16,7 @@ from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout
 from hifi_cli.models.cpu_linear import FastLinear, FastRowLinear, linear
+from hifi_cli.models.encoder import additive_mask
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
@@ -57,9 +58,7 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     torch.manual_seed(0)
     given = torch.randn(3, 2, 4, 6, 8).double().requires_grad_()
     query, key, value = given
-    mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
-    mask[1, :, :, 4:] = False
-    mask = mask if masked else None
+    mask = additive_mask(torch.arange(6) < torch.tensor([[6], [4]]), torch.float64) if masked else None
     expected = functional.scaled_dot_product_attention(query, key, value, mask).transpose(1, 2)
     module = nn.Module()
     module.is_causal = False
@@ -81,7 +80,7 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
 def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
     """Against differences, the same entries dropped each time."""
     query, key, value = torch.randn(3, 1, 2, 4, 3, dtype=torch.float64)
-    mask = torch.tensor([True, True, True, False]).expand(1, 1, 4, 4)
+    mask = additive_mask(torch.tensor([[True, True, True, False]]), torch.float64)
 
     def attended(*given):
         torch.manual_seed(1)

@@ -193,17 +193,6 @@ class Encoder:
         return function
 
     @contextmanager
-    def replaced_attention(self, name: str, function: AttentionFunction) -> Iterator[None]:
-        """`set_attention` within this context."""
-        config: Any = self.base.config
-        previous_name = config._attn_implementation
-        self.set_attention(name, function)
-        try:
-            yield
-        finally:
-            config._attn_implementation = previous_name
-
-    @contextmanager
     def forward_through(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:
         """Within this context, a forward pass computes the layers [first, last) only.
 

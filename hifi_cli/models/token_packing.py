@@ -116,15 +116,17 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
     def after_layers(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
         output.last_hidden_state = batch.unpack(output.last_hidden_state[0])
 
-    attention = partial(packed_attention, batch, encoder.attention_function)
+    config: Any = encoder.base.config
+    attention_name = config._attn_implementation
+    encoder.set_attention(ATTENTION, partial(packed_attention, batch, encoder.attention_function))
     hooks = [
         encoder.layer_stack.register_forward_pre_hook(before_layers, with_kwargs=True),
         encoder.layer_stack.register_forward_hook(after_layers),
     ]
     try:
-        with encoder.replaced_attention(ATTENTION, attention):
-            yield
+        yield
     finally:
+        config._attn_implementation = attention_name
         for hook in hooks:
             hook.remove()
 
