@@ -9,7 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,6 +31,7 @@ from hifi_cli.runs.method_costs import random_examples
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.tokenization import Example
 
 DEVICE = "meta"
 _ROOT = Path(__file__).parent.parent
@@ -136,10 +137,15 @@ def new_trainer(config: RunConfig, shape: dict[str, int], device: str) -> Traine
     runner = ModelRunner(encoder, task_spec.load("rte"), config, {"input_ids": 0, "token_type_ids": 0})
     method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
     runner.to_device()
-    batch = random_examples(BATCH_SIZE, encoder)
+    batch = [cut(example, 8 + 2 * number) for number, example in enumerate(random_examples(BATCH_SIZE, encoder))]
     trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
     trainer.model.train()
     return trainer
+
+
+def cut(example: Example, tokens: int) -> Example:
+    """An example with at most so many tokens, so that a batch has padding."""
+    return replace(example, sequences=({name: values[:tokens] for name, values in example.sequences[0].items()},))
 
 
 def trace_steps(config: RunConfig, shape: dict[str, int]) -> list[StepCounts]:
