@@ -225,6 +225,13 @@ def test_evaluation_of_tuned_rows_is_float32_even_where_training_gives_bfloat16(
     torch.testing.assert_close(output, nn.functional.linear(x, module.base_layer.weight, module.base_layer.bias))
 
 
+def test_tuned_rows_are_fast_where_the_whole_bias_trains(make, resources):
+    prepared, _ = prepare(make, resources, "rocoft-row", "precision=bf16")
+    tuned = [module for module in prepared.encoder.model.modules() if isinstance(module, RowLinear)]
+    assert {type(module) for module in tuned} == {FastRowLinear} and all(module.training_dtype for module in tuned)
+    assert all(module.base_layer.bias.requires_grad and not module.base_layer.weight.requires_grad for module in tuned)
+
+
 # --- whole runs with either setting
 
 

@@ -46,16 +46,18 @@ def install(encoder: Encoder, *, bf16: bool) -> None:
 
 
 def install_row_linears(encoder: Encoder) -> None:
-    """Replace the RowLinear modules that a method put into the model by fast ones, which compute no gradient for all of b.
+    """Replace the RowLinear modules that a method put into the model by fast ones.
 
     Other modules that methods add (adapters, LoRA) are small: they stay stock PyTorch.
     """
     for name, module in list(encoder.model.named_modules()):
-        if type(module) is not RowLinear or not isinstance(module.base_layer, FastLinear):
-            continue
-        if not any(parameter.requires_grad for parameter in module.base_layer.parameters()):
-            biases = module.row_bias is not None
-            encoder.model.set_submodule(name, FastRowLinear(module.base_layer, module.index.tolist(), biases=biases))
+        if type(module) is RowLinear and isinstance(module.base_layer, FastLinear):
+            bias = module.base_layer.bias
+            trains_bias = bias is not None and bias.requires_grad
+            fast = FastRowLinear(module.base_layer, module.index.tolist(), biases=module.row_bias is not None)
+            if trains_bias:  # as a whole
+                bias.requires_grad_(True)
+            encoder.model.set_submodule(name, fast)
 
 
 class Noise:

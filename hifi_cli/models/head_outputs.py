@@ -56,8 +56,8 @@ def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi:
     """
     for outputs, token_mask in head_outputs(encoder, batches):
         yield (
-            torch.stack([information_richness(layer, token_mask, xi).cpu() for layer in outputs], 1),
-            torch.stack([head_correlation(layer, token_mask).cpu() for layer in outputs], 1),
+            torch.stack([information_richness(layer, token_mask, xi) for layer in outputs], 1).cpu(),
+            torch.stack([head_correlation(layer, token_mask) for layer in outputs], 1).cpu(),
         )
 
 
