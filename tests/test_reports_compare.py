@@ -140,7 +140,7 @@ def test_methods_that_collapse_alike_get_one_verdict(hifi):
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["cells"]["Collapsed"]["text"] == "1 / 1" and rows[0]["cells"]["Pairs"]["mean"] == 9
     assert "Without them" not in notes[0]
-    assert "BitFit on RTE: 1 of 9 runs collapsed, included" in notes
+    assert "BitFit on RTE: 1 of 9 runs collapsed (95 % interval of the rate: 2 to 43 %), included" in notes
 
 
 def test_a_method_whose_every_run_collapsed_is_still_compared(hifi):

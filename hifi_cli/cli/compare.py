@@ -11,7 +11,11 @@ from hifi_cli.cli import options
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(metavar="METHOD OTHER...", help="Methods.", autocompletion=options.complete("methods")),
+        typer.Argument(
+            metavar="METHOD OTHER...",
+            help="Methods, or the directories of two runs.",
+            autocompletion=options.complete("methods"),
+        ),
     ],
     tasks: options.Tasks = None,
     backbone: Annotated[
@@ -30,6 +34,18 @@ def compare(
     score: options.ScoreChoice = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Also test whether methods are equal up to so many points.", rich_help_panel=options.OUTPUT),
+    ] = None,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            help="Also print intervals over examples, robust means, detectable effects and ranks.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
     format: options.TableFormat = "text",  # noqa: A002
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
@@ -37,19 +53,33 @@ def compare(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Compare the first method with each other one, paired over seeds and tasks, and say what may be concluded."""
+    """Compare the first method with each other one, paired over seeds and tasks, and say what may be concluded.
+
+    Two run directories are compared by their stored predictions.
+    """
     from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import method_comparison, run_pairs
+    from hifi_cli.records.run_directory import RunDirectory
+    from hifi_cli.reports import comparison_details, method_comparison, run_pairs
     from hifi_cli.reports.formats import FORMATS
-    from hifi_cli.reports.run_records import Results
+    from hifi_cli.reports.run_records import Results, RunRecord
 
     if len(set(methods)) < 2 or len(set(methods)) < len(methods):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
-    counted = options.counted_flags(include, exclude)
-    records = run_pairs.setting_of(Results(results_dir).records, methods, protocol, backbone, options.shots_of_runs(shots))
-    table = method_comparison.compare(records, methods, tasks=options.names(tasks), score=score, counted=counted)
-    text = FORMATS[format]([table])
+    if all(Path(word).is_dir() for word in methods):
+        if len(methods) > 2:
+            raise UsageError("hifi compare needs two run directories, or methods by name")
+        directories = [RunDirectory(Path(word)) for word in methods]
+        first, second = (RunRecord(directory, directory.read_result()) for directory in directories)
+        tables = [comparison_details.of_runs(first, second)]
+    else:
+        counted = options.counted_flags(include, exclude)
+        records = run_pairs.setting_of(Results(results_dir).records, methods, protocol, backbone, options.shots_of_runs(shots))
+        table, comparisons = method_comparison.compare(
+            records, methods, tasks=options.names(tasks), score=score, counted=counted, margin=margin
+        )
+        tables = [table, *(comparison_details.build(comparisons, score) if details else [])]
+    text = FORMATS[format](tables)
     if out:
         write_text(out, text)
         options.logger.info(f"comparison: {out}")

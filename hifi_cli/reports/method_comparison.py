@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from hifi_cli.config.choices import Score
 from hifi_cli.errors import MissingError
+from hifi_cli.reports.effect_statistics import equivalence
+from hifi_cli.reports.proportions import Failures, equal_rates_p
 from hifi_cli.reports.run_pairs import PairedRuns, counted_noun, paired
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.statistics import LEVEL, PairedStatistics, holm, paired_statistics, pairs_needed, smallest_p
@@ -39,8 +41,12 @@ def compare(
     tasks: Sequence[str],
     score: Score | None,
     counted: frozenset[str],
-) -> Table:
+    margin: float | None = None,
+) -> tuple[Table, list[Comparison]]:
     """Compare the first method with each of the others, correct for their number, and say what can be concluded.
+
+    Args:
+        margin: if given, say whether the methods are shown to be equal up to so many points.
 
     Raises:
         MissingError: a comparison has no pair.
@@ -67,12 +73,14 @@ def compare(
         TableHeading("p", 4),
         TableHeading("p (Holm)", 4),
         TableHeading("Collapsed"),
+        TableHeading("Failed"),
     ]
     all_comparisons, sound_comparisons = compare_pairs(with_collapsed), compare_pairs(without_collapsed)
-    rows, sentences = [], []
-    for number, main in enumerate(compare_pairs(chosen)):
+    rows, sentences, comparisons = [], [], compare_pairs(chosen)
+    for number, main in enumerate(comparisons):
         collapsed = with_collapsed[number].collapsed
-        rows.append(_row(main, collapsed, tasks))
+        failures = _failures(main.pairs, records)
+        rows.append(_row(main, collapsed, failures, tasks))
         if collapsed[0] == collapsed[1]:
             verdicts = verdict(main, records)
         else:
@@ -80,16 +88,53 @@ def compare(
         sentences.append(
             f"{' and '.join(main.pairs.labels)} {_tasks_and_seeds(main.pairs)}: {verdicts}{_difference_between_tasks(main)}"
         )
+        sentences += _equivalence(main, margin) + _failure_test(main, failures)
     few = "" if records[0].shots == "full" else f", {records[0].shots}-shot"
     left_out = dict.fromkeys(note for pairs in chosen for note in pairs.notes)
     setting = f"protocol {records[0].result.protocol}, backbone {records[0].result.backbone}{few}"
-    return Table(
+    table = Table(
         title=f"{label_of('methods', methods[0])} minus each other method, in points ({setting})",
         headings=headings,
         rows=rows,
         corner="Minus",
         notes=[*sentences, NUMBERS, *_caveats(records, score), *left_out],
     )
+    return table, comparisons
+
+
+def _failures(pairs: PairedRuns, records: Sequence[RunRecord]) -> tuple[Failures, Failures]:
+    """Count the failed runs of both methods on the tasks that are compared, runs without a partner included."""
+    runs = [record for record in records if record.cell[1] in pairs.runs]
+    first, second = (Failures.of([record for record in runs if record.cell[0] == name]) for name in (pairs.first, pairs.second))
+    return first, second
+
+
+def _failure_test(comparison: Comparison, failures: tuple[Failures, Failures]) -> list[str]:
+    """Return a sentence that compares how often runs of both methods failed; nothing where none did."""
+    if not any(side.failed for side in failures):
+        return []
+    p, labels = equal_rates_p(*failures), comparison.pairs.labels
+    conclusion = "one method fails more often" if p < LEVEL else "no difference in how often they fail is shown"
+    counts = " and ".join(f"{label} {side}" for label, side in zip(labels, failures, strict=True))
+    return [
+        f"runs that collapsed or diverged, with 95 % interval of the rate: {counts}; {conclusion} (Fisher's exact test,"
+        f" p = {p:.3g})"
+    ]
+
+
+def _equivalence(comparison: Comparison, margin: float | None) -> list[str]:
+    """Return a sentence on equality up to a margin; nothing without one."""
+    result = equivalence(comparison.pairs.groups, margin) if margin is not None else None
+    if margin is None:
+        return []
+    labels = " and ".join(comparison.pairs.labels)
+    if result is None or result.p is None:
+        return [f"{labels}: equality up to {margin:g} points cannot be tested: a task has one pair"]
+    shown = "are equal up to" if result.p < LEVEL else "are not shown to be equal up to"
+    return [
+        f"{labels} {shown} {margin:g} points (two one-sided t-tests, p = {result.p:.3g}; shown for a margin of"
+        f" {result.smallest_margin:.2f} or more)"
+    ]
 
 
 def compare_pairs(all_pairs: Sequence[PairedRuns]) -> list[Comparison]:
@@ -175,7 +220,7 @@ def _has_width(statistics: PairedStatistics) -> bool:
     return statistics.interval is not None and statistics.interval[0] < statistics.interval[1]
 
 
-def _row(comparison: Comparison, collapsed: tuple[int, int], tasks: list[str]) -> TableRow:
+def _row(comparison: Comparison, collapsed: tuple[int, int], failures: tuple[Failures, Failures], tasks: list[str]) -> TableRow:
     statistics, differences = comparison.statistics, comparison.pairs.differences
     means = [list(differences.get(task, {}).values()) for task in tasks]
     cells = [_signed(sum(values) / len(values)) if values else TableCell() for values in means]
@@ -188,7 +233,13 @@ def _row(comparison: Comparison, collapsed: tuple[int, int], tasks: list[str]) -
     ]
     return TableRow(
         comparison.pairs.labels[1],
-        (*cells, _signed(statistics.mean), *numbers, TableCell(text=f"{collapsed[0]} / {collapsed[1]}")),
+        (
+            *cells,
+            _signed(statistics.mean),
+            *numbers,
+            TableCell(text=f"{collapsed[0]} / {collapsed[1]}"),
+            TableCell(text=" / ".join(map(str, failures))),
+        ),
         method=comparison.pairs.second,
     )
 

@@ -9,6 +9,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.command_arguments import train_arguments
 from hifi_cli.files import command_line
+from hifi_cli.reports.proportions import rate_interval
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
 
@@ -42,7 +43,10 @@ def comparable(
         if "unequal" not in counted:
             selected = [record for record in selected if record in equal or (record in limited and unlimited is not selected)]
     flags = Counter(" and ".join(record.flags) for record in selected if record.flags)
-    notes += [f"{count} of {_runs(len(selected))} {flag}, included" for flag, count in flags.items()]
+    notes += [
+        f"{count} of {_runs(len(selected))} {flag}{_rate(flag, count, len(selected))}, included"
+        for flag, count in flags.items()
+    ]
     if seeds and selected and len(selected) < len(seeds):
         notes.append(f"{len(selected)} of {len(seeds)} seeds")
     return selected, notes
@@ -149,3 +153,11 @@ def _runs(count: int, flag: str = "") -> str:
 
 def _condition(value: object) -> str:
     return "none" if value in (None, False) else str(value)
+
+
+def _rate(flag: str, count: int, total: int) -> str:
+    """Return the interval of a rate of failed runs; nothing for other flags."""
+    if "collapsed" not in flag:
+        return ""
+    low, high = rate_interval(count, total)
+    return f" (95 % interval of the rate: {100 * low:.0f} to {100 * high:.0f} %)"

@@ -127,7 +127,7 @@ def mean_interval(tasks: Sequence[Floats], level: float = LEVEL) -> tuple[float,
     if not tasks or min(map(len, tasks)) < 2:
         return None
     mean = float(np.mean([values.mean() for values in tasks]))
-    variance, degrees = _variance_of_mean(tasks)
+    variance, degrees = variance_of_mean(tasks)
     if not variance:
         return mean, mean
     half = float(special.stdtrit(degrees, 1 - level / 2) * np.sqrt(variance))
@@ -164,7 +164,7 @@ def seeds_needed(tasks: Sequence[Sequence[float]], bound: float, *, power: float
     return None
 
 
-def _variance_of_mean(tasks: Sequence[Floats]) -> tuple[float, float]:
+def variance_of_mean(tasks: Sequence[Floats]) -> tuple[float, float]:
     """Return the variance of the mean over tasks, and its degrees of freedom."""
     task_degrees = np.array([len(values) - 1 for values in tasks])
     variances = np.array([values.var(ddof=1) / len(values) for values in tasks])  # of each task's mean
