@@ -41,7 +41,7 @@ def make_request(
 
 
 def required_runs(analysis: ModuleType, request: FigureRequest) -> list[RequiredRun]:
-    """Return the finished runs that a figure is computed from; most kinds need none."""
+    """Return the runs that a figure is computed from (with `RUNS_ARE_OPTIONAL`: those that are finished); most need none."""
     runs: list[RequiredRun] = analysis.required_runs(request) if hasattr(analysis, "required_runs") else []
     return runs
 
@@ -55,7 +55,8 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
     """
     metadata_path = path.with_suffix(".json")
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
-        ensure_finished(required_runs(analysis, request), request)
+        if request.train or not getattr(analysis, "RUNS_ARE_OPTIONAL", False):
+            ensure_finished(required_runs(analysis, request), request)
         inputs = _inputs(analysis, request)
         inputs_hash = digest(inputs.model_dump(mode="json"))
         previous = None if force else _previous_metadata(path)
@@ -106,7 +107,7 @@ def _inputs(analysis: ModuleType, request: FigureRequest) -> FigureInputs:
         configs=[config.hash for config in configs],
         data={task: resources.rows(task).fingerprint for task in spec.tasks},
         backbone=resources.pretrained(configs[0]).weights_id,
-        runs=[run.fingerprint() for run in required_runs(analysis, request)],
+        runs=[run.fingerprint() for run in required_runs(analysis, request) if run.is_finished],
     )
 
 

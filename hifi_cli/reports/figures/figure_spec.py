@@ -16,6 +16,7 @@ FigureKind = Literal[
     "correlation",
     "damping",
     "features",
+    "head-bench",
     "head-ranking",
     "landscape",
     "richness",

@@ -1,0 +1,71 @@
+"""The bench of head rankings: correlations within layers, and the scores of the runs that are there."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from hifi_cli.analysis import figure_data, head_bench
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.reports.figures import draw
+from hifi_cli.runs import run as runs
+from hifi_cli.scoring.ranking import Ranked
+
+METHODS = ("hifi-layerwise", "hifi-wo-corr", "hifi-gradient", "hifi-random", "bitfit")
+
+
+def test_correlations_are_means_over_the_layers_of_what_is_preferred():
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 3, 8))
+    ranked = [Ranked(values) for values in first]
+    lowest = [Ranked(values, lowest_first=True) for values in second]
+    taus = [-stats.kendalltau(own, other).statistic for own, other in zip(first, second, strict=True)]
+    assert head_bench.rank_correlation(ranked, lowest, "kendall")["value"] == pytest.approx(np.mean(taus))
+    rhos = [-stats.spearmanr(own, other).statistic for own, other in zip(first, second, strict=True)]
+    assert head_bench.rank_correlation(ranked, lowest, "spearman")["value"] == pytest.approx(np.mean(rhos))
+    flat = [Ranked(np.ones(8)), *ranked[1:]]  # a layer without an order says nothing
+    assert head_bench.rank_correlation(flat, lowest, "kendall")["value"] == pytest.approx(np.mean(taus[1:]))
+    assert np.isnan(head_bench.rank_correlation(flat[:1], lowest[:1], "kendall")["value"])
+
+
+@pytest.mark.parametrize("kind", ["kendall", "spearman"])
+def test_95_percent_of_unrelated_rankings_stay_below_the_noise(kind):
+    rng = np.random.default_rng(0)
+    statistics = [
+        head_bench.rank_correlation(*([Ranked(values) for values in rng.normal(size=(4, 8))] for _ in range(2)), kind)
+        for _ in range(1000)
+    ]
+    below = np.mean([abs(values["value"]) < values["noise"] for values in statistics])
+    assert 0.93 < below < 0.97
+
+
+def test_runs_are_optional_and_those_that_are_there_are_shown(ask, resources, tmp_path):
+    path = tmp_path / "bench.csv"
+
+    def computed():
+        analysis, request = ask("head-bench", None, METHODS, (1, 2))
+        figure_data.compute(analysis, request, path)
+        draw.draw(path, path.with_suffix(".png"))
+        return analysis, request, pd.read_csv(path), draw.read_metadata(path).notes
+
+    analysis, request, table, notes = computed()
+    assert set(table["panel"]) == {"correlation"} and len(table) == 4 * 3 / 2
+    assert {*table["label"], *table["other_label"]} == {"pagerank", "richness", "gradient", "random"}
+    assert any("10 of 10 runs are missing" in note for note in notes)
+    trained = [run for run in figure_data.required_runs(analysis, request) if run.cell.method in ("bitfit", "hifi-random")]
+    results = [runs.run(run.config, resources) for run in trained]
+    *_, table, notes = computed()
+    scores = table[table["panel"] == "score"]
+    assert list(scores["label"]) == ["random", "random", "BitFit", "BitFit"]
+    assert sorted(scores["score"]) == pytest.approx(sorted(result.score() for result in results))
+    assert any("6 of 10 runs are missing" in note for note in notes)
+
+
+def test_a_diverged_run_is_left_out_and_counted(ask, resources, tmp_path):
+    settings = ("learning_rate=1e30", "max_grad_norm=null", "warmup=0", "log_every=1")
+    analysis, request = ask("head-bench", None, ("full-ft", "hifi-random"), (1,), *settings)
+    config = figure_data.required_runs(analysis, request)[0].config
+    assert runs.run(config, resources).status == "diverged"
+    assert RunDirectory.of(config, resources.results_dir).results.is_file()
+    table = head_bench.compute(request)
+    assert not table.rows and any("1 runs ended without a score" in note for note in table.notes)
