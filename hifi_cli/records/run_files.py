@@ -23,7 +23,7 @@ class Provenance(Record):
         hifi: version of hifi.
         git: None without a checkout.
         libraries: versions; None for a library that is not installed.
-        device: name of the GPU, or of the CPU.
+        device: name of the GPU, or of the CPU; both where both compute.
         threads: of torch.
     """
 

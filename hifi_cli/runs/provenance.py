@@ -18,15 +18,15 @@ from hifi_cli.version import __version__
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scipy", "scikit-learn", "safetensors")
 
 
-def describe(device: torch.device) -> Provenance:
-    """Describe the command line, the versions, the git state of the project's checkout and the device that computes."""
+def describe(*devices: torch.device) -> Provenance:
+    """Describe the command line, the versions, the git state of the project's checkout and the devices that compute."""
     return Provenance(
         command=["hifi", *sys.argv[1:]],
         hifi=__version__,
         git=_git_state(),
         python=platform.python_version(),
         libraries={name: _version(name) for name in _LIBRARIES},
-        device=device_name(device),
+        device=" and ".join(dict.fromkeys(map(device_name, devices))),
         threads=torch.get_num_threads(),
         platform=platform.platform(),
     )

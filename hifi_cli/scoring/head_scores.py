@@ -20,7 +20,7 @@ def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -
         xi: share in (0, 1].
 
     Returns:
-        int64 [samples, heads], each from 1 to min(tokens, head size).
+        int64 [samples, heads], each from 1 to min(tokens, head size); on `eigenvalue_device`.
     """
     sigma = singular_values(outputs, token_mask)
     cumulative = sigma.cumsum(-1)
@@ -35,16 +35,25 @@ def singular_values(outputs: Tensor, token_mask: Tensor) -> Tensor:
         token_mask: bool [samples, tokens].
 
     Returns:
-        [samples, heads, min(tokens, head size)]; samples shorter than the batch end in zeros.
+        [samples, heads, min(tokens, head size)], on `eigenvalue_device`; samples shorter than the batch end in zeros.
     """
     x = outputs.double() * token_mask[:, None, :, None]
     gram = x.mT @ x if x.shape[-1] <= x.shape[-2] else x @ x.mT
     return _eigenvalues(gram).clamp_min(0).sqrt().flip(-1)
 
 
+def eigenvalue_device(device: torch.device) -> torch.device:  # noqa: ARG001
+    """Where the eigenvalues of many small matrices on `device` are computed: on the CPU, also those of a GPU's matrices.
+
+    In double precision and at these sizes (64) a GPU's solver works on one matrix after the other, or on few at a time; copying
+    the matrices costs less. This is a rule, not a measurement: change it here.
+    """
+    return torch.device("cpu")
+
+
 def _eigenvalues(matrices: Tensor) -> Tensor:
     """Return the eigenvalues, ascending. On a CPU all threads share the matrices: LAPACK computes one after the other."""
-    threads = torch.get_num_threads()
+    matrices, threads = matrices.to(eigenvalue_device(matrices.device)), torch.get_num_threads()
     if threads == 1 or matrices.device.type != "cpu" or matrices.shape[-1] < _WORTH_SHARING:
         eigenvalues: Tensor = torch.linalg.eigvalsh(matrices)
         return eigenvalues

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 from work import BATCH_SIZE, Work
 
 from hifi_cli.models.cpu_linear import linear
+from hifi_cli.runs.device import select_device
 
 _SIZE, _ROUNDS = (1024, 768, 3072), 30
 _ADAM_BYTES = 28  # per number in a step: weight, gradient and both moments read, all but the gradient written
@@ -22,12 +24,13 @@ _PARTS = {  # of forward products: the forward pass, gradients of activations, g
 def rates() -> dict[str, float]:
     """Measured matrix products in operations per second, float32 and bfloat16, and copied bytes per second."""
     rows, inside, out = _SIZE
-    rates = {}
+    rates, device = {}, select_device("auto")
     for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        x, weight = torch.randn(rows, inside).to(kind), torch.randn(out, inside).to(kind)
+        x, weight = (torch.randn(number, inside, device=device).to(kind) for number in (rows, out))
+        product = partial(linear, x, weight, None, weight, None) if device.type == "cpu" else partial(torch.mm, x, weight.T)
         with torch.no_grad():
-            rates[name] = 2 * rows * inside * out / _fastest(lambda x=x, weight=weight: linear(x, weight, None, weight, None))
-    source, target = torch.ones(2, 32 * 2**20)
+            rates[name] = 2 * rows * inside * out / _fastest(product)
+    source, target = torch.ones(2, 32 * 2**20, device=device)
     rates["bytes"] = 2 * 4 * len(source) / _fastest(lambda: target.copy_(source))
     return rates
 
@@ -37,6 +40,8 @@ def _fastest(call: Callable[[], object]) -> float:
     for _ in range(_ROUNDS):
         began = time.perf_counter()
         call()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         spent.append(time.perf_counter() - began)
     return min(spent)
 
