@@ -129,17 +129,28 @@ def gradients_and_logits(make, resources, method, *overrides):
     return gradients, runner.predict(examples), runner
 
 
-@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "bitfit", "lora", "adapter", "linear-probing"])
+@pytest.mark.parametrize("method", ["full-ft", "bitfit", "lora", "adapter", "linear-probing"])
 def test_frozen_weights_are_cast_once_and_train_as_autocast_does(make, resources, method, monkeypatch):
-    heads = ["heads.given=[[0,1],[2,3]]"] if method == "hifi-layerwise" else []
-    cast, logits, runner = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
+    cast, logits, runner = gradients_and_logits(make, resources, method, "precision=bf16")
     monkeypatch.setattr(model_runner, "FrozenCasts", lambda _: None)
-    plain, plain_logits, _ = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
+    plain, plain_logits, _ = gradients_and_logits(make, resources, method, "precision=bf16")
     assert cast.keys() == plain.keys()
     assert all(torch.equal(cast[name], plain[name]) for name in cast)
     assert (logits == plain_logits).all()
     assert {parameter.dtype for parameter in runner.model.parameters()} == {torch.float32}
     assert {gradient.dtype for gradient in cast.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("method", ["hifi-layerwise", "full-ft"])
+def test_tuned_rows_are_cast_with_their_matrix_and_stay_float32(make, resources, method):
+    """RowLinear writes the tuned rows into its matrix: in training into the copy, before an evaluation into the float32 one."""
+    heads = ["heads.given=[[0,1],[2,3]]"] if method == "hifi-layerwise" else []
+    bf16, logits, _ = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
+    fp32, exact_logits, _ = gradients_and_logits(make, resources, method, "precision=fp32", *heads)
+    assert (logits == exact_logits).all()
+    for name, gradient in fp32.items():
+        assert gradient.dtype == bf16[name].dtype == torch.float32
+        assert 0 < (bf16[name] - gradient).norm() < 0.1 * gradient.norm() + 1e-4, name
 
 
 def test_frozen_weights_are_cast_in_the_first_step_only(make, resources):
