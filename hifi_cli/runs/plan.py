@@ -115,14 +115,16 @@ def model_size(config: RunConfig, task: TaskSpec) -> ModelSize:
 def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, int]:
     """Bytes of parameters, of gradients and moments, and of activations (as Korthikanti et al. 2022 count them).
 
-    The activations are those of a batch of the longest allowed inputs, none of whose layers is frozen.
+    The activations are those of a batch of the longest allowed inputs, none of whose layers is frozen. With bf16, frozen
+    parameters count twice: as float32 numbers and as their copies.
     """
     per_token, per_pair = size.activations
     sequences, tokens = math.ceil(batch / config.gradient_accumulation_steps), config.max_length
     width = FLOAT_BYTES // 2 if config.precision == "bf16" else FLOAT_BYTES
     activations = width * sequences * tokens * (per_token + per_pair * tokens)
     trained = max((counts[0] for counts in size.trained if counts), default=0)
-    return FLOAT_BYTES * size.with_method, TRAINING_BYTES * trained, activations
+    copies = (FLOAT_BYTES - width) * (size.with_method - trained)  # of frozen weights
+    return FLOAT_BYTES * size.with_method + copies, TRAINING_BYTES * trained, activations
 
 
 def _parameter_count(encoder: Encoder) -> int:
