@@ -64,29 +64,31 @@ def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch
 
 
 def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypatch):
-    """Of two cells one fails (top-k requires three layers, there are two), and one is trained again: its delta is damaged."""
+    """Of two cells one fails (CoLA's files are missing), and one is trained again: its delta is damaged."""
     for variable in ("PYTHONPATH", "OMP_NUM_THREADS"):
         monkeypatch.setenv(variable, environment()[variable])
     assert tiny("train", "--method", "bitfit").code == 0
     (run,) = run_paths(tmp_path)
     before = fingerprint(run)
     flip_bit(run / "delta.safetensors")
-    name = write_grid_file(tmp_path, encoders, methods=["top-k", "bitfit"], tasks=["rte"])
-    command = ["grid", name, "--data-dir", data, "--jobs", "2", *QUICK]
+    name = write_grid_file(tmp_path, encoders, methods=["bitfit"])
+    (tmp_path / "glue").mkdir()
+    (tmp_path / "glue" / "RTE").symlink_to(data / "RTE")
+    command = ["grid", name, "--data-dir", "glue", "--jobs", "2", *QUICK]
     failed = hifi(*command)
     assert failed.code == 1, failed.err
     assert "1 of 2 done, 1 failed" in failed.err
-    assert "failed: rte/top-k/seed1: hifi: " in failed.err
-    assert "repeat it: hifi train --task rte" in failed.err
+    assert "failed: cola/bitfit/seed1: hifi: " in failed.err
+    assert "repeat it: hifi train --task cola" in failed.err
     assert run_paths(tmp_path) == [run]
     assert fingerprint(run) == before
-    failure = read_json(tmp_path / "results/runs/hifi/tiny-bert/rte/top-k/seed1/failure.json")
-    assert "layers" in failure["lines"][-1]
-    repeated = hifi(*command, "--methods", "bitfit")
+    failure = read_json(tmp_path / "results/runs/hifi/tiny-bert/cola/bitfit/seed1/failure.json")
+    assert "CoLA" in failure["lines"][-1]
+    repeated = hifi(*command, "--tasks", "rte")
     assert (repeated.code, "1 of 1 done" in repeated.err) == (0, True), repeated.err
     lines = [line.split() for line in hifi("ls", "runs", "--status", "failed,done").out.splitlines()]
-    assert [state for state, *_ in lines] == ["done", "failed"]
-    _, score, duration, *_ = lines[0]
+    assert [state for state, *_ in lines] == ["failed", "done"]
+    _, score, duration, *_ = lines[1]
     assert float(score) > 0 and re.fullmatch(r"\d+:\d\d", duration)
 
 
