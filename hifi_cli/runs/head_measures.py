@@ -20,6 +20,7 @@ HeadMeasure = Callable[[ModelRunner, list[Example]], Tensor]
 def measure_heads(rank: MeasuredRanking, runner: ModelRunner, examples: list[Example], batch_size: int = 32) -> Tensor:
     """Measure a ranking's value of every head: the mean over the examples, float64 [layers, heads], on the CPU."""
     runner.encoder.model.eval().requires_grad_(False)
+    runner.is_padding_free = False  # one example of a packed batch could not be masked by itself
     total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
     for indices in evaluation_order([len(example) for example in examples], batch_size):
         batch = [examples[index] for index in indices]

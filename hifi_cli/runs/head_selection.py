@@ -207,8 +207,7 @@ def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImpor
     else:
         encoder, _ = resources.encoder(config.model_copy(update={"seed": config.scoring.seed}))
     pretrained, rank = resources.pretrained(config), cast(MeasuredRanking, config.heads.rank)
-    fp32 = config.model_copy(update={"precision": "fp32"})
-    runner = ModelRunner(encoder, resources.task(config.task), fp32, padding_values(pretrained.tokenizer))
+    runner = ModelRunner(encoder, resources.task(config.task), config, padding_values(pretrained.tokenizer))
     examples = _scored_examples(config, resources)
     return HeadImportance(
         backbone=config.backbone.name,
