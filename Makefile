@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-faults test-real bench docs schema lint clean
+.PHONY: demo test test-faults test-real bench gpu-check docs schema lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -38,6 +38,10 @@ test-real: $(READY)
 bench: $(READY)
 	$(BIN)/python scripts/bench
 	$(BIN)/python scripts/bench --shape bert-base --rows 64
+
+# Every method against the CPU, speed, memory and sharing of a GPU, in less than ten minutes, without network and data.
+gpu-check: $(READY)
+	$(BIN)/python scripts/gpu_check
 
 # Writes docs/methods.md, after a change of a method's YAML, settings or docstring.
 docs: $(READY)

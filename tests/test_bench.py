@@ -27,3 +27,32 @@ def test_the_benchmark_on_generated_data(tmp_path):
     assert all(0 < one["reached"] < 1.5 and one["gflop"] > 0 for one in measured["limits"].values())
     assert all(sum(one["step"].values()) == pytest.approx(1, abs=0.01) for one in measured["limits"].values())
     assert found["rates"]["fp32"] > 0 and found["epochs_measured"]["processor"]
+
+
+GPU_CHECK = Path(__file__).parent.parent / "scripts" / "gpu_check"
+
+
+def gpu_check(tmp_path, *words):
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(GPU_CHECK), "--out", str(tmp_path), *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
+
+
+def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):
+    done = gpu_check(tmp_path)
+    assert (done.returncode, done.stdout) == (3, "") and "there is no GPU; --small" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_gpu_check_runs_on_a_cpu(tmp_path):
+    done = gpu_check(tmp_path, "--small")
+    assert done.returncode == 0, done.stderr
+    measured = json.loads((tmp_path / "gpu-cpu-small.json").read_text())
+    assert all(row["ok"] and row["loss_error"] == row["resumed_error"] == 0 for row in measured["correctness"])
+    steps = {(row["program"], row["precision"], row["tokens"]): row for row in measured["steps"]}
+    ours, rival = steps["full-ft", "fp32", 128], steps["Trainer, full-ft", "fp32", 128]
+    assert ours["ratio_to_trainer"] == pytest.approx(ours["ms"] / rival["ms"], rel=0.01)
+    assert 0 < ours["share_of_peak"] < 1
+    assert [row["processes"] for row in measured["sharing"]] == [1, 2]
+    assert "| full-ft | 0.0e+00 |" in done.stdout

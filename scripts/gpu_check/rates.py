@@ -1,0 +1,51 @@
+"""What the device can do: matrix products, copies, eigenvalues."""
+
+from typing import Any
+
+import torch
+from setting import Setting, fastest
+
+from hifi_cli.runs.mixed_precision import tf32
+from hifi_cli.scoring import head_scores
+
+KINDS = {"fp32": (torch.float32, False), "tf32": (torch.float32, True), "bf16": (torch.bfloat16, False)}
+HEADS, HEAD_SIZE = 16, 64  # of BERT-large
+SAMPLES = 32
+
+
+def machine_rates(setting: Setting, device: torch.device) -> dict[str, Any]:
+    """Matrix products in TFLOP/s for each precision and shape, and copies in GB/s."""
+    products: dict[str, dict[str, float]] = {}
+    for kind, (dtype, allowed) in KINDS.items():
+        for m, k, n in setting.products:
+            x, weight = torch.randn(m, k, device=device, dtype=dtype), torch.randn(n, k, device=device, dtype=dtype)
+            with tf32(allowed), torch.no_grad():
+                seconds = fastest(lambda x=x, weight=weight: torch.nn.functional.linear(x, weight), device)
+            products.setdefault(kind, {})[f"{m} x {k} x {n}"] = round(2e-12 * m * k * n / seconds, 3)
+    source = torch.ones(setting.copy_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    host = torch.ones(setting.copy_bytes, dtype=torch.uint8)
+    host = host.pin_memory() if device.type == "cuda" else host
+    copies = {
+        "on the device": 2e-9 * len(source) / fastest(lambda: target.copy_(source), device),
+        "from the host": 1e-9 * len(source) / fastest(lambda: target.copy_(host, non_blocking=True), device),
+    }
+    return {"tflop_per_s": products, "gb_per_s": {name: round(rate, 2) for name, rate in copies.items()}}
+
+
+def peak(rates: dict[str, Any], kind: str) -> float:
+    """The highest measured rate of a precision, in FLOP/s."""
+    return 1e12 * max(rates["tflop_per_s"][kind].values())
+
+
+def eigenvalue_times(setting: Setting, device: torch.device) -> dict[str, float]:
+    """Milliseconds for the singular values of one layer's heads, on the device and with the CPU's threads."""
+    samples = SAMPLES if setting.batch_size > 8 else 2
+    outputs = torch.randn(samples, HEADS, 128, HEAD_SIZE)
+    mask = torch.ones(samples, 128, dtype=torch.bool)
+    times = {}
+    for name, place in (("device", device), ("cpu", torch.device("cpu"))):
+        here, mask_here = outputs.to(place), mask.to(place)
+        seconds = fastest(lambda x=here, m=mask_here: head_scores.singular_values(x, m), place, rounds=2, calls=1)
+        times[name] = round(1e3 * seconds, 2)
+    return times

@@ -1,0 +1,153 @@
+"""What is measured, at full size and small, and the runs that it is measured on."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import resolve
+from hifi_cli.methods import base as methods
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.trainer import Trainer
+from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.task_spec import Row
+from hifi_cli.tasks.tokenization import Example
+
+PAD = {"input_ids": 0, "token_type_ids": 0}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Sizes of a check.
+
+    Attributes:
+        shape: of the encoder whose steps are timed.
+        batch_size: examples per step.
+        steps: timed steps.
+        products: shapes (m, k, n) of matrix products.
+        copy_bytes: size of a timed copy.
+        processes: how many processes share the device.
+    """
+
+    shape: dict[str, int]
+    batch_size: int
+    steps: int
+    products: tuple[tuple[int, int, int], ...]
+    copy_bytes: int
+    processes: tuple[int, ...]
+
+
+LARGE = Setting(
+    shape={"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    batch_size=32,
+    steps=20,
+    products=((1152, 1024, 4096), (4096, 1024, 4096), (8192, 8192, 8192)),
+    copy_bytes=2**30,
+    processes=(1, 2, 4, 6),
+)
+SMALL = Setting(
+    shape={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 500},
+    batch_size=8,
+    steps=3,
+    products=((64, 64, 64),),
+    copy_bytes=2**20,
+    processes=(1, 2),
+)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until the device has computed everything."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def fastest(call: Callable[[], object], device: torch.device, rounds: int = 5, calls: int = 5) -> float:
+    """Seconds of one call: the fastest of some rounds, after one to warm up."""
+    call()
+    seconds = []
+    for _ in range(rounds):
+        wait_for(device)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        wait_for(device)
+        seconds.append((time.perf_counter() - start) / calls)
+    return min(seconds)
+
+
+def lengths(tokens: int, count: int) -> Any:
+    """Tokens of each example: all 128, or about as scattered around the mean as those of GLUE's short tasks."""
+    if tokens == 128:
+        return np.full(count, 128)
+    generator = np.random.default_rng(0)
+    return np.clip(generator.gamma(5.0, tokens / 5.0, count), 5, 128).astype(int)
+
+
+def random_examples(tokens: int, count: int, vocabulary: int) -> list[Example]:
+    """Texts of random tokens with random labels."""
+    generator = np.random.default_rng(1)
+    return [
+        Example(
+            Row(id=str(number), sequences=(), label=int(generator.integers(2))),
+            ({"input_ids": generator.integers(10, vocabulary, length, dtype=np.int32)},),
+        )
+        for number, length in enumerate(lengths(tokens, count))
+    ]
+
+
+def run_config(method: str, setting: Setting, device: torch.device, *overrides: str) -> RunConfig:
+    """A run's configuration under HiFi's protocol."""
+    changed = [f"device={device}", "kernels=torch", "precision=fp32", f"batch_size={setting.batch_size}", *overrides]
+    return resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed)
+
+
+def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
+    """A trainer of a random BERT on random texts, in its first phase."""
+    torch.manual_seed(0)
+    encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
+    runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD)
+    method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
+    runner.to_device()
+    vocabulary = int(encoder.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
+    examples = random_examples(tokens, setting.batch_size * setting.steps, vocabulary)
+    trainer = Trainer(runner, method, examples, calibration_batches=[examples[: setting.batch_size]])
+    trainer.model.train()
+    trainer.setup_phase(0)
+    return trainer
+
+
+def batches_of(trainer: Trainer) -> list[list[Example]]:
+    """The batches of an epoch."""
+    size = trainer.config.batch_size
+    return [trainer.train_examples[start : start + size] for start in range(0, len(trainer.train_examples), size)]
+
+
+def seconds_per_step(trainer: Trainer) -> float:
+    """The mean time of the steps of an epoch, after two steps to warm up."""
+    batches = batches_of(trainer)
+    for batch in batches[:2]:
+        trainer.train_step(batch)
+    wait_for(trainer.runner.device)
+    start = time.perf_counter()
+    for batch in batches:
+        trainer.train_step(batch)
+    wait_for(trainer.runner.device)
+    return (time.perf_counter() - start) / len(batches)
+
+
+def temporary_directory() -> "tempfile.TemporaryDirectory[str]":
+    """A directory that is removed after use."""
+    return tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+
+
+def results_of(directory: str) -> Path:
+    """The results directory in a temporary one."""
+    return Path(directory) / "results"
