@@ -19,10 +19,10 @@ def _rates(rates: dict[str, Any]) -> str:
 
 def _correctness(rows: list[dict[str, Any]]) -> str:
     keys = ("loss_error", "logit_error", "resumed_error")
-    cells = [
-        [row["method"], *(f"{row[key]:.1e}" if key in row else row["error"][:60] for key in keys), "ok" if row["ok"] else "WRONG"]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        errors = [f"{row[key]:.1e}" if key in row else row["error"][:60] for key in keys]
+        cells.append([row["method"], *errors, "ok" if row["ok"] else "WRONG"])
     return _table(["largest relative error", "losses, against the CPU", "logits", "resumed run", ""], cells)
 
 

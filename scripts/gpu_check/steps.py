@@ -6,7 +6,17 @@ from typing import Any
 
 import torch
 from rates import KINDS, peak
-from setting import PAD, Setting, batches_of, new_trainer, random_examples, run_config, seconds_per_step, temporary_directory, wait_for
+from setting import (
+    PAD,
+    Setting,
+    batches_of,
+    new_trainer,
+    random_examples,
+    run_config,
+    seconds_per_step,
+    temporary_directory,
+    wait_for,
+)
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, TrainerCallback, TrainingArguments
@@ -27,7 +37,7 @@ PADDED = "padding_free=false"
 
 
 def measure(setting: Setting, device: torch.device, rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each program, precision and length; `padding_free` alone is the difference between `hifi` and its padded row."""
+    """A row for each program, precision and length; `padded_ms` is the same step with `padding_free=false`."""
     rows = []
     for tokens in TOKENS:
         for precision, keys in PRECISIONS.items():
