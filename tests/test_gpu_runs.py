@@ -1,4 +1,4 @@
-"""Runs on a real GPU; skipped without one."""
+"""Whole runs on a real GPU; skipped without one. Single steps are in test_gpu_steps.py."""
 
 import pytest
 import torch
