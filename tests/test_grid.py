@@ -60,7 +60,7 @@ def test_a_process_that_closes_counts_as_done_only(tmp_path):
 def test_every_shipped_grid_resolves(name):
     grid = grid_spec.fill(grid_spec.load(name), name)
     resolved = cells(name=name, tasks=grid.tasks[:1]) if grid.is_search else cells_of_grid(name)  # a search has thousands
-    assert resolved or name == "hifi-5"  # a table of settings: no run
+    assert resolved or name == "hifi-5" or grid.claims  # a table of settings: no run; claims: see test_sequential_claims
     assert len({cell.config.run_path for cell in resolved}) == len(resolved)
     assert len({cell.config.hash for cell in resolved}) == len(resolved)
 

@@ -57,7 +57,7 @@ def claims(
 
     files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
     results, counted = Results(results_dir), options.counted_flags(include, exclude)
-    decided = {name: verdicts.evaluate(file, results, score=score, counted=counted) for name, file in files.items()}
+    decided = {name: verdicts.evaluate(file, results, name=name, score=score, counted=counted) for name, file in files.items()}
     text = FORMATS[format]([claim_table.build(file, decided[name]) for name, file in files.items()])
     if picture:
         from hifi_cli.reports.figures import claim_effects

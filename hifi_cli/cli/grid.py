@@ -1,8 +1,9 @@
 """`hifi grid`: many runs, finished ones skipped, on this machine's GPUs or cores or on many machines."""
 
 import contextlib
+import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -22,6 +23,12 @@ def _check_jobs(text: str | None) -> str | None:
     is_number = text is not None and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= 1024
     if not (text in (None, "auto") or is_number):
         raise typer.BadParameter(f"'{text:.40}': a number from 1 to 1024, or auto, is required")
+    return text
+
+
+def _check_budget(text: str | None) -> str | None:
+    if text is not None and not re.fullmatch(r"[1-9]\d{0,5}[hm]", text):
+        raise typer.BadParameter(f"'{text:.40}': a number of hours or minutes is required: 8h or 30m")
     return text
 
 
@@ -59,6 +66,27 @@ def grid(
         typer.Option("--print", help="Print the commands of the runs that are left, and stop.", rich_help_panel=options.HOW),
     ] = False,
     retries: Annotated[int, typer.Option(min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW)] = 0,
+    until_decided: Annotated[
+        bool,
+        typer.Option(
+            "--until-decided",
+            help="Claims: add seeds where they inform most until each claim is decided.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            callback=_check_budget,
+            metavar="8h|30m",
+            help="--until-decided: stop after this time; the same command goes on.",
+            rich_help_panel=options.HOW,
+        ),
+    ] = None,
+    max_seeds: Annotated[
+        int | None,
+        typer.Option(min=2, max=1000, help="--until-decided: seeds per task at most.", rich_help_panel=options.HOW),
+    ] = None,
     auto_batch: options.AutoBatch = False,
     shard: Annotated[
         str | None,
@@ -76,6 +104,7 @@ def grid(
     debug: options.Debug = False,
 ) -> None:
     """Run a table's or a figure's runs, or a search; a run that fails is recorded, the others go on, and the exit code is 1."""
+    from hifi_cli.errors import UsageError
     from hifi_cli.files import safe_name
     from hifi_cli.grids import cells as grid_cells
     from hifi_cli.grids import grid_spec
@@ -83,6 +112,8 @@ def grid(
     from hifi_cli.grids.jobs import JobOptions
     from hifi_cli.grids.scheduler import Scheduler
 
+    if not until_decided and (budget or max_seeds):
+        raise UsageError("--budget and --max-seeds require --until-decided")
     changes = {
         "tasks": options.names(tasks),
         "methods": options.names(methods),
@@ -94,9 +125,26 @@ def grid(
     job_options = JobOptions(results_dir, data_dir, auto_batch)
     all_overrides = tuple(overrides or ())
     figure = spec.figure
-    cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
-    cells = grid_cells.shard(cells, shard) if shard else cells
     directory = results_dir / "grids" / spec.name
+    if until_decided:
+        if shard or print_only:
+            raise UsageError("--until-decided cannot be combined with --shard or --print")
+        return _until_decided(
+            spec,
+            job_options,
+            partial(_engine, engine, site, jobs, mps, job_options, directory),
+            overrides=all_overrides,
+            budget_s=_seconds(budget),
+            max_seeds=max_seeds,
+            retries=retries,
+        )
+    if spec.claims:
+        from hifi_cli.grids import claim_runs
+
+        cells = claim_runs.cells(spec.claims, spec.name, claim_runs.first_counts(spec.claims), results_dir, all_overrides)
+    else:
+        cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
+    cells = grid_cells.shard(cells, shard) if shard else cells
     scheduler = Scheduler(cells, job_options, directory / "logs", retries=retries)
     if print_only:
         for job in scheduler.plan(_job_count(jobs) or 1):
@@ -109,6 +157,72 @@ def grid(
     _print_summary(spec, scheduler)
     if progress.failed or (progress.diverged and not spec.is_search):
         raise typer.Exit(1)
+
+
+def _until_decided(
+    spec: "Grid",
+    job_options: "JobOptions",
+    make_engine: "Callable[[], Engine]",
+    *,
+    overrides: tuple[str, ...],
+    budget_s: float | None,
+    max_seeds: int | None,
+    retries: int,
+) -> None:
+    """Run the seeds of each declared look and look, until every claim is decided, no look is left, or the time is spent."""
+    import time
+
+    from hifi_cli.errors import UsageError
+    from hifi_cli.grids import claim_runs
+    from hifi_cli.grids.grid_display import display
+    from hifi_cli.grids.scheduler import Scheduler
+
+    if spec.claims is None:
+        raise UsageError(
+            f"--until-decided is for a grid of claims; {spec.name} is none (hifi grid claims-hifi --until-decided)"
+        )
+    results_dir = job_options.results_dir
+    plan = claim_runs.SequentialClaims(spec.claims_name, spec.claims, results_dir, max_seeds or spec.claims.max_seeds)
+    deadline = time.monotonic() + budget_s if budget_s else None
+    while not plan.is_over:
+        cells = claim_runs.cells(spec.claims, spec.name, plan.next_counts(), results_dir, overrides)
+        scheduler = Scheduler(cells, job_options, results_dir / "grids" / spec.name / "logs", retries=retries)
+        try:
+            with contextlib.closing(make_engine()) as job_engine, display() as show:
+                progress = scheduler.run(job_engine, _until(deadline, show))
+        except _BudgetSpent:
+            options.logger.info("the time is spent; the same command goes on where it stopped")
+            break
+        _print_summary(spec, scheduler)
+        if progress.failed:
+            raise typer.Exit(1)
+        look = plan.look()
+        level = plan.looks.levels[plan.number - 1]
+        options.logger.info(f"look {plan.number} of {len(plan.looks.declared)}, level {level:.2g}")
+        for claim, verdict in look.verdicts.items():
+            print(f"look {plan.number}  {claim}  {verdict}")
+    decided = len(plan.claims) - len(plan.undecided)
+    options.logger.info(f"{decided} of {len(plan.claims)} claims decided after {plan.number} looks: {plan.path}")
+
+
+class _BudgetSpent(Exception):
+    """Leaves the scheduler, which lets running processes write their checkpoints."""
+
+
+def _until(deadline: float | None, show: "Callable[[GridProgress], None]") -> "Callable[[GridProgress], None]":
+    """Return a display of progress that ends the grid when the time is spent."""
+    import time
+
+    def show_until(progress: "GridProgress") -> None:
+        show(progress)
+        if deadline is not None and time.monotonic() > deadline and progress.left:
+            raise _BudgetSpent
+
+    return show_until
+
+
+def _seconds(budget: str | None) -> float | None:
+    return None if budget is None else int(budget[:-1]) * {"h": 3600.0, "m": 60.0}[budget[-1]]
 
 
 def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides: tuple[str, ...]) -> "list[GridCell]":

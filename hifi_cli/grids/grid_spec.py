@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
@@ -9,7 +10,8 @@ from hifi_cli.config.base import ConfigModel, Seed, check_keys, flatten, nest, p
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import table_types
+from hifi_cli.reports import claim_spec, table_types
+from hifi_cli.reports.claim_spec import ClaimsFile
 from hifi_cli.reports.figures import figure_spec as figures
 from hifi_cli.reports.figures.figure_spec import FigureSpec
 from hifi_cli.reports.table_spec import ScoresSpec
@@ -26,6 +28,8 @@ class GridSpec(ConfigModel):
     """A table's name or YAML, for its protocol, backbone, methods, tasks and seeds."""
     figure: str | None = None
     """A figure's name or YAML, for the runs that it is drawn from, their methods and settings."""
+    claims: str | None = None
+    """A file of claims, for the runs that decide them."""
     protocol: str | None = None
     """Protocol of the runs."""
     backbone: str | None = None
@@ -52,6 +56,7 @@ class Grid:
         figure: the figure that requires these runs, if any.
         methods: each method with all keys that vary for it.
         config: `key=value` words set for every run.
+        claims: the file of claims that these runs decide, if any, and its name.
     """
 
     name: str
@@ -62,6 +67,8 @@ class Grid:
     methods: dict[str, Values]
     seeds: list[int]
     config: list[str]
+    claims: ClaimsFile | None = None
+    claims_name: str = ""
 
     @property
     def is_search(self) -> bool:
@@ -84,6 +91,8 @@ def load(name: str) -> GridSpec:
             if not choices:
                 raise UsageError(f"{origin}: '{key}' varies over no value")
     check_keys(RunConfig, spec.config, origin)
+    if spec.claims and (spec.figure or spec.table or spec.tasks or spec.methods or spec.config or spec.vary):
+        raise UsageError(f"{origin}: claims define their own runs; remove figure, table, tasks, methods, config and vary")
     if spec.figure and (spec.table or spec.methods or spec.config or spec.vary):
         raise UsageError(f"{origin}: a figure defines its own runs; remove table, methods, config and vary")
     return spec
@@ -105,6 +114,8 @@ def fill(spec: GridSpec, name: str) -> Grid:
     """
     if spec.figure:
         return _of_figure(spec, spec.figure, name)
+    if spec.claims:
+        return _of_claims(spec, spec.claims, name)
     table = table_types.load(spec.table) if spec.table else None
     has_runs = isinstance(table, ScoresSpec)  # a table of settings needs no run
     tasks = spec.tasks or list(dict.fromkeys(column.task for column in table.columns) if table and has_runs else [])
@@ -144,3 +155,11 @@ def _of_figure(spec: GridSpec, figure: str, name: str) -> Grid:
         seeds=figure_spec.seeds,
         config=[],
     )
+
+
+def _of_claims(spec: GridSpec, claims: str, name: str) -> Grid:
+    if spec.methods or spec.tasks:
+        raise UsageError(f"grid {name}: claims define their own methods and tasks; remove --methods and --tasks")
+    file = claim_spec.load(claims, protocol=spec.protocol, backbone=spec.backbone)
+    file = file.model_copy(update={"seeds": spec.seeds} if spec.seeds else {})
+    return Grid(name, None, file.protocol, file.backbone, file.tasks, {}, file.seeds, [], file, Path(claims).stem)

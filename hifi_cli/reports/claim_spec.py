@@ -193,15 +193,15 @@ def load(name: str, *, protocol: str | None = None, backbone: str | None = None)
     return file.model_copy(update={"backbone": backbone or file.backbone, "claims": claims})
 
 
-def of_settings(names: list[str], settings: list[tuple[str, str]]) -> list[ClaimsFile]:
-    """Return files of claims under every protocol and backbone of some tables.
+def of_settings(names: list[str], settings: list[tuple[str, str]]) -> list[tuple[str, ClaimsFile]]:
+    """Return files of claims, with their names, under every protocol and backbone of some tables.
 
     Args:
         names: files; empty: all shipped ones.
     """
     known = [setting for setting in dict.fromkeys(settings) if setting[0] in registry.names("protocols")]
     return [
-        load(name, protocol=protocol, backbone=backbone)
+        (name, load(name, protocol=protocol, backbone=backbone))
         for protocol, backbone in known
         for name in names or registry.names("claims")
     ]

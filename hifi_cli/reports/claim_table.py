@@ -36,6 +36,8 @@ def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
 
 def verdict_text(result: ClaimResult) -> str:
     """Return the verdict in words, with what an undecided claim requires."""
+    if result.look:
+        return f"{result.verdict} ({result.look})"
     if result.verdict != "undecided":
         return result.verdict
     absent = sum(finding.verdict == "not run" for finding in result.findings)

@@ -11,13 +11,15 @@ How a claim is decided, fixed before any result was seen (docs/claims.md):
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal
+from pathlib import Path
+from typing import Literal, cast
 
 import numpy as np
 
 from hifi_cli.config.choices import Score
+from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.reports.claim_evidence import Evidence, Setting, evidence, methods_of
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
@@ -67,6 +69,7 @@ class ClaimResult:
     Attributes:
         finding: the one that decides: the smallest effect of several comparisons.
         missing: the runs, figures and costs without which there is no verdict, or a less certain one.
+        look: which of several declared looks gave the verdict.
     """
 
     name: str
@@ -76,6 +79,7 @@ class ClaimResult:
     findings: list[Finding]
     runs: int
     missing: list[MissingRuns] = field(default_factory=list)
+    look: str = ""
 
     @property
     def unit(self) -> str:
@@ -90,22 +94,39 @@ class ClaimResult:
 
 
 def evaluate(
-    file: ClaimsFile, results: Results, *, score: Score | None = None, counted: frozenset[str] = COUNTED, level: float = LEVEL
+    file: ClaimsFile, results: Results, *, name: str = "", score: Score | None = None, counted: frozenset[str] = COUNTED
 ) -> list[ClaimResult]:
     """Decide every claim of a file.
 
     Args:
-        level: error rate of each decision; smaller where results are looked at repeatedly.
+        name: of the file; the verdicts of its declared looks are used, if there were any.
     """
-    decided = []
-    for name, claim in file.claims.items():
-        setting = Setting.of(claim, file, results, score, counted)
-        decided.append(evaluate_claim(name, claim, file, setting, level=level))
-    return decided
+    decided = [
+        evaluate_claim(key, claim, file, Setting.of(claim, file, results, score, counted)) for key, claim in file.claims.items()
+    ]
+    path = ClaimLooks.path_of(results.directory, Path(name).stem, file.protocol, file.backbone)
+    return with_looks(decided, ClaimLooks.read(path)) if name and path.is_file() else decided
+
+
+def with_looks(results: Sequence[ClaimResult], looks: ClaimLooks) -> list[ClaimResult]:
+    """Return the results with the verdicts of the declared looks, whose levels allow to look several times."""
+    verdicts, declared = looks.verdicts, len(looks.declared)
+    return [
+        replace(
+            result, verdict=cast("Verdict", verdicts[result.name][0]), look=f"look {verdicts[result.name][1]} of {declared}"
+        )
+        if result.name in verdicts
+        else result
+        for result in results
+    ]
 
 
 def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, setting: Setting, *, level: float = LEVEL) -> ClaimResult:
-    """Decide one claim in a setting."""
+    """Decide one claim in a setting.
+
+    Args:
+        level: error rate of the decision; smaller where results are looked at repeatedly.
+    """
     all_evidence, published = evidence(claim, setting), published_effects(claim)
     findings = [
         find(entry, effect, region_of(claim, effect, file.margin), level=level, comparisons=len(all_evidence))

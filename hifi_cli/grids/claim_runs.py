@@ -1,0 +1,183 @@
+"""The runs that decide claims: first seeds for all of them, then more seeds where they inform most, until all are decided."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hifi_cli.errors import ConflictError
+from hifi_cli.grids import cells as grid_cells
+from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.grid_spec import Grid
+from hifi_cli.records.claim_looks import ClaimLooks, Look
+from hifi_cli.reports import sequential
+from hifi_cli.reports.claim_evidence import Setting, methods_of
+from hifi_cli.reports.claim_spec import Claim, ClaimsFile
+from hifi_cli.reports.claims import ClaimResult, evaluate_claim
+from hifi_cli.reports.run_filter import COUNTED
+from hifi_cli.reports.run_records import Results
+from hifi_cli.reports.table_spec import shots_of
+
+SeedCounts = Mapping[tuple[str, str], int]  # by claim and task
+
+
+def decided_by_runs(file: ClaimsFile) -> dict[str, Claim]:
+    """Return the claims that runs decide; the others need a figure or a measured cost."""
+    return {name: claim for name, claim in file.claims.items() if methods_of(claim)}
+
+
+def cells(file: ClaimsFile, grid: str, counts: SeedCounts, results_dir: Path, overrides: Sequence[str] = ()) -> list[GridCell]:
+    """Return the runs of claims, each once.
+
+    Args:
+        counts: number of seeds by claim and task; claims and tasks without an entry have no runs.
+    """
+    found: dict[Path, GridCell] = {}
+    for name, claim in decided_by_runs(file).items():
+        setting = _setting(claim, file, results_dir)
+        for task in setting.tasks:
+            if count := counts.get((name, task), 0):
+                methods: dict[str, dict[str, list[object]]] = {method: {} for method in dict.fromkeys(methods_of(claim))}
+                seeds = seeds_of(file, count)
+                spec = Grid(grid, None, setting.protocol, setting.backbone, [task], methods, seeds, [])
+                few = [] if setting.shots == shots_of(setting.protocol) else [f"shots={_shots(setting.shots)}"]
+                for cell in grid_cells.cells(spec, [*few, *overrides]):
+                    found.setdefault(Path(cell.config.run_path), cell)
+    return list(found.values())
+
+
+def first_counts(file: ClaimsFile) -> dict[tuple[str, str], int]:
+    """Return the number of seeds that the file requires first, for every claim and task."""
+    return {
+        (name, task): len(file.seeds) for name, claim in decided_by_runs(file).items() for task in claim.tasks or file.tasks
+    }
+
+
+def seeds_of(file: ClaimsFile, count: int) -> list[int]:
+    """Return the file's seeds, and as many more as are required."""
+    further = range(max(file.seeds) + 1, max(file.seeds) + 1 + count)
+    return [*file.seeds, *further][:count]
+
+
+@dataclass
+class SequentialClaims:
+    """Claims that are looked at after declared numbers of seeds, until each is decided.
+
+    Attributes:
+        name: of the file of claims.
+        results: by claim, after a look.
+    """
+
+    name: str
+    file: ClaimsFile
+    results_dir: Path
+    max_seeds: int
+    results: dict[str, ClaimResult] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.path = ClaimLooks.path_of(self.results_dir, self.name, self.file.protocol, self.file.backbone)
+        self.claims = decided_by_runs(self.file)
+        declared = sequential.declared_looks(min(len(self.file.seeds), self.max_seeds), self.max_seeds)
+        if not self.path.is_file():
+            self.looks = ClaimLooks(declared=declared, levels=sequential.look_levels(declared))
+            return
+        self.looks = ClaimLooks.read(self.path)
+        if self.looks.declared != declared:
+            seeds = self.looks.declared[-1]
+            raise ConflictError(
+                f"{self.path} declares looks at up to {seeds} seeds, and {self.number} were taken; the number cannot be changed"
+                f" afterwards: use --max-seeds {seeds}, or another --results-dir"
+            )
+
+    @property
+    def number(self) -> int:
+        """Number of looks that were taken."""
+        return len(self.looks.looks)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no look is left, or every claim is decided."""
+        return self.number == len(self.looks.declared) or (self.number > 0 and not self.undecided)
+
+    @property
+    def undecided(self) -> list[str]:
+        """Claims that no look has decided."""
+        verdicts = self.looks.verdicts
+        return [name for name in self.claims if verdicts.get(name, ("undecided", 0))[0] not in ("supported", "contradicted")]
+
+    def next_counts(self) -> dict[tuple[str, str], int]:
+        """Return the seeds of each undecided claim and task at the next look.
+
+        The first look has as many seeds on every task. After it, each seed goes to the task where it reduces the variance of
+        the claim's mean most.
+        """
+        target = self.looks.declared[self.number]
+        counts: dict[tuple[str, str], int] = {}
+        for name in self.undecided:
+            setting = _setting(self.claims[name], self.file, self.results_dir)
+            result = evaluate_claim(name, self.claims[name], self.file, setting)
+            spread = {task: _variance(result, task) for task in setting.tasks}
+            have = {task: _seeds(result, task) for task in setting.tasks}
+            if self.number == 0 or any(count < 2 for count in have.values()):
+                counts |= {(name, task): target for task in setting.tasks}
+                continue
+            for task, count in allocate(have, spread, target * len(have), self.max_seeds).items():
+                counts[name, task] = count
+        return counts
+
+    def look(self) -> Look:
+        """Decide every undecided claim at the level of this look, and store the look."""
+        level = self.looks.levels[self.number]
+        records = Results(self.results_dir)
+        verdicts: dict[str, str] = {}
+        seeds: dict[str, int] = {}
+        for name, claim in self.claims.items():
+            setting = Setting.of(claim, self.file, records, None, COUNTED)
+            result = evaluate_claim(name, claim, self.file, setting, level=level)
+            self.results[name] = result
+            earlier = self.looks.verdicts.get(name, ("undecided", 0))[0]
+            verdicts[name] = earlier if earlier in ("supported", "contradicted") else result.verdict
+            for task in setting.tasks:
+                seeds[task] = max(seeds.get(task, 0), _seeds(result, task))
+        look = Look(seeds=seeds, verdicts=verdicts)
+        self.looks = self.looks.model_copy(update={"looks": [*self.looks.looks, look]})
+        self.looks.write(self.path)
+        return look
+
+
+def allocate(have: Mapping[str, int], variances: Mapping[str, float], total: int, most: int) -> dict[str, int]:
+    """Distribute seeds over tasks: each goes where it reduces the variance of the mean over tasks most.
+
+    Args:
+        have: seeds that each task has.
+        variances: of the differences of one task.
+        total: seeds of all tasks together.
+        most: seeds per task.
+    """
+    counts = dict(have)
+    floor = 0.01 * max(variances.values(), default=0.0) or 1.0  # a task without any spread so far may still have some
+    while sum(counts.values()) < total and min(counts.values()) < most:
+        open_tasks = [task for task in counts if counts[task] < most]
+        best = max(open_tasks, key=lambda task: max(variances[task], floor) / (counts[task] * (counts[task] + 1)))
+        counts[best] += 1
+    return counts
+
+
+def _setting(claim: Claim, file: ClaimsFile, results_dir: Path) -> Setting:
+    return Setting.of(claim, file, Results(results_dir), None, COUNTED)
+
+
+def _seeds(result: ClaimResult, task: str) -> int:
+    """Return the smallest number of seeds that a comparison of the claim has on a task."""
+    return min(len(finding.evidence.values.get(task, {})) for finding in result.findings)
+
+
+def _variance(result: ClaimResult, task: str) -> float:
+    """Return the largest variance of the differences of an undecided comparison on a task."""
+    groups = [list(f.evidence.values.get(task, {}).values()) for f in result.findings if f.verdict == "undecided"]
+    return max((float(np.var(values, ddof=1)) for values in groups if len(values) > 1), default=0.0)
+
+
+def _shots(shots: str) -> str:
+    return "null" if shots == "full" else shots

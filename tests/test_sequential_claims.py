@@ -1,0 +1,196 @@
+"""`hifi grid --until-decided`: the levels of repeated looks, which seeds are added, and when it stops."""
+
+import importlib.util
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from scipy import stats
+from synthetic_runs import write_run
+
+from hifi_cli.config import registry
+from hifi_cli.errors import ConflictError
+from hifi_cli.grids import claim_runs, grid_spec, scheduler
+from hifi_cli.grids.claim_runs import SequentialClaims, allocate
+from hifi_cli.reports import claim_spec, sequential
+
+OWN = """
+description: My claims
+protocol: demo
+backbone: demo
+tasks: [demo-entailment, demo-acceptability]
+seeds: [1, 2, 5]
+claims:
+  probing: {kind: superior, text: Full-FT beats probing., where: here, first: full-ft, second: linear-probing}
+  latency: {kind: cost, text: Fast., where: here, measure: latency, method: bitfit, at_most: 1.05}
+"""
+
+
+@pytest.fixture(scope="module")
+def simulation():
+    path = Path(__file__).parent.parent / "scripts" / "sequential_claims.py"
+    spec = importlib.util.spec_from_file_location("sequential_claims", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def file(hifi):  # in its own working directory
+    Path("mine.yaml").write_text(OWN)
+    Path("claims-mine.yaml").write_text("description: d\nclaims: mine.yaml\n")
+    return claim_spec.load("mine.yaml")
+
+
+def test_bounds_are_those_of_the_textbook():
+    fifths = [0.2, 0.4, 0.6, 0.8, 1.0]
+    # Jennison and Turnbull 2000, and the tables of Lan and DeMets: O'Brien-Fleming-type spending, two-sided 5 %
+    assert sequential.look_bounds(fifths) == pytest.approx([4.877, 3.357, 2.680, 2.290, 2.031], abs=0.001)
+    pocock, obrien = [2.413] * 5, [2.040 * fraction**-0.5 for fraction in fifths]
+    for bounds, error in ((pocock, 0.05), (obrien, 0.05), ([stats.norm.ppf(0.975)] * 5, 0.142)):
+        upper, lower = sequential.crossing_probabilities(bounds, fifths)
+        assert upper.sum() == pytest.approx(lower.sum())
+        assert upper.sum() + lower.sum() == pytest.approx(error, abs=0.0005)
+    assert sequential.look_levels([20]) == pytest.approx([0.05], abs=1e-5)
+    assert sequential.declared_looks(3, 20) == [4, 8, 12, 16, 20] and sequential.declared_looks(3, 4) == [3, 4]
+
+
+def test_power_and_detectable_effect_agree():
+    one_look = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
+    assert sequential.detectable(2.0, [10]) == pytest.approx(2 * one_look, abs=0.001)
+    effect = sequential.detectable(2.0, [4, 8, 12, 16, 20])
+    assert 1 < effect / (2 * one_look) < 1.03 and sequential.power(effect, 2.0, [4, 8, 12, 16, 20]) == pytest.approx(0.8)
+
+
+def test_without_a_difference_repeated_looks_err_in_at_most_5_percent(simulation):
+    repeats = 1200
+    wrong = simulation.rates(0.0, simulation.levels_of(corrected=True), repeats=repeats)
+    assert wrong["supported"] + wrong["contradicted"] <= 0.05 + 2 * (0.05 * 0.95 / repeats) ** 0.5
+    uncorrected = simulation.rates(0.0, simulation.levels_of(corrected=False), repeats=repeats // 2)
+    assert uncorrected["supported"] + uncorrected["contradicted"] > 0.1
+
+
+def test_the_power_is_the_calculated_one_and_large_differences_stop_early(simulation):
+    looks, error = list(simulation.levels_of(corrected=True)), simulation.final_error()
+    effect = sequential.detectable(error, looks)
+    shown = simulation.rates(effect, simulation.levels_of(corrected=True), repeats=500)
+    assert shown["supported"] == pytest.approx(0.8, abs=3 * 0.018 + 0.02) and shown["contradicted"] < 0.01
+    large = simulation.rates(3 * effect, simulation.levels_of(corrected=True), repeats=100)
+    assert large["supported"] == 1.0 and large["seeds"] < 12 < shown["seeds"]
+
+
+def test_seeds_go_where_they_reduce_the_variance_most():
+    counts = allocate({"a": 3, "b": 3}, {"a": 16.0, "b": 1.0}, 50, 100)
+    assert counts["a"] / counts["b"] == pytest.approx(4, abs=0.5) and sum(counts.values()) == 50  # as the spreads: Neyman
+    assert allocate({"a": 3, "b": 3}, {"a": 16.0, "b": 1.0}, 50, 20) == {"a": 20, "b": 20}
+    assert allocate({"a": 3, "b": 9}, {"a": 0.0, "b": 0.0}, 12, 20) == {"a": 3, "b": 9}
+
+
+def test_the_grid_of_claims_holds_each_run_once(file):
+    counts = claim_runs.first_counts(file)
+    assert counts == {("probing", task): 3 for task in file.tasks}  # the latency is measured, not trained
+    cells = claim_runs.cells(file, "g", {**counts, ("probing", "demo-entailment"): 5}, Path("results"))
+    seeds = {(cell.task, cell.method): [] for cell in cells}
+    for cell in cells:
+        seeds[cell.task, cell.method].append(cell.seed)
+    assert set(seeds) == set(itertools.product(file.tasks, ("full-ft", "linear-probing")))
+    assert seeds["demo-entailment", "full-ft"] == [1, 2, 5, 6, 7] and seeds["demo-acceptability", "full-ft"] == [1, 2, 5]
+    for name in registry.names("claims"):
+        shipped = claim_spec.load(name, protocol="demo")
+        one_seed = shipped.model_copy(update={"seeds": [1]})
+        cells = claim_runs.cells(one_seed, "g", claim_runs.first_counts(one_seed), Path("results"))
+        assert not any(cell.config.variant for cell in cells)  # tables and claims read them
+        assert len({cell.config.run_path for cell in cells}) == len(cells)
+        if name == "hifi":
+            assert {cell.config.shots for cell in cells} == {None, 16}
+
+
+def write_look(plan, gap, noise=0.01):
+    """The runs of the next look; the methods differ by `gap` points."""
+    for cell in claim_runs.cells(plan.file, "g", plan.next_counts(), Path("results")):
+        shift = noise * (cell.seed * 7 % 5 - 2) / 2 if cell.method == "full-ft" else -gap / 100
+        write_run("results", cell.method, cell.task, cell.seed, 0.6 + shift, protocol="demo", backbone="demo")
+
+
+def test_a_clear_difference_is_decided_at_an_early_look(file, hifi):
+    plan = SequentialClaims("mine", file, Path("results"), 20)
+    assert plan.looks.declared == [4, 8, 12, 16, 20] and not plan.is_over
+    while not plan.is_over:
+        write_look(plan, 5)
+        plan.look()
+    assert plan.number == 2 and plan.undecided == []  # 8 pairs cannot reach the first level, 16 reach the second
+    verdict = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)["rows"][0]["cells"]["Verdict"]["text"]
+    assert verdict == "supported (look 2 of 5)"
+    again = SequentialClaims("mine", file, Path("results"), 20)
+    assert again.number == 2 and again.is_over
+    with pytest.raises(ConflictError, match="use --max-seeds 20"):
+        SequentialClaims("mine", file, Path("results"), 10)
+
+
+def test_an_undecided_claim_takes_every_declared_look_and_no_more(file, hifi):
+    plan = SequentialClaims("mine", file, Path("results"), 6)
+    looks = []
+    while not plan.is_over:
+        write_look(plan, 0.3, noise=0.03)
+        looks.append(plan.look())
+    assert [look.verdicts for look in looks] == [{"probing": "undecided"}] * len(plan.looks.declared)
+    assert looks[-1].seeds == dict.fromkeys(file.tasks, 6)
+    row = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
+    assert row["rows"][0]["cells"]["Verdict"]["text"] == f"undecided (look {len(looks)} of {len(looks)})"
+
+
+def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):
+    calls = []
+
+    def run(self, _engine, show):
+        cells = self.progress.cells
+        calls.append(len(cells))
+        for cell in cells:
+            score = 0.7 + 0.001 * cell.seed if cell.method == "full-ft" else 0.5
+            write_run("results", cell.method, cell.task, cell.seed, score, protocol="demo", backbone="demo")
+        show(self.progress)
+        return self.progress
+
+    monkeypatch.setattr(scheduler.Scheduler, "run", run)
+    answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1")
+    assert answer.code == 0, answer.err
+    assert answer.out == "look 1  probing  undecided\nlook 2  probing  supported\n" and calls == [16, 32]
+    assert "look 2 of 5, level 0.00079" in answer.err and "1 of 1 claims decided after 2 looks" in answer.err
+    assert hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1").code == 0 and calls == [16, 32]
+
+
+def test_the_command_stops_when_the_time_is_spent_and_goes_on_later(file, hifi, monkeypatch):
+    clock = itertools.count(0, 2000.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+
+    def run(self, _engine, show):
+        show(self.progress)
+        pytest.fail("the time is spent")
+
+    monkeypatch.setattr(scheduler.Scheduler, "run", run)
+    answer = hifi("grid", "claims-mine.yaml", "--until-decided", "--budget", "30m", "-j", "1")
+    assert answer.code == 0 and "the time is spent; the same command goes on" in answer.err
+    assert not Path("results/claims").exists()  # no look was taken
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["claims-hifi", "--budget", "8h"], "require --until-decided"),
+        (["claims-hifi", "--until-decided", "--budget", "8"], "a number of hours or minutes is required"),
+        (["claims-hifi", "--until-decided", "--print"], "cannot be combined with --shard or --print"),
+        (["demo", "--until-decided"], "--until-decided is for a grid of claims"),
+        (["claims-hifi", "--methods", "bitfit"], "claims define their own methods and tasks"),
+    ],
+)
+def test_wrong_usage(hifi, words, message):
+    answer = hifi("grid", *words)
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1) and message in answer.err
+
+
+def test_a_grid_of_claims_has_nothing_else(hifi):
+    Path("both.yaml").write_text(yaml.safe_dump({"claims": "hifi", "table": "demo"}))
+    assert "claims define their own runs" in hifi("grid", "both.yaml").err
+    assert grid_spec.fill(grid_spec.load("claims-ehft"), "g").claims_name == "ehft"
