@@ -1,6 +1,6 @@
 """Simulate `hifi grid --until-decided`: how often it errs, and how often it shows a difference that is there.
 
-    python scripts/sequential_claims.py            writes results/claims/sequential.csv and .png
+    python scripts/sequential_claims.py            writes results/bench/sequential.csv and .png
 
 A comparison has tasks with different spreads over seeds, heavy-tailed differences, and seeds that are added where they inform
 most. It is decided at the declared looks by the functions that `hifi` uses; `uncorrected` looks as often at the 5 % level.
@@ -20,6 +20,7 @@ from hifi_cli.reports.claims import Region, decide
 
 SPREADS = (1.0, 2.0, 4.0)  # of the differences of each task, in points
 FIRST, LAST = 3, 20  # seeds per task
+FOLDER = Path(__file__).parent.parent / "results" / "bench"
 TAILS = 5  # degrees of freedom of the t-distributed differences
 
 
@@ -81,11 +82,6 @@ def final_error() -> float:
 
 def main(repeats: int = 4000) -> None:
     """Write the simulated rates, and draw them beside the calculated power."""
-    from matplotlib.figure import Figure
-
-    from hifi_cli.files import atomic_path
-    from hifi_cli.reports.figures import style
-
     looks, error = list(levels_of(corrected=True)), final_error()
     truths = [round(fraction * 4 * error, 4) for fraction in (0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.25)]
     rows = []
@@ -104,12 +100,22 @@ def main(repeats: int = 4000) -> None:
             }
         )
         print(rows[-1], flush=True)
-    folder = Path(__file__).parent.parent / "results" / "claims"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "sequential.csv").open("w", newline="") as file:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "sequential.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    draw(rows, repeats)
+
+
+def draw(rows: list[dict[str, float]], repeats: int) -> None:
+    """Draw the error without a difference, and power and seeds against the true difference."""
+    from matplotlib.figure import Figure
+
+    from hifi_cli.files import atomic_path
+    from hifi_cli.reports.figures import style
+
+    looks, error, truths = list(levels_of(corrected=True)), final_error(), [row["truth"] for row in rows]
     with style.house_style():
         figure = Figure(figsize=(style.WIDE, 2.8), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.6))
@@ -127,14 +133,14 @@ def main(repeats: int = 4000) -> None:
         seeds.plot(truths, [row["seeds"] for row in rows], label="seeds per task", **style.line(2))
         seeds.set(ylabel="mean seeds per task", ylim=(0, LAST + 1))
         handles = [*right.get_legend_handles_labels()[0], *seeds.get_legend_handles_labels()[0]]
-        right.legend(handles, [handle.get_label() for handle in handles], loc="center right")
+        right.legend(handles, [handle.get_label() for handle in handles], loc="lower right")
         spreads = ", ".join(f"{spread:g}" for spread in SPREADS)
         figure.supxlabel(
             f"{repeats:,} simulated comparisons per point; {len(SPREADS)} tasks with spreads of {spreads} points,"
             f" t({TAILS})-distributed differences, looks at {', '.join(map(str, looks))} seeds per task",
             fontsize=6, x=0.01, ha="left", color="#404040",
         )  # fmt: skip
-        with atomic_path(folder / "sequential.png") as temporary:
+        with atomic_path(FOLDER / "sequential.png") as temporary:
             figure.savefig(temporary, format="png")
 
 

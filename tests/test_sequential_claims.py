@@ -5,6 +5,7 @@ import itertools
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from scipy import stats
@@ -194,3 +195,14 @@ def test_a_grid_of_claims_has_nothing_else(hifi):
     Path("both.yaml").write_text(yaml.safe_dump({"claims": "hifi", "table": "demo"}))
     assert "claims define their own runs" in hifi("grid", "both.yaml").err
     assert grid_spec.fill(grid_spec.load("claims-ehft"), "g").claims_name == "ehft"
+
+
+def test_the_page_has_the_numbers_of_the_simulation():
+    root = Path(__file__).parent.parent
+    rows = pd.read_csv(root / "results/bench/sequential.csv")
+    null, planned = rows.iloc[0], rows.iloc[(rows.calculated - 0.8).abs().argmin()]
+    page = " ".join((root / "docs/claims.md").read_text().split())
+    wrong, plain = (100 * (null[f"{prefix}supported"] + null[f"{prefix}contradicted"]) for prefix in ("", "uncorrected "))
+    assert f"{wrong:.1f} % of the verdicts are wrong where there is no difference, and {plain:.1f} % if each look" in page
+    assert f"at most {100 * (rows.calculated - rows.supported).max():.1f} points below the calculated one" in page
+    assert f"power of {100 * planned.calculated:.0f} % takes {planned.seeds:.1f} seeds per task" in page
