@@ -29,7 +29,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
-from hifi_cli.models.encoder import locate
+from hifi_cli.models.pretrained import locate
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run import run
 from hifi_cli.tasks.batches import training_order

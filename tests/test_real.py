@@ -65,7 +65,7 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from hifi_cli.config import registry
     from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
-    from hifi_cli.models.encoder import locate
+    from hifi_cli.models.pretrained import locate
     from hifi_cli.tasks import local_files, metrics, task_spec, tokenization
 
     data = {}

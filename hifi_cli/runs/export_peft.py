@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.methods.lora import LoRA
-from hifi_cli.models import encoder as encoders
+from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.runs.resources import ResourceCache
@@ -33,7 +33,7 @@ def export(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
     fresh, pretrained = resources.encoder(config)
     adapter = LoraConfig(
         task_type=_TASK_TYPES.get(prepared.task_head.kind),
-        base_model_name_or_path=config.backbone.hub or encoders.locate(config.backbone)[0],
+        base_model_name_or_path=config.backbone.hub or backbones.locate(config.backbone)[0],
         revision=config.backbone.revision,
         r=settings.r,
         lora_alpha=settings.alpha,

@@ -8,7 +8,7 @@ from typing import Any
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, HifiError, MissingError
 from hifi_cli.methods import base as methods
-from hifi_cli.models import encoder as encoders
+from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs.resources import task_head_spec
@@ -90,7 +90,7 @@ def model_size(config: RunConfig, task: TaskSpec) -> ModelSize:
         UsageError: the method's settings do not fit.
     """
     head_spec = task_head_spec(task, config)
-    encoder = Encoder(encoders.meta_model(config.backbone, task_head=head_spec, dropout=config.dropout))
+    encoder = Encoder(backbones.meta_model(config.backbone, task_head=head_spec, dropout=config.dropout))
     total = _parameter_count(encoder)
     head_names = set(methods.task_head_names(encoder))
     heads, missing_keys = methods.placeholder_heads(config, encoder), _missing_keys(config, head_names)
@@ -165,7 +165,7 @@ def _check_backbone_file(config: RunConfig, file: str) -> None:
     """Raise MissingError when a hub backbone's file is not in the cache, or the backbone is nowhere at all."""
     from hifi_cli import hub
 
-    source, _ = encoders.locate(config.backbone)
+    source, _ = backbones.locate(config.backbone)
     if source == config.backbone.hub and not _local_file(config, file):
         then = "HF_HUB_OFFLINE forbids to download it" if hub.is_offline() else "a run downloads it"
         raise MissingError(f"{file} of {source} is not in the hub's cache; {then}")
@@ -175,7 +175,7 @@ def _local_file(config: RunConfig, file: str) -> Path | None:
     """A backbone's file on this machine."""
     from huggingface_hub import try_to_load_from_cache
 
-    source, revision = encoders.locate(config.backbone)
+    source, revision = backbones.locate(config.backbone)
     if source == config.backbone.hub:
         cached = try_to_load_from_cache(source, file, revision=revision)
         return Path(cached) if isinstance(cached, str) else None

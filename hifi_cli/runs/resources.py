@@ -6,8 +6,9 @@ from pathlib import Path
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.models import cpu_kernels
-from hifi_cli.models import encoder as encoders
-from hifi_cli.models.encoder import Encoder, Pretrained
+from hifi_cli.models import pretrained as backbones
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
 from hifi_cli.tasks import data_sources, task_spec
@@ -59,7 +60,7 @@ class ResourceCache:
         key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {kernels}"
         if key not in self._pretrained:
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
-            loaded = encoders.load(config.backbone, task_head=task_head, dropout=config.dropout)
+            loaded = backbones.load(config.backbone, task_head=task_head, dropout=config.dropout)
             if uses_cpu_kernels(config):
                 cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision, select_device(config.device)))
             self._pretrained[key] = loaded
@@ -69,7 +70,7 @@ class ResourceCache:
         """Return the run's own copy of its backbone, with the task head that its seed draws."""
         pretrained = self.pretrained(config)
         model = copy.deepcopy(pretrained.model)
-        encoders.initialize(model, pretrained.missing_keys, config.seed)
+        backbones.initialize(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
     def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads
-from hifi_cli.models.encoder import Encoder, Pretrained
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_files import DataSource
 from hifi_cli.runs.resources import ResourceCache

@@ -21,7 +21,7 @@ import transformers
 from report import tables
 from work import BATCH_SIZE, SHAPES, Work, encoder_of, resources, tasks
 
-from hifi_cli.models.encoder import locate
+from hifi_cli.models.pretrained import locate
 from hifi_cli.runs import provenance
 from hifi_cli.runs.device import select_device
 

@@ -15,7 +15,7 @@ from transformers import (
 )
 from work import BATCH_SIZE, EVAL_BATCH_SIZE, LEARNING_RATE, MAX_LENGTH, Work
 
-from hifi_cli.models.encoder import locate
+from hifi_cli.models.pretrained import locate
 
 
 class _Clock(TrainerCallback):
