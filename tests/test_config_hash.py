@@ -9,16 +9,16 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.methods.base import implementation
 
 HASHES = {  # protocol, task, method, backbone: the hash, and that without the seed
-    ("hifi", "rte", "hifi-layerwise", "bert-large"): ("42ffcbb0cb2bc15a", "003487c6c84035f5"),
-    ("hifi", "stsb", "full-ft", "bert-large"): ("f3a7d17cebc703f7", "821cf569fc076699"),
-    ("hifi", "mrpc", "bitfit", "roberta-large"): ("fecdb2977fac6419", "0ec3ae243e7ae0fd"),
-    ("hifi", "squad", "lora", "bert-base"): ("7683c08e837a18fd", "7d315b551cdc5ce7"),
-    ("hifi", "mnli", "hifi-random", "bert-large"): ("f13f3028163c0ada", "d2b77c63d9f3a68a"),
-    ("hifi-fewshot", "sst2", "compacter", "bert-large"): ("50adb015add6d6ef", "485195e2d1866c9a"),
-    ("ehft", "rte", "full-ft", "roberta-large"): ("8d2763c8a7c8f42a", "abb2cbaeed423154"),
-    ("ehft", "wic", "eh-ft-lora-r512", "roberta-large"): ("713a893f1066aa57", "f42993711e0d6f0f"),
-    ("ehft-released", "copa", "prefix-tuning", "roberta-large"): ("e9f9518a43909d47", "46fd74a8ca44ba78"),
-    ("ehft-released", "stsb", "eh-ft-bitfit", "bert-large"): ("96245013d2200460", "a8d7df18af51cf13"),
+    ("hifi", "rte", "hifi-layerwise", "bert-large"): ("e0dda42757fe272d", "17667974d2c0f2c7"),
+    ("hifi", "stsb", "full-ft", "bert-large"): ("b39c460b71ae0b36", "a69c9505ebd6428b"),
+    ("hifi", "mrpc", "bitfit", "roberta-large"): ("5dbdea93f70e3462", "3478eb15ee9f1807"),
+    ("hifi", "squad", "lora", "bert-base"): ("47e156ec2c55e72f", "cec65d6be08d8ca7"),
+    ("hifi", "mnli", "hifi-random", "bert-large"): ("f671545c89f77a50", "8788a486f7b75d81"),
+    ("hifi-fewshot", "sst2", "compacter", "bert-large"): ("026031a8bb00be9c", "b6e3662591e126f6"),
+    ("ehft", "rte", "full-ft", "roberta-large"): ("0ca75c57fdb14199", "103c34ce04719231"),
+    ("ehft", "wic", "eh-ft-lora-r512", "roberta-large"): ("cf1c78c536b9fb72", "dbc16f0d918f73eb"),
+    ("ehft-released", "copa", "prefix-tuning", "roberta-large"): ("91edb52e30f0d4b5", "c89f319c1d8a5230"),
+    ("ehft-released", "stsb", "eh-ft-bitfit", "bert-large"): ("4671bdf028d51832", "10767bc4bdd9af8c"),
     ("laptop", "cola", "hifi-midtop", "minilm"): ("4a74f82b9bbf8f9a", "776db41cd7e829aa"),
     ("demo", "demo-entailment", "diff-pruning", "demo"): ("d170be6392d1a8f4", "d1979cb2306a0078"),
 }

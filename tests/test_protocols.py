@@ -134,6 +134,7 @@ def test_each_unstated_key_of_the_released_code_is_told_apart_from_the_texts(hif
     from_code += [f"methods.{method}.settings" for method in ("lora", "prefix-tuning", "mixout", "child-tuning-d")]
     expected = dict.fromkeys(from_code, "code:") | {
         "learning_rate": "text:",
+        "precision": "text:",
         "methods.mixout.learning_rate": "text:",
         "seeds": "ours:",
     }

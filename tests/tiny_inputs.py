@@ -33,7 +33,7 @@ WORDS = [
     "now",
 ]
 LAYERS, HEADS, HIDDEN, INNER = 2, 4, 32, 48
-QUICK = ["epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12"]
+QUICK = ["epochs=2", "batch_size=8", "precision=fp32", "heads.k=2", "scoring.samples=12"]
 TINY = {  # settings that a two-layer encoder of width 32 can have
     "top-k": ["settings.k=1"],
     "top-k-6": ["settings.k=1"],

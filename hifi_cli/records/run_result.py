@@ -89,6 +89,7 @@ class RunResult(StoredFile):
         setting_hash: the same without the seed; runs with the same one may be averaged.
         heads_sha256: digest of the attention heads, where runs of all seeds share them.
         data: fingerprint of every split.
+        precision: of training's matrix products, fp32 or bf16; None in files of earlier versions.
         limit: only so many examples of each split were used.
         metrics: every metric at the reported epoch, on the reported split and on extra validation splits.
         extra_validation: the primary metric on extra validation splits, as `scores` has it on the reported one.
@@ -117,6 +118,7 @@ class RunResult(StoredFile):
     n_examples: ExampleCounts
     shots: int | None
     fewshot: FewShotRows | None
+    precision: str | None = None
     limit: int | None
     variant: str | None = None
     config_hash: str

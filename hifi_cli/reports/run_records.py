@@ -35,6 +35,7 @@ class RunRecord:
             "shots": self.shots,
             "reported epoch": result.report,
             "selection": result.selection,
+            "precision": result.precision,
             "limit": result.limit,
             "data": result.data,
             "split": result.split,

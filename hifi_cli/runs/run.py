@@ -97,13 +97,14 @@ def _open_directory(
 def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]) -> RunResult:
     config, splits, heads = inputs.model.config, inputs.splits, inputs.model.attention_heads
     prepared = prepare(inputs.model, auto_batch=auto_batch)
+    precision = "bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32"
     manifest = Manifest(
         **dict(provenance.describe(prepared.runner.device)),
         heads=heads,
         backbone_weights_id=inputs.model.pretrained.weights_id,
         data=inputs.data,
         processes=prepared.runner.accelerator.num_processes,
-        precision="bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32",
+        precision=precision,
         tf32=config.tf32,
         deterministic=config.deterministic,
     )
@@ -140,6 +141,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         ),
         shots=config.shots,
         fewshot=splits.fewshot,
+        precision=precision,
         limit=config.limit,
         variant=config.variant,
         config_hash=config.hash,
