@@ -15,7 +15,7 @@ RULE = (
     " sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
     " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look"
 )
-_HEADINGS = ("Published", "Ours", "Interval", "Required", "Contradicted", "Unit", "Runs", "Verdict")
+_HEADINGS = ("Verdict", "Ours", "Interval", "Published", "Required", "Contradicted", "Unit", "Runs")
 
 
 def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
@@ -55,14 +55,14 @@ def _row(result: ClaimResult, backbone: str) -> TableRow:
     finding = result.finding
     effect = TableCell() if finding.effect is None else TableCell(finding.effect, text=_number(result, finding.effect))
     cells = (
-        TableCell(finding.published.value, text=_published(result, finding)),
+        TableCell(text=verdict_text(result)),
         effect,
         TableCell(text=_span(result, finding) or DASH),
+        TableCell(finding.published.value, text=_published(result, finding)),
         TableCell(text=_required(finding.region)),
         TableCell(text=_contradicted(finding.region)),
         TableCell(text=result.unit or "number"),
         TableCell(float(result.runs), text=str(result.runs)),
-        TableCell(text=verdict_text(result)),
     )
     return TableRow(result.name, cells, notes=(_note(result, backbone),))
 
