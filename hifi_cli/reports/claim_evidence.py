@@ -7,7 +7,7 @@ from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
-from hifi_cli.errors import SchemaError
+from hifi_cli.errors import SchemaError, UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.reports import run_filter, run_pairs
@@ -270,26 +270,32 @@ def _reduced(frame: Any, claim: PropertyClaim, rows: Mapping[str, Any]) -> Value
 
 def _of_measure(measure: str, method: str, setting: Setting) -> Evidence:
     label = f"{measure} of {label_of('methods', method)}"
-    where = {"protocol": setting.protocol, "backbone": setting.backbone}
-    directory = setting.results.directory
     if measure == "trained-percent":
         percents = {100 * r.result.params.trainable_backbone / r.result.params.total for r in setting.records([method])}
         values = {"": dict(enumerate(sorted(percents)))} if percents else {}
         missing = [] if percents else setting.missing([method], setting.seeds[:1])[:1]
         return Evidence(label, values, len(setting.records([method])), exact=True, missing=missing)
-    number: float | None
-    if measure in ("step-time", "scoring-percent"):
-        training = TrainingCosts.config_of(method, **where)
-        stored = _stored(TrainingCosts, lambda gpu: TrainingCosts.path_of(training, FULL_FT, directory, gpu))
-        number, table = (_training_cost(measure, stored) if stored else None), "cost"
-    else:
-        config = ResultCosts.config_of(method, **where)
-        result = _stored(ResultCosts, lambda gpu: ResultCosts.path_of(config, directory, gpu))
-        number, table = (_result_cost(measure, result) if result else None), "hifi-1"
+    try:
+        number, table = _stored_measure(measure, method, setting)
+    except UsageError:  # the backbone was a local directory, whose costs cannot be found by its name
+        return Evidence(label, {}, 0, exact=True)
     if number is None:
         command = setting.command("table", table, "--methods", method, "--backbone", setting.backbone)
         return Evidence(label, {}, 0, exact=True, missing=[command])
     return Evidence(label, {"": {0: number}}, 1, exact=True)
+
+
+def _stored_measure(measure: str, method: str, setting: Setting) -> tuple[float | None, str]:
+    """Return a stored cost, None if it was not measured, and the table that measures it."""
+    where = {"protocol": setting.protocol, "backbone": setting.backbone}
+    directory = setting.results.directory
+    if measure in ("step-time", "scoring-percent"):
+        training = TrainingCosts.config_of(method, **where)
+        stored = _stored(TrainingCosts, lambda gpu: TrainingCosts.path_of(training, FULL_FT, directory, gpu))
+        return _training_cost(measure, stored) if stored else None, "cost"
+    config = ResultCosts.config_of(method, **where)
+    result = _stored(ResultCosts, lambda gpu: ResultCosts.path_of(config, directory, gpu))
+    return _result_cost(measure, result) if result else None, "hifi-1"
 
 
 def _stored(kind: type[Costs], path_of: Callable[[str | None], Path]) -> Costs | None:
