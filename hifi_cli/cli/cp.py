@@ -1,4 +1,4 @@
-"""`hifi cp`: a shipped YAML copied out to edit."""
+"""`hifi cp`: a shipped YAML copied out to edit, or the YAML of a task that a data file is."""
 
 import re
 from pathlib import Path
@@ -18,15 +18,27 @@ def complete(incomplete: str) -> list[str]:
 
 def cp(
     name: Annotated[
-        str, typer.Argument(help="A name that hifi ls lists; tasks/rte where several kinds share it.", autocompletion=complete)
+        str,
+        typer.Argument(
+            help="A name that hifi ls lists (tasks/rte where several kinds share it), a data file or hub:owner/name.",
+            autocompletion=complete,
+        ),
     ],
     dest: Annotated[Path, typer.Argument(help="A file or directory.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="How a data file is read, for example label=stars.")
+    ] = None,
     debug: options.Debug = False,
 ) -> None:
     """Copy a shipped YAML out to edit; use it by its path, for example --task ./my-rte.yaml."""
     from hifi_cli.errors import UsageError
-    from hifi_cli.files import write_text
+    from hifi_cli.tasks import task_from_data
 
+    if task_from_data.is_data_source(name):
+        task, text = task_from_data.task_yaml(name, overrides or [])
+        return _write(text, dest / f"{task}.yaml" if dest.is_dir() else dest)
+    if overrides:
+        raise UsageError(f"'{overrides[0]}': only a data file is read as key=value says; edit the copy of '{name}' instead")
     folder, slash, stem = name.rpartition("/")
     kinds = [kind for kind in registry.KINDS if stem in registry.names(kind) and (not slash or folder == kind)]
     if not kinds:
@@ -35,12 +47,19 @@ def cp(
     if len(kinds) > 1:
         raise UsageError(f"'{name}' is ambiguous: {', '.join(f'{kind}/{stem}' for kind in kinds)}")
     source = registry.find(kinds[0], stem)
-    target = dest / source.name if dest.is_dir() else dest
+    text = _movable(source.read_text(encoding="utf-8"), source.parent.resolve())
+    _write(text, dest / source.name if dest.is_dir() else dest)
+
+
+def _write(text: str, target: Path) -> None:
+    from hifi_cli.errors import UsageError
+    from hifi_cli.files import write_text
+
     if target.exists():
         raise UsageError(f"{target} exists; name another file")
     if not registry.is_file(target.name):
         raise UsageError(f"{target}: the copy's name must end in .yaml, so that commands read it as a file and not as a name")
-    write_text(target, _movable(source.read_text(encoding="utf-8"), source.parent.resolve()))
+    write_text(target, text)
     print(target)
 
 

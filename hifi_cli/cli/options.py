@@ -99,7 +99,7 @@ WHAT, WHICH, DATA, HOW, OUTPUT = "What to run", "Which runs", "Data and results"
 Task = Annotated[
     str | None,
     typer.Option(
-        help="Task, or several with commas.",
+        help="Task, data file (CSV, TSV, JSONL, Parquet) or hub:owner/name; or several with commas.",
         rich_help_panel=WHAT,
         autocompletion=complete("tasks"),
         callback=holds_a_name,
@@ -268,7 +268,7 @@ def resolve_runs(
     from hifi_cli.config.sources import DEFAULT, ConfigResolver
 
     rules = protocol_spec(protocol)
-    tasks = _required(task or rules.task, "--task")
+    tasks, overrides = _tasks_of_data(_required(task or rules.task, "--task"), overrides or [])
     methods = _required(method or rules.method, "--method")
     encoder = backbone or rules.backbone
     if encoder is None:
@@ -277,7 +277,7 @@ def resolve_runs(
     numbers = parse_seeds(seeds)
     refuse_too_many(len(tasks) * len(methods) * len(numbers))
     runs = [
-        resolver.resolve(seed=seed, overrides=[*(overrides or []), *given])
+        resolver.resolve(seed=seed, overrides=[*overrides, *given])
         for one_task in tasks
         for one_method in methods
         for resolver in [
@@ -292,6 +292,17 @@ def resolve_runs(
     for run in runs:
         run.sources.update(chosen)
     return runs
+
+
+def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
+    """Replace data files and hub datasets by the task YAMLs made from them; the other overrides are the configuration's."""
+    from hifi_cli.tasks import task_from_data
+
+    is_data_source = task_from_data.is_data_source
+    if not any(map(is_data_source, tasks)):
+        return tasks, overrides
+    about_data, others = task_from_data.split_options(overrides)
+    return [task_from_data.register(task, about_data) if is_data_source(task) else task for task in tasks], others
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -10,9 +10,11 @@ from hifi_cli.cli import options
 
 def predict(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
-    file: Annotated[Path, typer.Argument(help="TSV or JSONL with the task's input columns; - reads standard input.")],
+    file: Annotated[
+        Path, typer.Argument(help="TSV, CSV, JSONL or Parquet with the task's input columns; - reads standard input.")
+    ],
     form: Annotated[
-        Literal["tsv", "jsonl"] | None,
+        Literal["tsv", "csv", "jsonl"] | None,
         typer.Option("--format", help="Format of the output; default: that of the input.", rich_help_panel=options.OUTPUT),
     ] = None,
     backbone: options.Backbone = None,
@@ -34,7 +36,7 @@ def predict(
         path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
         predictions = prediction.predict(run_dir, path, ResourceCache(results_dir, backbone=backbone))
         output_format = form or prediction.form_of(path)
-    text = prediction.as_text(predictions, "jsonl" if output_format == "jsonl" else "tsv")
+    text = prediction.as_text(predictions, output_format)
     if out:
         write_text(out, text)
         options.logger.info(f"predictions: {out}")

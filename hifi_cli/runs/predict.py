@@ -1,10 +1,12 @@
 """What a finished run's model says of new texts."""
 
+import csv
+import io
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,36 +20,44 @@ from hifi_cli.runs.prepared_run import prediction_rows
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks import metrics, readers, row_formats
 from hifi_cli.tasks.readers import RawRecord
-from hifi_cli.tasks.task_spec import LocalFiles, Row, TaskSpec
+from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
 
-Form = Literal["tsv", "jsonl"]
+Form = Literal["tsv", "csv", "jsonl"]
 
 
 def form_of(path: Path) -> Form:
-    """How a file is laid out, by its name or else by its first character: JSON lines, or columns between tabs.
+    """How predictions for a file are laid out, by its name or else by its first character: as the file, Parquet as JSON lines.
 
     Raises:
         MissingError: no such file.
         UsageError: it is no UTF-8 text.
     """
-    if path.suffix in (".jsonl", ".tsv"):
-        return "jsonl" if path.suffix == ".jsonl" else "tsv"
+    reader = _reader(path)
+    return "jsonl" if reader == "parquet" else cast(Form, reader)
+
+
+def _reader(path: Path) -> Reader:
+    if path.suffix in readers.READER_OF_SUFFIX:
+        return readers.READER_OF_SUFFIX[path.suffix]
     return "jsonl" if _text(path).lstrip().startswith("{") else "tsv"
 
 
 def read(task: TaskSpec, path: Path) -> list[Row]:
     """The rows of a file that has the task's input columns, by the task's names; other columns are not looked at.
 
-    A TSV file begins with the columns' names, or has the input columns alone, in the task's order. The id column, where
+    The file is TSV, CSV, JSONL or Parquet. Without a header line, a TSV file has the input columns alone, in the task's order.
+    The id column, where
     the task has one and the file too, names the rows; else their numbers do.
 
     Raises:
         MissingError: no such file.
         UsageError: a column is missing or does not fit; the line is named.
     """
-    form = form_of(path)
-    header = None if form == "jsonl" else _header(task, _text(path).partition("\n")[0].rstrip("\r").split("\t"), path)
-    layout = LocalFiles(folder="", files={}, reader=form, header=header)
+    reader = _reader(path)
+    if reader == "parquet" and not path.is_file():
+        raise MissingError(f"no file {path}")
+    header = _header(task, _text(path).partition("\n")[0].rstrip("\r").split("\t"), path) if reader == "tsv" else None
+    layout = LocalFiles(folder="", files={}, reader=reader, header=header)
     records = readers.read(path, layout, labelled=True, skip_incomplete=False)
     return row_formats.parse_rows(
         task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path)
@@ -82,6 +92,10 @@ def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
     for prediction in predictions:
         probabilities = [f"{probability:.6f}" for probability in prediction.get("probabilities", {}).values()]
         lines.append([prediction["id"], " ".join(str(prediction["prediction"]).split()), *probabilities])
+    if form == "csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        return text.getvalue()
     return "".join("\t".join(cells) + "\n" for cells in lines)
 
 

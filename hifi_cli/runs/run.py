@@ -82,9 +82,10 @@ def _open_directory(
     directory.check_is_of(config)
     if directory.results.is_file():
         result = directory.read_result()
-        if resources.data_dir and resources.rows(config.task).fingerprint != result.data:
+        data_dir = resources.task(config.task).local.directory or resources.data_dir
+        if data_dir and resources.rows(config.task).fingerprint != result.data:
             raise ConflictError(
-                f"{directory.path} holds a run on other data than those in {resources.data_dir};"
+                f"{directory.path} holds a run on other data than those in {data_dir};"
                 " use --force to replace it or another --results-dir"
             )
         logger.info(f"{name(config)}: finished before, {summary(result)}")

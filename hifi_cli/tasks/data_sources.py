@@ -1,12 +1,13 @@
 """Load a task's rows from their source: the generated demo data, local files or the Hugging Face hub."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from hifi_cli.errors import MissingError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_directory, file_digest, locked
 from hifi_cli.tasks import local_files
-from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, Split, TaskData, TaskSpec
+from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, Cut, Split, TaskData, TaskSpec, rows_digest
 
 
 def load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: Iterable[Split] = REQUIRED_SPLITS) -> TaskData:
@@ -16,8 +17,15 @@ def load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: 
         MissingError: the source is missing, or a `required` split of the local files is.
         UsageError: the rows do not fit the task.
     """
+    data = _load(spec, data_dir=data_dir, results_dir=results_dir, required=required)
+    return _cut(data, spec.cut) if spec.cut and "train" in data.splits else data
+
+
+def _load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: Iterable[Split]) -> TaskData:
     if spec.local.generated:
         return local_files.load(spec, _demo_directory(results_dir))
+    if spec.local.directory and Path(spec.local.directory).is_dir():
+        return local_files.load(spec, Path(spec.local.directory), required=required)
     if data_dir:
         if not data_dir.is_dir():
             raise MissingError(f"--data-dir {data_dir}: no such directory")
@@ -26,7 +34,32 @@ def load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: 
         from hifi_cli.tasks import hub_dataset
 
         return hub_dataset.load(spec, spec.hub)
-    raise MissingError(f"task {spec.label} has no hub repository: give --data-dir")
+    missing = f"no directory {spec.local.directory}" if spec.local.directory else f"task {spec.label} has no hub repository"
+    raise MissingError(f"{missing}: give --data-dir")
+
+
+def _cut(data: TaskData, cut: Cut) -> TaskData:
+    """Cut the validation split off the train split.
+
+    The rows are sorted by label, and within a label by SHA-256 of seed and row number; every (1 / fraction)th is cut off. Each
+    label's number of rows, or each range of numbers, thereby has the same fraction within one row, and no library's random
+    generator decides.
+
+    Raises:
+        UsageError: there are too few rows.
+    """
+    rows = data.rows("train")
+    order = sorted(
+        range(len(rows)), key=lambda number: (rows[number].label, hashlib.sha256(f"{cut.seed}:{number}".encode()).digest())
+    )
+    is_cut_off = {number: int((at + 1) * cut.validation) > int(at * cut.validation) for at, number in enumerate(order)}
+    train = [row for number, row in enumerate(rows) if not is_cut_off[number]]
+    validation = [row for number, row in enumerate(rows) if is_cut_off[number]]
+    if not train or not validation:
+        raise UsageError(f"{data.origin.get('train', 'the data')}: {len(rows)} rows are too few to cut off a validation split")
+    splits = {**data.splits, "train": train, "validation": validation}
+    fingerprint = {**data.fingerprint, "train": rows_digest(train), "validation": rows_digest(validation)}
+    return TaskData(splits, fingerprint, data.origin)
 
 
 def _demo_directory(results_dir: Path) -> Path:

@@ -5,11 +5,10 @@ from typing import Any
 
 from hifi_cli import hub as hubs
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import digest
 from hifi_cli.tasks import row_formats
 from hifi_cli.tasks.local_files import warn_about_row_count
 from hifi_cli.tasks.readers import RawRecord
-from hifi_cli.tasks.task_spec import HubDataset, Row, Split, TaskData, TaskSpec, is_labelled
+from hifi_cli.tasks.task_spec import HubDataset, Row, Split, TaskData, TaskSpec, is_labelled, rows_digest
 
 PARQUET_REVISION = "refs/convert/parquet"  # the hub's own conversion of repositories that need a script
 
@@ -28,19 +27,23 @@ def load(spec: TaskSpec, hub: HubDataset) -> TaskData:
         other_config, _, hub_split = name.rpartition("/")
         config = other_config or hub.config
         if config not in tables:
-            tables[config], commit = _load_config(hub, config)
+            tables[config], commit = load_tables(hub, config)
             commits[commit or ""] = None
         if hub_split in tables[config]:
             splits[split] = _rows(spec, hub, tables[config][hub_split], hub_split, labelled=is_labelled(split))
             warn_about_row_count(spec, split, len(splits[split]), f"{hub.id}, {hub_split}")
         elif is_labelled(split):
             raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables[config])}")
-    fingerprint = {split: digest([_content(row) for row in rows], 64) for split, rows in splits.items()}
+    fingerprint = {split: rows_digest(rows) for split, rows in splits.items()}
     return TaskData(splits, fingerprint, {"hub": hub.id, "config": hub.config or "", "commit": " ".join(commits)})
 
 
-def _load_config(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
-    """Return the splits of a configuration and the commit; if it needs a script, those of the hub's parquet conversion."""
+def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
+    """Return the splits of a configuration and the commit; if it needs a script, those of the hub's parquet conversion.
+
+    Raises:
+        MissingError: neither the hub nor the local cache has the repository.
+    """
     from datasets import load_dataset
     from datasets.utils.logging import disable_progress_bar, set_verbosity_error
 
@@ -74,21 +77,21 @@ def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: 
     names = getattr(table.features.get(column), "names", None)
     if names and list(names) != expected:
         raise UsageError(f"{hub.id}, {split}: the labels are {names}, the task has {expected}")
+    class_indices = [str(index) for index in range(len(spec.labels))]
+    stored_names = class_indices if names else hub.labels or class_indices
     origin = f"{hub.id}, {split}"
     records = (
-        (RawRecord(record, f"{origin}, row {number}"), _label(spec, value, f"{origin}, row {number}", labelled=labelled))
+        (
+            RawRecord(record, f"{origin}, row {number}"),
+            _label(spec, value, stored_names, f"{origin}, row {number}", labelled=labelled),
+        )
         for number, (value, record) in enumerate(zip(values, table, strict=True))
     )
     return row_formats.parse_rows(spec, records, hub.columns, origin)
 
 
-def _label(spec: TaskSpec, value: Any, where: str, *, labelled: bool) -> int | float | None:
+def _label(spec: TaskSpec, value: Any, names: list[str], where: str, *, labelled: bool) -> int | float | None:
     hidden = value is None or value == -1  # -1: the hub's value for a hidden test label
     if hidden and labelled and spec.kind != "span":
         raise UsageError(f"{where}: no label")
-    numbers = [str(index) for index in range(len(spec.labels))]
-    return None if hidden else row_formats.parse_label(spec, value, numbers, where)
-
-
-def _content(row: Row) -> list[Any]:
-    return [row.id, row.sequences, row.label, row.word_spans, row.answers]
+    return None if hidden else row_formats.parse_label(spec, value, names, where)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hifi_cli.errors import UsageError
 from hifi_cli.files import read_bytes
-from hifi_cli.tasks.task_spec import LocalFiles
+from hifi_cli.tasks.task_spec import LocalFiles, Reader
 
 logger = logging.getLogger("hifi")
 Object = dict[str, Any]
@@ -43,6 +43,8 @@ def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool
     Raises:
         UsageError: the file is malformed; the message names the line.
     """
+    if local.reader == "parquet":
+        return _parquet(path)
     text = _read_text(path)
     if not text.strip():
         raise UsageError(f"{path} is empty")
@@ -57,7 +59,7 @@ def _read_text(path: Path) -> str:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise UsageError(f"{path}, line {line}: not UTF-8") from None
+        raise UsageError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
     notes = []
     if text.startswith("\ufeff"):
         notes.append("a byte-order mark")
@@ -110,6 +112,18 @@ def _csv(path: Path, text: str) -> Iterator[RawRecord]:
         raise UsageError(f"{path} has a header and no rows")
 
 
+def _parquet(path: Path) -> Iterator[RawRecord]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        records = parquet.read_table(path).to_pylist()
+    except (OSError, ArrowException) as error:
+        raise UsageError(f"{path}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
+    if not records:
+        raise UsageError(f"{path} has no rows")
+    return (RawRecord(record, f"{path}, row {number}") for number, record in enumerate(records))
+
+
 def _jsonl(path: Path, text: str) -> Iterator[RawRecord]:
     for number, line in enumerate(_lines(text), start=1):
         where = f"{path}, line {number}"
@@ -159,6 +173,9 @@ _READERS: dict[str, Callable[[Path, str], Iterator[RawRecord]]] = {
     "multirc": _multirc,
     "squad": _squad,
 }
+
+
+READER_OF_SUFFIX: dict[str, Reader] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
 
 
 def _parse_json(text: str, where: str) -> Object:

@@ -46,7 +46,7 @@ def collect(names: Iterable[str], *, data_dir: Path | None, results_dir: Path) -
 
 def count(task: TaskSpec, data: TaskData) -> list[SplitCount]:
     """Count the rows of a task's splits, in the order of its YAML."""
-    return [_count_split(task, split, data) for split in task.local.files]
+    return [_count_split(task, split, data) for split in dict.fromkeys([*task.local.files, *data.splits])]
 
 
 def _count_split(task: TaskSpec, split: Split, data: TaskData) -> SplitCount:

@@ -39,7 +39,9 @@ class CheckedRecord:
         if not isinstance(value, str):
             raise self.error(f"{name} is {_short(value)}, not text")
         if not value.strip():
-            raise EmptyText(f"{self.raw.where}: {name} is empty")
+            raise EmptyText(
+                f"{self.raw.where}: {name} is empty; fill it in or remove the row (skip_incomplete skips such rows)"
+            )
         if len(value) > _MAX_CHARACTERS:
             raise self.error(f"{name} has {len(value):,} characters; the limit is {_MAX_CHARACTERS:,}")
         return value
@@ -100,19 +102,24 @@ def _parse_row(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: int,
     return _FORMATS[spec.format](record, row_id, label)
 
 
+def label_name(value: Any) -> str:
+    """Return a label as text; JSON's true and 1 are `true` and `1`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> int | float:
     """Convert a source's label to the class index or the number.
 
     Args:
         spec: the task.
         value: the label in the source.
-        names: the source's label names, in label order; JSON's true and 1 have the names `true` and `1`.
+        names: the source's label names, in label order; see `label_name`.
         where: file and line, for error messages.
 
     Raises:
         UsageError: not one of the task's labels, or not a number in its range.
     """
-    name = str(value).lower() if isinstance(value, bool) else str(value)
+    name = label_name(value)
     if spec.kind != "regression":
         if name not in names:
             raise UsageError(f"{where}: unknown label '{name[:40]}'; the labels are {', '.join(names)}")

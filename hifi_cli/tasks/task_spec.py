@@ -1,14 +1,19 @@
 """A task's YAML (`TaskSpec`), and the rows of a task (`Row`, `TaskData`)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import Field
+
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, parse
+from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import digest
 
 Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
 Kind = Literal["classification", "regression", "multiple-choice", "span"]
+Reader = Literal["tsv", "csv", "jsonl", "parquet", "multirc", "squad"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")  # training is not possible without them
 
@@ -23,9 +28,11 @@ class LocalFiles(ConfigModel):
 
     folder: str
     """The task's folder."""
+    directory: str | None = None
+    """Where the folder is; `--data-dir` is used if this directory does not exist."""
     files: dict[Split, str | list[str]]
     """File of each split, or several names; the first one that exists is read."""
-    reader: Literal["tsv", "csv", "jsonl", "multirc", "squad"] = "tsv"
+    reader: Reader = "tsv"
     """File format; see `hifi_cli.tasks.readers`."""
     header: list[str] | None = None
     """Column names of TSV files that have no header line."""
@@ -67,6 +74,15 @@ class Submission(ConfigModel):
     """`majority`: without a run, the file may be filled with the most frequent training label."""
 
 
+class Cut(ConfigModel):
+    """A validation split that is cut off the train split, the same for every run: seeded, and stratified by label."""
+
+    validation: float = Field(0.1, gt=0, lt=1)
+    """Fraction of the rows."""
+    seed: Seed = 0
+    """Seed of the cut; it does not depend on the run's seed."""
+
+
 class TaskSpec(ConfigModel):
     """A task: its inputs, labels, metrics and sources."""
 
@@ -98,6 +114,8 @@ class TaskSpec(ConfigModel):
     """The files of the official download."""
     hub: HubDataset | None = None
     """The dataset on the Hugging Face hub."""
+    cut: Cut | None = None
+    """Cut the validation split off the train split, for data that have none."""
     submission: Submission | None = None
     """The benchmark's submission files, for test predictions."""
     rows: dict[Split, int] = {}
@@ -149,6 +167,11 @@ class Row:
     word_spans: tuple[tuple[int, int], ...] = ()
     answers: tuple[tuple[str, int], ...] = ()
     group: str = ""
+
+
+def rows_digest(rows: Sequence[Row]) -> str:
+    """Return the SHA-256 of some rows' content."""
+    return digest([[row.id, row.sequences, row.label, row.word_spans, row.answers] for row in rows], 64)
 
 
 @dataclass(frozen=True)

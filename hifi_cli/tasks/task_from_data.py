@@ -1,0 +1,339 @@
+"""Make a task's YAML from a data file or a hub dataset: which columns are texts, which is the label, what kind it is."""
+
+import atexit
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator
+
+from hifi_cli.config import registry
+from hifi_cli.config.base import ConfigModel, Seed, parse
+from hifi_cli.config.sources import parse_override
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import safe_name, write_text
+from hifi_cli.tasks import hub_dataset, readers
+from hifi_cli.tasks.readers import RawRecord
+from hifi_cli.tasks.row_formats import label_name
+from hifi_cli.tasks.task_spec import HubDataset, Kind, LocalFiles, TaskSpec
+
+logger = logging.getLogger("hifi")
+HUB = "hub:"
+LABEL_NAMES = ("label", "labels", "target", "class", "category", "stars", "rating", "score", "sentiment", "intent", "topic")
+ID_NAMES = ("id", "idx", "guid", "uid", "index")
+METRICS: dict[Kind, list[str]] = {"regression": ["spearman", "pearson"]}
+MAX_CLASSES = 1000
+REGRESSION_VALUES = 20  # whole numbers with more different values than this are a quantity, not classes
+LISTED = 6  # labels in the message
+
+
+def _names(value: Any) -> Any:
+    """A name or a list of names; YAML reads some names as numbers or booleans."""
+    return [label_name(item) for item in (value if isinstance(value, list) else [value])]
+
+
+Names = Annotated[list[str], BeforeValidator(_names)]
+
+
+class DataOptions(ConfigModel):
+    """How a data file is read, as `key=value` on the command line; what is not given is recognized."""
+
+    inputs: Names = []
+    """One or two text columns."""
+    label: str | None = None
+    """Column of the label."""
+    id: str | None = None
+    """Column of the row's unique id."""
+    kind: Kind | None = None
+    """What is predicted."""
+    labels: Names = []
+    """Class names, in label order; default: sorted."""
+    validation: str | float | None = None
+    """File (hub: split) of the validation rows, or the fraction of the rows that is cut off for validation."""
+    test: str | None = None
+    """File (hub: split) of rows to predict."""
+    split_seed: Seed = 0
+    """Seed of the cut."""
+    skip_incomplete: bool = False
+    """Skip rows with an empty text instead of refusing the file."""
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """The labelled rows of a data source.
+
+    Attributes:
+        source: the file or dataset, for messages.
+        records: train rows first, then the validation rows if they are given.
+        rows: number of train rows.
+        sections: the keys `local` and `hub` of the task's YAML.
+        has_validation: whether validation rows are given.
+        class_names: of hub columns that store class indices.
+    """
+
+    source: str
+    records: list[RawRecord]
+    rows: int
+    sections: dict[str, Any]
+    has_validation: bool
+    class_names: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """The column names of the first row."""
+        return list(self.records[0].values)
+
+    def values(self, column: str) -> list[Any]:
+        """Return every row's value of a column.
+
+        Raises:
+            UsageError: no such column, or a row lacks it.
+        """
+        if column not in self.columns:
+            suggestion = registry.nearest(column, self.columns)
+            raise UsageError(f"{self.source}: no column '{column}'{suggestion}; the columns are {', '.join(self.columns)}")
+        for record in self.records:
+            if column not in record.values:
+                raise UsageError(f"{record.where}: no column '{column}'; every row requires the columns of the first one")
+        return [record.values[column] for record in self.records]
+
+
+def is_data_source(name: str) -> bool:
+    """Return whether the name of a task is a data file or a hub dataset."""
+    return name.startswith(HUB) or Path(name).suffix in readers.READER_OF_SUFFIX
+
+
+def split_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the `key=value` arguments that are about data from those of the run's configuration."""
+    about_data = [text for text in overrides if text.partition("=")[0].strip() in DataOptions.model_fields]
+    return about_data, [text for text in overrides if text not in about_data]
+
+
+def register(source: str, overrides: Sequence[str]) -> str:
+    """Write the task's YAML to a temporary folder; returns its path, which stands for the task in this process."""
+    name, text = task_yaml(source, overrides)
+    folder = Path(tempfile.mkdtemp(prefix="hifi-task-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    write_text(folder / f"{name}.yaml", text)
+    return str(folder / f"{name}.yaml")
+
+
+def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
+    """Return the task's name and the text of its YAML, and log what was recognized.
+
+    Args:
+        source: a CSV, TSV, JSONL or Parquet file, or `hub:owner/name[:config]`.
+        overrides: `key=value` with the keys of `DataOptions`.
+
+    Raises:
+        MissingError: no such file or dataset.
+        UsageError: the columns or the kind cannot be recognized, or a row is invalid; the message says what to give.
+    """
+    values: dict[str, Any] = {}
+    for override in overrides:
+        values |= parse_override(override).values
+    options = parse(DataOptions, values, "command line")
+    table = _read_hub(source, options) if source.startswith(HUB) else _read_file(Path(source), options)
+    name = _task_name(source)
+    content = _recognize(name, table, options)
+    parse(TaskSpec, content, source)
+    return name, f"# made from {source}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)}"
+
+
+def _task_name(source: str) -> str:
+    """The file's stem (the folder's name for `train.csv`) or the dataset's name, unless a shipped task has that name."""
+    if source.startswith(HUB):
+        name = safe_name("-".join(part for part in source.removeprefix(HUB).rstrip("/").split("/")[-1].split(":") if part))
+    else:
+        path = Path(source).resolve()
+        name = safe_name(path.parent.name if path.stem == "train" else path.stem)
+    return f"{name}-data" if name in registry.names("tasks") else name
+
+
+def _read_file(path: Path, options: DataOptions) -> DataTable:
+    reader = readers.READER_OF_SUFFIX[path.suffix]
+    files = {"train": str(path)}
+    if isinstance(options.validation, str):
+        files["validation"] = options.validation
+    if options.test:
+        files["test"] = options.test
+    for file in files.values():
+        if not Path(file).is_file():
+            raise MissingError(f"no file {file}")
+        if Path(file).suffix != path.suffix:
+            raise UsageError(f"{file}: all files of a task have the same format; {path.suffix} is expected")
+    layout = LocalFiles(folder=".", files={}, reader=reader)
+    directory = path.resolve().parent
+    parts = [
+        list(readers.read(Path(files[split]), layout, labelled=True, skip_incomplete=False))
+        for split in ("train", "validation")
+        if split in files
+    ]
+    if not parts[0]:
+        raise UsageError(f"{path} has no rows")
+    names = {split: os.path.relpath(Path(file).resolve(), directory) for split, file in files.items()}
+    local = {"folder": ".", "directory": str(directory), "reader": reader, "files": names}
+    return DataTable(str(path), [record for part in parts for record in part], len(parts[0]), {"local": local}, len(parts) > 1)
+
+
+def _read_hub(source: str, options: DataOptions) -> DataTable:
+    repository, _, config = source.removeprefix(HUB).partition(":")
+    hub = HubDataset(id=repository, config=config or None)
+    tables, _ = hub_dataset.load_tables(hub, hub.config)
+    if "train" not in tables:
+        raise UsageError(f"{source} has no split 'train'; the splits are {', '.join(tables)}")
+    wanted = options.validation if isinstance(options.validation, str) else None
+    usual = next((name for name in ("validation", "dev", "valid", "val") if name in tables), None)
+    validation = wanted or (usual if options.validation is None else None)
+    test = options.test or ("test" if "test" in tables else None)
+    splits = {"train": "train"} | ({"validation": validation} if validation else {}) | ({"test": test} if test else {})
+    for name in splits.values():
+        if name not in tables:
+            raise UsageError(f"{source} has no split '{name}'; the splits are {', '.join(tables)}")
+    parts = [
+        [RawRecord(record, f"{source}, {name}, row {number}") for number, record in enumerate(tables[name])]
+        for split, name in splits.items()
+        if split != "test"
+    ]
+    names = {column: getattr(feature, "names", None) for column, feature in tables["train"].features.items()}
+    class_names = {column: list(labels) for column, labels in names.items() if labels}
+    sections = {
+        "local": {"folder": ".", "files": {}},
+        "hub": {"id": repository, **({"config": config} if config else {}), "splits": splits},
+    }
+    return DataTable(
+        source, [record for part in parts for record in part], len(parts[0]), sections, bool(validation), class_names
+    )
+
+
+def _recognize(name: str, table: DataTable, options: DataOptions) -> dict[str, Any]:
+    """Return the content of the task's YAML."""
+    row_id = options.id or next((column for column in table.columns if column.lower() in ID_NAMES), None)
+    if row_id and not options.id and len(set(map(str, table.values(row_id)))) < len(table.records):
+        row_id = None
+    label = options.label or _label_column(table, options, row_id)
+    inputs = options.inputs or _text_columns(table, [column for column in (label, row_id) if column])
+    for column in inputs:
+        table.values(column)
+    if len(inputs) > 2:
+        raise UsageError(f"{table.source}: one or two text columns are read: {_choose('inputs=[COLUMN,COLUMN]', inputs)}")
+    values = _label_values(table, label)
+    kind = options.kind or ("classification" if label in table.class_names else _kind(values))
+    labels = options.labels or _labels(table, label, kind, values)
+    metrics = METRICS.get(kind, ["accuracy", "f1", "matthews"] if len(labels) == 2 else ["accuracy", "f1_macro"])
+    sections = {key: dict(section) for key, section in table.sections.items()}
+    for section in sections.values():
+        section["columns"] = {"label": label}
+    if "hub" in sections and kind != "regression":
+        sections["hub"]["labels"] = labels
+    cut = {} if table.has_validation else {"cut": {"validation": options.validation or 0.1, "seed": options.split_seed}}
+    _log(table, kind, inputs, label, labels, cut)
+    return {
+        "description": f"{kind} of {' and '.join(inputs)} by {label}",
+        "label": name,
+        "source": table.source,
+        "kind": kind,
+        "inputs": inputs,
+        **({"id": row_id} if row_id else {}),
+        "labels": labels,
+        "metrics": metrics,
+        "primary": metrics[0],
+        **sections,
+        **cut,
+        **({"skip_incomplete": True} if options.skip_incomplete else {}),
+    }
+
+
+def _label_column(table: DataTable, options: DataOptions, row_id: str | None) -> str:
+    others = [column for column in table.columns if column not in (*options.inputs, row_id)]
+    for name in LABEL_NAMES:
+        matching = [column for column in others if column.lower() == name]
+        if matching:
+            return matching[0]
+    candidates = [column for column in others if column in table.class_names or not _is_text(table.values(column))]
+    if len(candidates) == 1:
+        return candidates[0]
+    raise UsageError(f"{table.source}: which column is the label? {_choose('label=COLUMN', candidates or others)}")
+
+
+def _text_columns(table: DataTable, used: Sequence[str]) -> list[str]:
+    """Return the one or two columns that hold texts."""
+    others = [column for column in table.columns if column not in used]
+    strings = [column for column in others if all(isinstance(value, str) for value in table.values(column))]
+    texts = [column for column in strings if _is_text(table.values(column))] or strings
+    if len(texts) not in (1, 2):
+        raise UsageError(f"{table.source}: which columns are the texts? {_choose('inputs=[COLUMN,COLUMN]', texts or others)}")
+    return texts
+
+
+def _choose(option: str, columns: Sequence[str]) -> str:
+    return f"Give {option}, of {', '.join(columns)}" if columns else "there is only one column; check the separator"
+
+
+def _is_text(values: Sequence[Any]) -> bool:
+    """Return whether a column's values are texts: not numbers, and not the few words of a category."""
+    if not all(isinstance(value, str) for value in values) or all(_number(value) is not None for value in values if value):
+        return False
+    words = sum(len(value.split()) for value in values) / len(values)
+    return words >= 3 or len(set(values)) > len(values) / 2
+
+
+def _label_values(table: DataTable, column: str) -> list[Any]:
+    values = table.values(column)
+    for record, value in zip(table.records, values, strict=True):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise UsageError(f"{record.where}: the label column '{column}' is empty; fill it in, or remove the row")
+    return values
+
+
+def _kind(values: Sequence[Any]) -> Kind:
+    numbers = [_number(value) for value in values]
+    if any(number is None for number in numbers):
+        return "classification"
+    is_whole = all(number == int(number) for number in numbers if number is not None)
+    return "classification" if is_whole and len(set(numbers)) <= REGRESSION_VALUES else "regression"
+
+
+def _labels(table: DataTable, column: str, kind: Kind, values: Sequence[Any]) -> list[str]:
+    """Return the class names, numbers in their order and words in alphabetical order; for regression the column's name."""
+    if kind == "regression":
+        return [column]
+    if column in table.class_names:
+        return table.class_names[column]
+    names = {label_name(value) for value in values}
+    if len(names) < 2:
+        raise UsageError(f"{table.source}: the label column '{column}' has one value only, '{names.pop()[:40]}'")
+    if len(names) > MAX_CLASSES or (len(names) > 20 and len(names) > len(values) / 2):
+        raise UsageError(
+            f"{table.source}: the label column '{column}' has {len(names)} different values in {len(values)} rows;"
+            " give another label=COLUMN, or kind=regression if they are numbers"
+        )
+    return sorted(names, key=lambda name: (number, "") if (number := _number(name)) is not None else (float("inf"), name))
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if abs(number) < float("inf") else None
+
+
+def _log(table: DataTable, kind: Kind, inputs: Sequence[str], label: str, labels: Sequence[str], cut: dict[str, Any]) -> None:
+    listed = ", ".join(labels[:LISTED]) + (", ..." if len(labels) > LISTED else "")
+    classes = "" if kind == "regression" else f" ({len(labels)} labels: {listed})"
+    pair = " of pairs" if len(inputs) == 2 else ""
+    split = f", {cut['cut']['validation']:.0%} of them cut off for validation" if cut else ""
+    logger.info(
+        f"{table.source}: {kind}{pair}, inputs=[{','.join(inputs)}] label={label}{classes}, {table.rows} rows{split};"
+        " change it with key=value"
+    )

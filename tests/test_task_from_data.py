@@ -1,0 +1,198 @@
+"""`--task data.csv`: what is recognized, how it is changed, the cut, bad rows, and the way from a file to a prediction."""
+
+import csv
+import json
+from collections import Counter
+
+import pytest
+import yaml
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.tasks import data_sources, task_from_data, task_spec
+from hifi_cli.tasks.task_from_data import task_yaml
+
+SENTENCES = ["the dog sees a cat", "a bird never likes the fish", "the old man hears a boy", "a small girl knows the woman"]
+
+
+def reviews(count=60):
+    """Rows of id, title, body, stars and price: 1 to 3 stars, the third one rare."""
+    stars = [1 if row % 3 == 0 else 2 if row % 10 else 3 for row in range(count)]
+    return [
+        {
+            "id": 100 + row,
+            "title": f"{SENTENCES[row % 4]} now {row}",
+            "body": SENTENCES[(row + 1) % 4],
+            "stars": star,
+            "price": row / 8,
+        }
+        for row, star in enumerate(stars)
+    ]
+
+
+def write(path, rows):
+    """Write rows in the format of the file's suffix."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".parquet":
+        import pandas
+
+        pandas.DataFrame(rows).to_parquet(path)
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def spec_of(source, *overrides):
+    name, text = task_yaml(str(source), overrides)
+    return name, yaml.safe_load(text)
+
+
+def load(source, *overrides):
+    spec = task_spec.load(task_from_data.register(str(source), overrides))
+    return spec, data_sources.load(spec, data_dir=None, results_dir=source.parent / "results")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_format_gives_the_same_task_and_rows(tmp_path, suffix):
+    name, content = spec_of(write(tmp_path / f"reviews.{suffix}", reviews()))
+    assert name == "reviews"
+    assert (content["kind"], content["inputs"], content["id"]) == ("classification", ["title", "body"], "id")
+    assert content["local"]["columns"] == {"label": "stars"}
+    assert content["labels"] == ["1", "2", "3"]
+    assert content["metrics"] == ["accuracy", "f1_macro"]
+    _, data = load(tmp_path / f"reviews.{suffix}")
+    reference = write(tmp_path / "reference.csv", reviews())
+    assert data.fingerprint == load(reference)[1].fingerprint
+    row = next(row for row in data.rows("train") if row.id == "101")
+    assert row.sequences == ((reviews()[1]["title"], reviews()[1]["body"]),)
+    assert row.label == 1  # two stars
+
+
+def test_what_is_recognized_is_said_and_changed(tmp_path, caplog):
+    path = write(tmp_path / "reviews.csv", reviews())
+    content = spec_of(path, "inputs=body", "label=price", "validation=0.25", "split_seed=3")[1]
+    assert (content["kind"], content["inputs"], content["labels"]) == ("regression", ["body"], ["price"])
+    assert (content["metrics"], content["primary"]) == (["spearman", "pearson"], "spearman")
+    assert content["cut"] == {"validation": 0.25, "seed": 3}
+    assert caplog.messages[-1].endswith("60 rows, 25% of them cut off for validation; change it with key=value")
+    assert "regression, inputs=[body] label=price," in caplog.messages[-1]
+    content = spec_of(path, "kind=regression")[1]
+    assert content["labels"] == ["stars"]
+    assert spec_of(path, "labels=[3, 2, 1]")[1]["labels"] == ["3", "2", "1"]
+
+
+def test_names_do_not_hide_shipped_tasks(tmp_path):
+    assert spec_of(write(tmp_path / "rte.csv", reviews()))[0] == "rte-data"
+    (tmp_path / "shop").mkdir()
+    assert spec_of(write(tmp_path / "shop" / "train.csv", reviews()))[0] == "shop"
+
+
+def test_the_cut_is_stratified_and_repeats(tmp_path):
+    path = write(tmp_path / "reviews.csv", reviews(200))
+    data = load(path, "validation=0.2")[1]
+    total = Counter(row["stars"] - 1 for row in reviews(200))
+    cut_off = Counter(row.label for row in data.rows("validation"))
+    assert sum(cut_off.values()) == 40
+    for label, count in total.items():
+        assert abs(cut_off[label] - count / 5) <= 1
+    ids = [row.id for split in ("train", "validation") for row in data.rows(split)]
+    assert sorted(ids) == sorted(str(row["id"]) for row in reviews(200))
+    assert load(path, "validation=0.2")[1].fingerprint == data.fingerprint
+    assert load(path, "validation=0.2", "split_seed=1")[1].fingerprint != data.fingerprint
+
+
+def test_given_splits_are_read(tmp_path):
+    rows = reviews()
+    path, dev = write(tmp_path / "reviews.csv", rows[:40]), write(tmp_path / "dev.csv", rows[40:])
+    _, data = load(path, f"validation={dev}")
+    assert [len(data.rows(split)) for split in ("train", "validation")] == [40, 20]
+    with pytest.raises(MissingError, match="no file none"):
+        load(path, "validation=none.csv")
+
+
+@pytest.mark.parametrize(
+    ("change", "overrides", "message"),
+    [
+        ({"stars": ""}, [], "line 4: the label column 'stars' is empty; fill it in, or remove the row"),
+        ({"body": " "}, [], "line 4: body is empty; fill it in or remove the row"),
+        ({}, ["label=star"], "no column 'star'; did you mean 'stars'"),
+        ({}, ["inputs=[title, text]"], "no column 'text'"),
+        ({}, ["label=title"], "has 60 different values in 60 rows; give another label=COLUMN"),
+        ({}, ["kind=clasification"], "kind"),
+        ({}, ["labels=[1,2]"], "unknown label '3'; the labels are 1, 2"),
+        ({}, ["validation=0.001"], "60 rows are too few to cut off a validation split"),
+        ({}, ["validation=2"], "cut.validation"),
+    ],
+)
+def test_bad_data_names_row_column_and_fix(tmp_path, change, overrides, message):
+    rows = reviews()
+    rows[2] |= change
+    with pytest.raises(UsageError) as error:
+        load(write(tmp_path / "reviews.csv", rows), *overrides)
+    assert message in str(error.value)
+
+
+def test_unclear_columns_are_asked_for(tmp_path):
+    rows = [{"a": text, "b": text, "c": text, "stars": row % 2} for row, text in enumerate(SENTENCES * 5)]
+    with pytest.raises(UsageError, match=r"which columns are the texts\? Give inputs=\[COLUMN,COLUMN\], of a, b, c"):
+        spec_of(write(tmp_path / "three.csv", rows))
+    with pytest.raises(UsageError, match=r"which column is the label\? Give label=COLUMN, of n, m"):
+        spec_of(write(tmp_path / "two.csv", [{"text": text, "n": 1, "m": 2} for text in SENTENCES]))
+    semicolons = tmp_path / "excel.csv"
+    semicolons.write_text("text;label\na dog;1\n")
+    with pytest.raises(UsageError, match="there is only one column; check the separator"):
+        spec_of(semicolons, "label=text;label")
+
+
+def test_a_hub_dataset(tmp_path):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos"]), "lang": Value("string")})
+    repository = tmp_path / "owner" / "reviews"
+    for split in ("train", "test"):
+        table = [{"text": f"{SENTENCES[row % 4]} {row}", "label": row % 2, "lang": "en"} for row in range(20)]
+        (repository / "data").mkdir(parents=True, exist_ok=True)
+        Dataset.from_list(table, features=features).to_parquet(str(repository / "data" / f"{split}-00000-of-00001.parquet"))
+    source = f"hub:{repository}"
+    name, content = spec_of(source)
+    assert (name, content["inputs"], content["labels"]) == ("reviews", ["text"], ["neg", "pos"])
+    spec = task_spec.load(task_from_data.register(source, ["validation=0.2"]))
+    data = data_sources.load(spec, data_dir=None, results_dir=tmp_path)
+    assert [len(data.rows(split)) for split in ("train", "validation", "test")] == [16, 4, 20]
+    assert Counter(row.label for row in data.rows("validation")) == {0: 2, 1: 2}
+    with pytest.raises(UsageError, match=r"has no split 'dev'; the splits are train, test"):
+        spec_of(source, "validation=dev")
+
+
+def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
+    rows = reviews(40)
+    path, new = write(tmp_path / "reviews.csv", rows), tmp_path / "new.csv"
+    write(new, [{"title": 'a "dog", he', "body": "not now"}])
+    train = ["train", "--task", path, "--method", "linear-probing", "--backbone", encoders["bert"], "epochs=1"]
+    planned = hifi(*train, "--dry-run")
+    assert planned.code == 0, planned.err
+    assert "task reviews" in planned.out or "reviews" in planned.out
+    trained = hifi(*train, "inputs=[title,body]")
+    assert trained.code == 0, trained.err
+    run = tmp_path / "results/runs/hifi/tiny-bert/reviews/linear-probing/seed1"
+    result = json.loads((run / "results.json").read_text())
+    assert set(result["data"]) == {"train", "validation"}
+    assert "finished before" in hifi(*train).err
+    again = hifi("eval", run)
+    assert again.code == 0, again.err
+    predicted = hifi("predict", run, new)
+    lines = list(csv.reader(predicted.out.splitlines()))
+    assert lines[0] == ["id", "prediction", "1", "2", "3"]
+    assert lines[1][1] in ("1", "2", "3")
+    changed = hifi(*train, "inputs=body")
+    assert changed.code == 4
+    assert "another task file reviews.yaml" in changed.err
+    write(path, rows[:-1])
+    assert hifi(*train).code == 4
+    copied = hifi("cp", path, tmp_path / "my.yaml", "validation=0.3")
+    assert copied.code == 0, copied.err
+    assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0
+    assert hifi("cp", "tasks/rte", tmp_path / "rte.yaml", "label=x").code == 2
