@@ -108,7 +108,7 @@ def test_cumulative_fractions_against_numpy(ask, resources, encoders):
         kept = []
         handle = encoder.output_projection(1).register_forward_pre_hook(lambda _, inputs, kept=kept: kept.append(inputs[0]))
         with torch.no_grad():
-            encoder.base(**{name: torch.tensor([values]) for name, values in example.sequences[0].items()})
+            encoder.base(**{name: torch.tensor(values)[None] for name, values in example.sequences[0].items()})
         handle.remove()
         size = HIDDEN // HEADS
         sigma = np.linalg.svd(kept[0][0, :, 2 * size : 3 * size].double().numpy(), compute_uv=False)
