@@ -59,8 +59,20 @@ def test_json_lines_and_a_pipe(trained, hifi, tmp_path, monkeypatch):
     assert [one["prediction"] for one in said] == [one.prediction for one in stored[:4]]
     assert sum(said[0]["probabilities"].values()) == pytest.approx(1)
     (tmp_path / "bare.tsv").write_text("\n".join("\t".join(pair) for pair in pairs[:4]) + "\n")  # no header
-    answer = hifi("predict", run, tmp_path / "bare.tsv", "--format", "jsonl", "--out", tmp_path / "said.jsonl")
+    answer = hifi("predict", run, tmp_path / "bare.tsv", "--no-header", "--format", "jsonl", "--out", tmp_path / "said.jsonl")
+    assert answer.code == 0, answer.err
     assert (tmp_path / "said.jsonl").read_text() == "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in said)
+
+
+def test_csv_in_csv_out(trained, hifi, tmp_path):
+    run, pairs, stored = trained
+    (tmp_path / "new.CSV").write_text("sentence1,sentence2,note\n" + "".join(f'"{one}",{two},"x, y"\n' for one, two in pairs))
+    answer = hifi("predict", run, tmp_path / "new.CSV")
+    assert answer.code == 0, answer.err
+    assert answer.out.splitlines()[0] == "id,prediction,entailment,not_entailment"
+    assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == [prediction.prediction for prediction in stored]
+    (tmp_path / "bare.csv").write_text("".join(f"{one},{two}\n" for one, two in pairs))
+    assert hifi("predict", run, tmp_path / "bare.csv", "--no-header").out == answer.out
 
 
 def test_what_is_wrong_is_named(trained, hifi, tmp_path):
@@ -74,8 +86,12 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
 
     assert "no column 'sentence2'" in refused(b"sentence1\tother\na\tb\n")
     assert "line 3: 1 columns" in refused(b"sentence1\tsentence2\na\tb\nc\n")
-    assert "sentence2 is empty" in refused(b"a\t \n")
+    assert "sentence2 is empty" in refused(b"sentence1\tsentence2\na\t \n")
+    for name, separator in (("new.tsv", b"\t"), ("new.csv", b",")):  # never a row, although it has as many columns
+        error = refused(separator.join([b"premise", b"hypothesis\na", b"b\n"]), name=name)
+        assert "(premise, hypothesis); expected sentence1, sentence2" in error and "--no-header" in error
     assert "invalid JSON" in refused(b'{"sentence1": \n')
+    assert "line 3: 1 columns" in refused(b"sentence1,sentence2\na,b\nc\n", name="new.csv")
     assert "UTF-8" in refused(b"\xff\xfe\ta\n")
     assert "empty" in refused(b"", name="new.tsv")
     assert hifi("predict", run, tmp_path / "none.tsv").code == 3

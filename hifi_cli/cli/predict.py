@@ -17,6 +17,14 @@ def predict(
         Literal["tsv", "csv", "jsonl"] | None,
         typer.Option("--format", help="Format of the output; default: that of the input.", rich_help_panel=options.OUTPUT),
     ] = None,
+    header: Annotated[
+        bool,
+        typer.Option(
+            "--header/--no-header",
+            help="Whether the first line of the TSV or CSV holds the columns' names.",
+            rich_help_panel=options.DATA,
+        ),
+    ] = True,
     backbone: options.Backbone = None,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
@@ -34,7 +42,7 @@ def predict(
 
     with tempfile.TemporaryDirectory() as folder:
         path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
-        predictions = prediction.predict(run_dir, path, ResourceCache(results_dir, backbone=backbone))
+        predictions = prediction.predict(run_dir, path, ResourceCache(results_dir, backbone=backbone), has_header=header)
         output_format = form or prediction.form_of(path)
     text = prediction.as_text(predictions, output_format)
     if out:

@@ -37,17 +37,20 @@ def form_of(path: Path) -> Form:
 
 
 def _reader(path: Path) -> Reader:
-    if path.suffix in readers.READER_OF_SUFFIX:
-        return readers.READER_OF_SUFFIX[path.suffix]
+    if path.suffix.lower() in readers.READER_OF_SUFFIX:
+        return readers.READER_OF_SUFFIX[path.suffix.lower()]
     return "jsonl" if _text(path).lstrip().startswith("{") else "tsv"
 
 
-def read(task: TaskSpec, path: Path) -> list[Row]:
-    """The rows of a file that has the task's input columns, by the task's names; other columns are not looked at.
+def read(task: TaskSpec, path: Path, *, has_header: bool = True) -> list[Row]:
+    """The rows of a file that has the task's input columns, by the task's names; other columns are not read.
 
-    The file is TSV, CSV, JSONL or Parquet. Without a header line, a TSV file has the input columns alone, in the task's order.
-    The id column, where
-    the task has one and the file too, names the rows; else their numbers do.
+    The file is TSV, CSV, JSONL or Parquet. The id column, where the task has one and the file too, names the rows; else their
+    numbers do.
+
+    Args:
+        has_header: whether the first line of a TSV or CSV file holds the columns' names; without them the file has the input
+            columns alone, in the task's order.
 
     Raises:
         MissingError: no such file.
@@ -56,15 +59,16 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     reader = _reader(path)
     if reader == "parquet" and not path.is_file():
         raise MissingError(f"no file {path}")
-    header = _header(task, _text(path).partition("\n")[0].rstrip("\r").split("\t"), path) if reader == "tsv" else None
-    layout = LocalFiles(folder="", files={}, reader=reader, header=header)
+    if reader in ("tsv", "csv") and has_header:
+        _check_header(task, reader, path)
+    layout = LocalFiles(folder="", files={}, reader=reader, header=None if has_header else task.inputs)
     records = readers.read(path, layout, labelled=True, skip_incomplete=False)
     return row_formats.parse_rows(
         task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path)
     )
 
 
-def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, Any]]:
+def predict(run: Path, file: Path, resources: ResourceCache, *, has_header: bool = True) -> list[dict[str, Any]]:
     """A file's rows with what a finished run's model predicts of them.
 
     Returns:
@@ -75,7 +79,7 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
     """
     with RunDirectory(run).opened() as config:
         task = resources.task(config.task)
-    rows = read(task, file)  # before the model is: a wrong file is told at once
+    rows = read(task, file, has_header=has_header)  # before the model: a wrong file is refused at once
     with reload(run, resources) as (prepared, _):
         config = prepared.runner.config
         examples = resources.tokenize(config, rows, config.max_length)
@@ -88,15 +92,15 @@ def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
     """Predictions as JSON lines, or as columns with a header: id, prediction and a column for each label."""
     if form == "jsonl":
         return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
-    lines = [["id", "prediction", *predictions[0].get("probabilities", {})]]
+    rows = [["id", "prediction", *predictions[0].get("probabilities", {})]]
     for prediction in predictions:
         probabilities = [f"{probability:.6f}" for probability in prediction.get("probabilities", {}).values()]
-        lines.append([prediction["id"], " ".join(str(prediction["prediction"]).split()), *probabilities])
+        rows.append([prediction["id"], " ".join(str(prediction["prediction"]).split()), *probabilities])
     if form == "csv":
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(lines)
+        csv.writer(text, lineterminator="\n").writerows(rows)
         return text.getvalue()
-    return "".join("\t".join(cells) + "\n" for cells in lines)
+    return "".join("\t".join(cells) + "\n" for cells in rows)
 
 
 def spooled(stream: BinaryIO, folder: Path) -> Path:
@@ -122,17 +126,24 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path}: not readable as UTF-8 text ({error})") from None
 
 
-def _header(task: TaskSpec, first: list[str], path: Path) -> list[str] | None:
-    """The columns' names where a file has none itself."""
-    missing = [name for name in task.inputs if name not in first]
-    if not missing or first == [""]:
-        return None
-    if len(missing) == len(task.inputs) == len(first):
-        return task.inputs
-    raise UsageError(
-        f"{path}: no column '{missing[0]}'; the first line must hold the names {', '.join(task.inputs)},"
-        f" or these {len(task.inputs)} columns alone"
-    )
+def _check_header(task: TaskSpec, reader: Reader, path: Path) -> None:
+    """Refuse a file whose first line does not hold the names of the task's input columns."""
+    text = _text(path)
+    if not text.strip():
+        raise UsageError(f"{path} is empty")
+    lines = io.StringIO(text, newline="")
+    try:
+        header = next(csv.reader(lines), []) if reader == "csv" else lines.readline().rstrip("\r\n").split("\t")
+    except csv.Error as error:
+        raise UsageError(f"{path}, line 1: not valid CSV: {error}") from None
+    missing = [name for name in task.inputs if name not in header]
+    if missing:
+        first = f"{', '.join(header):.80}"
+        raise UsageError(
+            f"{path}: no column {' and no column '.join(map(repr, missing))} in its first line ({first}); expected"
+            f" {', '.join(task.inputs)}: rename the columns, or add --no-header if the file holds these columns alone, in"
+            " this order, without their names"
+        )
 
 
 def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:

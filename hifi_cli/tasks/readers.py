@@ -48,6 +48,8 @@ def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool
     text = _read_text(path)
     if not text.strip():
         raise UsageError(f"{path} is empty")
+    if local.reader == "csv":
+        return _csv(path, text, local.header)
     if local.reader == "tsv":
         return _tsv(path, text, local.header if labelled else None, skip_incomplete=skip_incomplete)
     return _READERS[local.reader](path, text)
@@ -82,6 +84,11 @@ def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bo
     first = 0
     if header is None:
         header, first = lines[0].split("\t"), 1
+        if len(header) == 1 and "," in lines[0]:
+            raise UsageError(
+                f"{path} has commas between its columns, not tabs ({lines[0]:.80}): write reader: csv under local in the"
+                " task's YAML"
+            )
     if first == len(lines):
         raise UsageError(f"{path} has a header and no rows")
     skipped = 0
@@ -98,17 +105,18 @@ def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bo
         logger.warning(f"note: {path}: skipped {skipped} rows with missing columns")
 
 
-def _csv(path: Path, text: str) -> Iterator[RawRecord]:
+def _csv(path: Path, text: str, header: list[str] | None) -> Iterator[RawRecord]:
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        header = next(rows)
+        has_header = header is None
+        header = header or next(rows)
         for cells in rows:
             if len(cells) != len(header):
                 raise UsageError(f"{path}, line {rows.line_num}: {len(cells)} columns, {len(header)} are expected")
             yield RawRecord(dict(zip(header, cells, strict=True)), f"{path}, line {rows.line_num}")
     except csv.Error as error:
         raise UsageError(f"{path}, line {rows.line_num}: not valid CSV: {error}") from None
-    if rows.line_num < 2:
+    if has_header and rows.line_num < 2:
         raise UsageError(f"{path} has a header and no rows")
 
 
@@ -168,7 +176,6 @@ def _squad(path: Path, text: str) -> Iterator[RawRecord]:
 
 
 _READERS: dict[str, Callable[[Path, str], Iterator[RawRecord]]] = {
-    "csv": _csv,
     "jsonl": _jsonl,
     "multirc": _multirc,
     "squad": _squad,

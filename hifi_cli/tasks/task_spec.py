@@ -35,7 +35,7 @@ class LocalFiles(ConfigModel):
     reader: Reader = "tsv"
     """File format; see `hifi_cli.tasks.readers`."""
     header: list[str] | None = None
-    """Column names of TSV files that have no header line."""
+    """Column names of TSV and CSV files that have no header line."""
     columns: dict[str, str] = {}
     """Name of an input's, the label's or the id's column in the files, where it differs from the task's name for it."""
     labels: list[str] | None = None
