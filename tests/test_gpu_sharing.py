@@ -16,6 +16,7 @@ from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.local_engine import LocalEngine
 from hifi_cli.grids.scheduler import JobOutcome
 from hifi_cli.runs.plan import plan
+from hifi_cli.runs.resources import ResourceCache
 
 GIB = 1 << 30
 # Runs until the file `release-NAME` is there; prints its environment first.
@@ -186,7 +187,7 @@ def test_the_predictions_are_those_of_the_plan(hifi, monkeypatch, tmp_path):
     monkeypatch.setattr(local_engine, "LocalEngine", engine)
     assert hifi("grid", "demo", "--jobs", "auto").code == 1
     (cell,) = cells(1)
-    assert given["memory_of_run"](cell) == sum(plan(cell.config, tmp_path, None).memory)
+    assert given["memory_of_run"](cell) == sum(plan(cell.config, ResourceCache(tmp_path)).memory)
 
 
 def test_without_a_gpu_auto_is_the_default(engine, monkeypatch):

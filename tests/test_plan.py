@@ -14,6 +14,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.plan import plan
+from hifi_cli.runs.resources import ResourceCache
 
 FOUND_WHILE_TRAINING = {"child-tuning-d"}  # before its survey everything trains
 
@@ -25,7 +26,7 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     shutil.copy(encoders["bert"] / "config.json", bare)
     overrides = [*TINY.get(method, []), "heads.k=2"]
     config = resolve(task="rte", method=method, backbone=str(bare), protocol="hifi", overrides=overrides)
-    found = plan(config, tmp_path / "results", None)
+    found = plan(config, ResourceCache(tmp_path / "results"))
     embeddings = (28 + 40 + 2) * HIDDEN + 2 * HIDDEN
     sizes = {"rank": config.stage1.settings["r"]} if config.stage1 and "r" in config.stage1.settings else {}
     shape = Shape(
@@ -49,7 +50,7 @@ def test_counts_are_those_of_the_run(make, resources):
     ]:  # fmt: skip
         config = make(method, "epochs=1", family=family)
         results = runs.run(config, resources)
-        found = plan(config, resources.results_dir, resources.data_dir)
+        found = plan(config, resources)
         counts = results.params
         assert found.size.trained[-1] == (counts.trainable, counts.trainable_backbone)
         assert found.size.total == counts.total
@@ -58,7 +59,7 @@ def test_counts_are_those_of_the_run(make, resources):
 
 def test_steps_and_memory_follow_the_configuration(make, resources):
     def planned(*overrides):
-        return plan(make("full-ft", *overrides), resources.results_dir, resources.data_dir)
+        return plan(make("full-ft", *overrides), ResourceCache(resources.results_dir))
 
     assert (planned("epochs=2", "batch_size=32").examples, planned("epochs=2", "batch_size=32").steps) == (2490, 156)
     assert planned("limit=100", "batch_size=8", "epochs=1").steps == 13
@@ -71,7 +72,7 @@ def test_steps_and_memory_follow_the_configuration(make, resources):
     assert planned("batch_size=16", "gradient_accumulation_steps=2").memory[2] == base.memory[2]
     assert planned("batch_size=8", "max_length=256").memory[2] > 2 * base.memory[2]  # attention is quadratic
     assert planned("batch_size=8", "precision=bf16").memory[2] == base.memory[2] // 2
-    assert plan(make("bitfit"), resources.results_dir, None).memory[1] < base.memory[1] / 10
+    assert plan(make("bitfit"), ResourceCache(resources.results_dir)).memory[1] < base.memory[1] / 10
 
 
 def test_what_is_missing_is_told_and_nothing_is_asked_or_written(hifi, monkeypatch, tmp_path, data, encoders):

@@ -168,7 +168,7 @@ def test_tensorboard_gets_what_metrics_jsonl_has(make, resources):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     config = make("bitfit", "epochs=2", "log_every=3")
-    runs.run(config, resources, report_to=trackers.checked(["tensorboard"]))
+    runs.run(config, resources, report_to=["tensorboard"])
     directory = RunDirectory.of(config, resources.results_dir)
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     events = EventAccumulator(str(directory.path / "tensorboard")).Reload()

@@ -260,15 +260,18 @@ def _engine(name: str, site: str, jobs: str | None, mps: bool, job_options: "Job
 
 def _predicted_memory(job_options: "JobOptions") -> "Callable[[GridCell], int | None]":
     """Return a function that predicts the memory of a run in bytes, by the plan that `--dry-run` prints, once per setting."""
+    from hifi_cli.runs.resources import ResourceCache
+
+    resources = ResourceCache(job_options.results_dir, job_options.data_dir)
     predictions: dict[str, int | None] = {}
 
     @cache  # a scheduler asks for the cells that wait again and again
     def predict(cell: "GridCell") -> int | None:
-        from hifi_cli.runs.plan import plan
+        from hifi_cli.runs.plan import predicted_memory
 
         setting = cell.config.setting_hash
         if setting not in predictions:
-            parts = plan(cell.config, job_options.results_dir, job_options.data_dir).memory
+            parts = predicted_memory(cell.config, resources)
             predictions[setting] = sum(parts) if parts else None
         return predictions[setting]
 

@@ -63,14 +63,16 @@ def _yaml(value: Any) -> str:
 
 def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path | None) -> None:
     """The resolved configurations, each followed by comments with its directory, steps, size, memory and what is missing."""
+    with _no_garbage_collection():
+        from hifi_cli.runs.plan import plan
+        from hifi_cli.runs.resources import ResourceCache
+    resources = ResourceCache(results_dir, data_dir)
     for run in runs:
         config, values, sources = run.config, run.config.model_dump(mode="json"), dict(run.sources)
         with _no_garbage_collection():
-            from hifi_cli.runs.plan import plan
-
             _add_method_defaults(values, sources)
             _print_config(values, sources)
-            run_plan = plan(config, results_dir, data_dir)
+            run_plan = plan(config, resources)
         examples = "an unknown number of" if run_plan.examples is None else f"{run_plan.examples:,}"
         steps = "" if run_plan.steps is None else f"{run_plan.steps:,} steps: "
         lines = {

@@ -1,7 +1,7 @@
 """`hifi train`: every combination of the named tasks, methods and seeds, one run each, in one process."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,20 +50,19 @@ def train(
         overrides=overrides,
         extra={"shots": shots, "limit": limit},
     )
+    if heads:
+        resolved = options.with_heads(resolved, heads)
+    if report_to:
+        from hifi_cli.runs import trackers
+
+        trackers.check(report_to)
     if dry_run:
         return print_plans(resolved, results_dir, data_dir)
-    configs = [run.config for run in resolved]
-    from hifi_cli.runs import head_selection, trackers
     from hifi_cli.runs import run as runs
     from hifi_cli.runs.resources import ResourceCache
 
-    reported = trackers.checked(report_to or ())
-    if heads:
-        given = head_selection.read_given_heads(heads, configs[0].backbone.name)
-        configs = [config.model_copy(update={"heads": config.heads.model_copy(update={"given": given})}) for config in configs]
     resources = ResourceCache(results_dir, data_dir)
-    results = [
-        runs.run(config, resources, force=force, resume=resume, auto_batch=auto_batch, report_to=reported) for config in configs
-    ]
+    how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}
+    results = [runs.run(run.config, resources, **how) for run in resolved]
     if not all(result.is_done for result in results):
         raise typer.Exit(1)

@@ -188,10 +188,24 @@ def needs_heads(config: RunConfig) -> bool:
     return any(implementation(method_spec(stage.method).implementation).needs_heads for stage in stages)
 
 
+def check_settings(config: RunConfig) -> None:
+    """Refuse settings that the method of a run, or of its first stage, does not have.
+
+    Raises:
+        UsageError: unknown setting, or a wrong value.
+    """
+    stages: list[TrainingConfig] = [*([config.stage1] if config.stage1 else []), config]
+    for stage in stages:
+        settings = implementation(method_spec(stage.method).implementation).Settings
+        parse(settings, stage.settings, f"method {stage.method}, settings")
+
+
 def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
     """The configured heads, or as many heads as would be chosen: sizes and costs do not depend on which; None without any."""
     if not needs_heads(config) or config.heads.given:
         return config.heads.given
+    if config.heads.k > encoder.num_heads:
+        raise UsageError(f"heads.k={config.heads.k}: the encoder has only {encoder.num_heads} heads in a layer")
     lowest = encoder.num_layers // 2 if config.heads.strategy == "midtop" else 0
     return [list(range(config.heads.k)) if layer >= lowest else [] for layer in range(encoder.num_layers)]
 

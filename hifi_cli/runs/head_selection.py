@@ -149,20 +149,6 @@ def _is_sound(kind: type[File], path: Path) -> bool:
     return True
 
 
-def read_given_heads(path: Path, backbone: str) -> list[list[int]]:
-    """The heads of a file that `hifi select` wrote, for `--heads`; heads chosen by hand are `heads.given`.
-
-    Raises:
-        MissingError: no such file.
-        UsageError: not a heads file, damaged, or one of another backbone.
-        SchemaError: written by a version with another layout.
-    """
-    selection = HeadSelection.read(path)
-    if selection.backbone != backbone:
-        raise UsageError(f"{path} holds heads of backbone '{selection.backbone}', not of '{backbone}'")
-    return selection.heads
-
-
 def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None) -> HeadScores:
     """Score every head on random training samples (Algorithm 1), none of them held out to choose the run's epoch.
 

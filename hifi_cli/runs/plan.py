@@ -1,4 +1,4 @@
-"""The plan of a run for `--dry-run`: its steps, parameters and memory, computed without weights, data or network."""
+"""The plan of a run for `--dry-run`: its steps, parameters and memory, and what is missing; nothing is asked of the network."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,11 +8,14 @@ from typing import Any
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, HifiError, MissingError
 from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs.resources import task_head_spec
-from hifi_cli.tasks import local_files, task_spec
+from hifi_cli.runs.device import select_device
+from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.trainer import phase_ends
+from hifi_cli.tasks import fewshot
 from hifi_cli.tasks.task_spec import TaskSpec
 
 FLOAT_BYTES = 4
@@ -42,7 +45,7 @@ class RunPlan:
 
     Attributes:
         state: of its directory.
-        examples: training examples; None where the task's YAML does not say it.
+        examples: training examples: of the rows in `--data-dir`, else of the official rows; None where neither is known.
         steps: optimizer steps.
         size: None without the backbone's configuration.
         memory: bytes of parameters, of gradients and moments, and of activations at the longest allowed input.
@@ -59,37 +62,62 @@ class RunPlan:
     missing: list[str] = field(default_factory=list)
 
 
-def plan(config: RunConfig, results_dir: Path, data_dir: Path | None) -> RunPlan:
-    """Plan a run; nothing is written, and nothing is read from the network."""
-    task = task_spec.load(config.task).with_primary(config.primary_metric)
-    directory = RunDirectory.of(config, results_dir)
-    missing = []
+def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
+    """Plan a run. The data in `--data-dir` are read; nothing is written, and nothing is asked of the network.
+
+    Raises:
+        UsageError: what the run itself would refuse: a setting, or the data.
+    """
+    task = resources.task_of(config)
+    methods.check_settings(config)
+    directory = RunDirectory.of(config, resources.results_dir)
+    missing, train_rows, size = [], task.rows.get("train"), None
     try:
-        _check_data(task, data_dir)
+        train_rows = _check_data(config, task, resources) or train_rows
     except MissingError as error:
         missing.append(str(error))
-    size = None
+    try:
+        select_device(config.device)
+    except MissingError as error:
+        missing.append(str(error))
     try:
         _check_backbone_file(config, "config.json")
-        size = model_size(config, task)
+        size, phases = model_size(config, resources)
         _check_backbone_file(config, "model.safetensors")
+        _check_tokenizer(config)
     except MissingError as error:
         missing.append(str(error))
-    examples = _examples(config, task)
-    batch = config.shots * len(task.labels) if config.shots else config.batch_size
+    examples = _examples(config, task, train_rows)
+    batch = _batch_size(config, task)
     steps = config.epochs * math.ceil(examples / batch) if examples else None
+    if size and steps:
+        phase_ends(phases, steps)
     memory = _memory(config, size, batch) if size else None
     return RunPlan(directory.path, _directory_state(directory, config), examples, batch, steps, size, memory, missing)
 
 
-def model_size(config: RunConfig, task: TaskSpec) -> ModelSize:
-    """Count the parameters of a run on a model without values.
+def predicted_memory(config: RunConfig, resources: ResourceCache) -> tuple[int, int, int] | None:
+    """`RunPlan.memory`; the data are not read.
+
+    Raises:
+        UsageError: the method's settings do not fit.
+    """
+    try:
+        _check_backbone_file(config, "config.json")
+    except MissingError:
+        return None
+    size, _ = model_size(config, resources)
+    return _memory(config, size, _batch_size(config, resources.task(config.task)))
+
+
+def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, list[Phase]]:
+    """Count the parameters of a run on a model without values; the second value is the phases of its training.
 
     Raises:
         MissingError: the backbone's configuration is not on this machine.
         UsageError: the method's settings do not fit.
     """
-    head_spec = task_head_spec(task, config)
+    head_spec = resources.task_head(config)
     encoder = Encoder(backbones.meta_model(config.backbone, task_head=head_spec, dropout=config.dropout))
     total = _parameter_count(encoder)
     head_names = set(methods.task_head_names(encoder))
@@ -97,7 +125,8 @@ def model_size(config: RunConfig, task: TaskSpec) -> ModelSize:
     method = methods.attach(config, encoder, heads, missing_keys)
     with_method = _parameter_count(encoder)
     trained: list[tuple[int, int] | None] = []
-    for number, phase in enumerate(method.phases()):
+    phases = method.phases()
+    for number, phase in enumerate(phases):
         try:
             if number:
                 phase.prepare_model(encoder)
@@ -109,7 +138,7 @@ def model_size(config: RunConfig, task: TaskSpec) -> ModelSize:
     shape: Any = encoder.model.config
     inner = getattr(shape, "intermediate_size", None) or shape.hidden_dim  # DistilBERT's name
     per_token = encoder.num_layers * (9 * encoder.hidden_size + 2 * inner)
-    return ModelSize(total, trained, with_method, (per_token, 2 * encoder.num_layers * encoder.num_heads))
+    return ModelSize(total, trained, with_method, (per_token, 2 * encoder.num_layers * encoder.num_heads)), phases
 
 
 def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, int]:
@@ -127,48 +156,72 @@ def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, i
     return FLOAT_BYTES * size.with_method + copies, TRAINING_BYTES * trained, activations
 
 
+def _batch_size(config: RunConfig, task: TaskSpec) -> int:
+    """Examples of a step; few-shot runs train on all examples at once."""
+    return config.shots * len(task.labels) if config.shots else config.batch_size
+
+
 def _parameter_count(encoder: Encoder) -> int:
     return sum(parameter.numel() for parameter in encoder.model.parameters())
 
 
-def _examples(config: RunConfig, task: TaskSpec) -> int | None:
-    """Training examples, by the official count of rows."""
+def _examples(config: RunConfig, task: TaskSpec, rows: int | None) -> int | None:
+    """Training examples of a run, where the train split has `rows` rows."""
     if config.shots:
         return config.shots * len(task.labels)
-    rows = task.rows.get("train")
     if rows is None:
         return config.limit
     rows = min(rows, config.limit or rows)
     return rows - max(1, round(config.holdout * rows)) if config.selection == "holdout" else rows
 
 
-def _check_data(task: TaskSpec, data_dir: Path | None) -> None:
-    """Raise MissingError unless a task's data are generated, in `data_dir`, or available from the hub."""
+def _check_data(config: RunConfig, task: TaskSpec, resources: ResourceCache) -> int | None:
+    """Read the data of a run that are in a directory, as the run does.
+
+    Returns:
+        The number of training rows; None where the data are generated, or come from the hub.
+
+    Raises:
+        MissingError: the data are nowhere.
+        UsageError: they do not fit the task, or have too few rows for `shots`.
+    """
     from hifi_cli import hub
 
+    if config.shots:
+        fewshot.check_supported(task)
     if task.local.generated:
-        return
-    if data_dir:
-        folder = local_files.find_folder(task.local, data_dir)
-        for split in task_spec.REQUIRED_SPLITS:
-            names = task.local.files[split]
-            choices = [names] if isinstance(names, str) else names
-            if not any((folder / name).is_file() for name in choices):
-                raise MissingError(f"no file {folder / choices[0]}")
-    elif not task.hub:
+        return None
+    own_directory = task.local.directory
+    if resources.data_dir or (own_directory and Path(own_directory).is_dir()):
+        rows = resources.rows(config.task).rows("train")
+        if config.shots:
+            fewshot.sample(task, rows, config.shots, config.seed)
+        return len(rows)
+    if not task.hub:
         raise MissingError(f"the data of {task.label}: give --data-dir")
-    elif hub.is_offline():
+    if hub.is_offline():
         raise MissingError(f"the data of {task.label}, unless {task.hub.id} is in the hub's cache: give --data-dir")
+    return None
 
 
 def _check_backbone_file(config: RunConfig, file: str) -> None:
-    """Raise MissingError when a hub backbone's file is not in the cache, or the backbone is nowhere at all."""
+    """Raise MissingError when a backbone's file is neither in its directory nor in the hub's cache."""
     from hifi_cli import hub
 
     source, _ = backbones.locate(config.backbone)
-    if source == config.backbone.hub and not _local_file(config, file):
-        then = "HF_HUB_OFFLINE forbids to download it" if hub.is_offline() else "a run downloads it"
-        raise MissingError(f"{file} of {source} is not in the hub's cache; {then}")
+    if _local_file(config, file) or _local_file(config, f"{file}.index.json"):  # the index of weights in several files
+        return
+    if source != config.backbone.hub:
+        raise MissingError(f"no {file} in {source}; --backbone names the directory of an encoder with its weights")
+    then = "HF_HUB_OFFLINE forbids to download it" if hub.is_offline() else "a run downloads it"
+    raise MissingError(f"{file} of {source} is not in the hub's cache; {then}")
+
+
+def _check_tokenizer(config: RunConfig) -> None:
+    """Raise MissingError when the directory of a backbone has no usable tokenizer."""
+    source, _ = backbones.locate(config.backbone)
+    if source != config.backbone.hub:
+        backbones.load_tokenizer(config.backbone, source, {"local_files_only": True, "trust_remote_code": False})
 
 
 def _local_file(config: RunConfig, file: str) -> Path | None:

@@ -13,8 +13,8 @@ NAMES = ("tensorboard", "wandb", "trackio")
 _PROJECT = "hifi"
 
 
-def checked(names: Sequence[str]) -> Sequence[str]:
-    """Return the names, if all are known and installed.
+def check(names: Sequence[str]) -> None:
+    """Refuse trackers that are not known or not installed.
 
     Raises:
         UsageError: an unknown name.
@@ -25,7 +25,6 @@ def checked(names: Sequence[str]) -> Sequence[str]:
             raise UsageError(f"--report-to '{name}'{nearest(name, NAMES)}: one or several of {', '.join(NAMES)} are expected")
         if find_spec(name) is None:
             raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
-    return names
 
 
 def start(names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory) -> list[Any]:
