@@ -184,8 +184,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` to `path` atomically, as indented JSON; refuses NaN, which JSON does not have."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    """Write `value` to `path` atomically, as indented JSON."""
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """`value` as indented JSON; refuses NaN, which JSON does not have."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def with_checksum(value: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def write_pairs(gap, *, seeds=range(1, 5), tasks=("rte", "cola"), noise=0.004, *
 def row_of(answer, name="mine"):
     assert answer.code == 0, answer.err
     content = json.loads(answer.out)
-    row = next(row for row in content["rows"] if row["method"] == name)
+    row = next(row for row in content["rows"] if row["name"] == name)
     return row["cells"], row["notes"][0], content["missing"]
 
 
@@ -140,23 +140,23 @@ def test_seeds_needed_are_those_of_the_t_tests_power():
 
 def test_verdicts_of_runs(own):
     cells, note, missing = row_of(own("--format", "json"))
-    assert cells["Verdict"]["text"] == "not run" and note.startswith("BitFit beats Full-FT (chapter 3)")
+    assert cells["verdict"]["value"] == "not run" and note.startswith("BitFit beats Full-FT (chapter 3)")
     assert [entry["command"] for entry in missing] == [
         "hifi train --task rte,cola --method bitfit,full-ft --backbone bert-large --protocol hifi --seeds 1,2,3"
     ]
     write_pairs(2.0)
     cells, _, missing = row_of(own("--format", "json"))
-    assert cells["Verdict"]["text"] == "supported" and cells["Runs"]["mean"] == 16 and not missing
-    assert cells["Ours"]["mean"] == pytest.approx(2.0) and cells["Required"]["text"] == "> 0"
+    assert cells["verdict"]["value"] == "supported" and cells["runs"]["value"] == 16 and not missing
+    assert cells["ours"]["value"] == pytest.approx(2.0) and cells["required"]["text"] == "> 0"
     write_pairs(-2.0)
-    assert row_of(own("--format", "json"))[0]["Verdict"]["text"] == "contradicted"
+    assert row_of(own("--format", "json"))[0]["verdict"]["value"] == "contradicted"
     assert (own("--strict").code, own().code) == (1, 0)
 
 
 def test_an_undecided_claim_says_how_many_seeds_and_which_command(own):
     write_pairs(0.5, noise=0.012)
     cells, _, missing = row_of(own("--format", "json"))
-    words = cells["Verdict"]["text"].split()
+    words = cells["verdict"]["value"].split()
     more = int(words[2])
     assert words == ["undecided", "(about", str(more), "more", "seeds)"] and 1 <= more <= 100
     seeds = ",".join(map(str, range(5, 5 + more)))
@@ -165,7 +165,7 @@ def test_an_undecided_claim_says_how_many_seeds_and_which_command(own):
 
 def test_one_seed_per_task_decides_nothing(own):
     write_pairs(5.0, seeds=[1])
-    assert row_of(own("--format", "json"))[0]["Verdict"]["text"] == "undecided (a task has one seed)"
+    assert row_of(own("--format", "json"))[0]["verdict"]["value"] == "undecided (a task has one seed)"
 
 
 def test_failed_runs_are_shown_and_part_of_the_verdict(own):
@@ -177,7 +177,7 @@ def test_failed_runs_are_shown_and_part_of_the_verdict(own):
     assert f"BitFit 1 of 9 ({100 * interval.low:.0f} to {100 * interval.high:.0f} %), Full-FT 0 of 9 (0 to 30 %); p = 1" in note
     write_run("results", "bitfit", "rte", 10, 0.0, status="diverged", scores=None, metrics=None, collapsed=True)
     cells, note, _ = row_of(own("--format", "json"))
-    assert cells["Verdict"]["text"] == "undecided (failed runs)"
+    assert cells["verdict"]["value"] == "undecided (failed runs)"
     assert "The first method diverged more often, and a diverged run has no score" in note
 
 
@@ -187,12 +187,12 @@ def test_an_order_holds_if_every_comparison_does(hifi):
     Path("order.yaml").write_text(yaml.safe_dump(content))
     write_pairs(2.0)
     cells, note, _ = row_of(hifi("claims", "order.yaml", "--format", "json"), "order")
-    assert cells["Verdict"]["text"] == "undecided (1 of 2 comparisons not run)" and "LoRA above Full-FT: not run" in note
+    assert cells["verdict"]["value"] == "undecided (1 of 2 comparisons not run)" and "LoRA above Full-FT: not run" in note
     for task in ("rte", "cola"):
         for seed in range(1, 5):
             write_run("results", "lora", task, seed, 0.55 + 0.001 * seed)
     cells, note, _ = row_of(hifi("claims", "order.yaml", "--format", "json"), "order")
-    assert cells["Verdict"]["text"] == "contradicted" and cells["Ours"]["mean"] == pytest.approx(-4.75)
+    assert cells["verdict"]["value"] == "contradicted" and cells["ours"]["value"] == pytest.approx(-4.75)
     assert "BitFit above Full-FT: ours +2.00" in note and "LoRA above Full-FT: ours -4.75" in note
 
 
@@ -206,7 +206,7 @@ def test_a_trend_over_methods_is_a_contrast_of_their_scores(hifi):
             for method, score in (("bitfit", 0.5), ("lora", 0.52 + 0.001 * seed), ("full-ft", 0.53)):
                 write_run("results", method, task, seed, score)
     cells, _, _ = row_of(hifi("claims", "trend.yaml", "--format", "json"), "rank")
-    assert cells["Ours"]["mean"] == pytest.approx((2.25 + 3.0) / 2) and cells["Verdict"]["text"] == "supported"
+    assert cells["ours"]["value"] == pytest.approx((2.25 + 3.0) / 2) and cells["verdict"]["value"] == "supported"
 
 
 def laptop(name, claim):
@@ -250,8 +250,8 @@ def test_measured_costs_decide_and_missing_ones_are_named(hifi):
     path.parent.mkdir(parents=True)
     ResultCosts(method="hifi-layerwise", **costs, plain_bytes=100, total=25, provenance=origin).write(path)
     answer = hifi(*arguments)
-    assert row_of(answer, "no-latency")[0]["Verdict"]["text"] == "contradicted"
-    assert row_of(answer, "no-added-parameters")[0]["Verdict"]["text"] == "supported"
+    assert row_of(answer, "no-latency")[0]["verdict"]["value"] == "contradicted"
+    assert row_of(answer, "no-added-parameters")[0]["verdict"]["value"] == "supported"
 
 
 def test_trained_percent_is_of_the_encoder_that_the_paper_states(hifi):
@@ -260,7 +260,7 @@ def test_trained_percent_is_of_the_encoder_that_the_paper_states(hifi):
     write_run("results", "hifi-layerwise", "rte", 1, 0.5, params={**params, "total": 100}, backbone="minilm")
     for words in ((), ("--backbone", "minilm")):
         cells, note, _ = row_of(hifi("claims", "trains-4-percent", *words, "--format", "json"), "trains-4-percent")
-        assert (cells["Ours"]["mean"], cells["Verdict"]["text"]) == (4.2, "supported")
+        assert (cells["ours"]["value"], cells["verdict"]["value"]) == (4.2, "supported")
     assert "(section 5.3; bert-large)" in note
 
 
@@ -271,7 +271,7 @@ def test_few_shot_claims_read_few_shot_runs(hifi):
                 write_run("results", method, task, seed, score + 0.001 * seed, shots=16, protocol="demo", backbone="demo")
     words = ("--protocol", "demo", "--format", "json")
     cells, _, _ = row_of(hifi("claims", "few-shot-above-full-ft", *words), "few-shot-above-full-ft")
-    assert cells["Ours"]["mean"] == pytest.approx(10.0) and cells["Verdict"]["text"] == "supported"
+    assert cells["ours"]["value"] == pytest.approx(10.0) and cells["verdict"]["value"] == "supported"
     _, _, missing = row_of(hifi("claims", "hifi/above-full-ft", *words), "above-full-ft")
     assert missing and "--shots" not in missing[0]["command"]
 

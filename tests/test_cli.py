@@ -52,9 +52,9 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
     evaluated = hifi("eval", RUN, "--data-dir", data)
     assert "logits identical" in evaluated.out
     table = hifi("table", "--format", "json")
-    rows = {row["method"]: row for row in json.loads(table.out)["rows"]}
+    rows = {row["label"]: row for row in json.loads(table.out)["rows"]}
     stored = [100 * json.loads(Path(f"{RUN.parent}/seed{seed}/results.json").read_text())["scores"]["best"] for seed in (1, 2)]
-    assert rows["HiFi (layer-wise)"]["scores"] == {"RTE (Acc.)": stored}
+    assert rows["HiFi (layer-wise)"]["scores"] == {"rte": stored}
 
 
 def test_export_opens_in_transformers_with_the_same_logits(finish_run, hifi, data):

@@ -181,7 +181,7 @@ def test_two_runs_are_compared_by_their_predictions(hifi):
     first, second = write_predictions("bitfit", 1, 40), write_predictions("full-ft", 1, 30)
     answer = hifi("compare", first, second, "--format", "json")
     content = json.loads(answer.out)
-    assert [row["cells"]["Score"]["mean"] for row in content["rows"]] == [80.0, 60.0]
+    assert [row["cells"]["score"]["value"] for row in content["rows"]] == [80.0, 60.0]
     assert content["notes"][0].startswith("first minus second: +20.00 points, 95 % interval +")
     assert content["notes"][1] == (
         "only the first is right on 10 examples, only the second on 0: p = 0.00195 (exact McNemar test)"
@@ -201,13 +201,13 @@ def test_details_print_intervals_over_examples_and_ranks(hifi):
     answer = hifi("compare", "bitfit", "full-ft", "lora", "--details", "--margin", "20", "--format", "json")
     main, details, ranks = json.loads(answer.out)
     cells = details["rows"][0]["cells"]
-    low, high = map(float, cells["Seeds and examples"]["text"].split(" to "))
-    assert low < cells["Mean"]["mean"] < high and cells["P(better)"]["mean"] == 1.0
+    low, high = cells["seeds_and_examples"]["value"]
+    assert low < cells["mean"]["value"] < high and cells["p_better"]["value"] == {"probability": 1.0, "interval": [1.0, 1.0]}
     assert any("BitFit and Full-FT are equal up to 20 points (two one-sided t-tests, p = " in note for note in main["notes"])
-    assert [row["method"] for row in ranks["rows"]] == ["BitFit", "Full-FT", "LoRA"]
+    assert [row["label"] for row in ranks["rows"]] == ["BitFit", "Full-FT", "LoRA"]
     answer = hifi("compare", "bitfit", "full-ft", "--details", "--score", "last", "--format", "json")
     _, details = json.loads(answer.out)
-    assert details["rows"][0]["cells"]["Seeds and examples"] == {"mean": None, "std": None}
+    assert details["rows"][0]["cells"]["seeds_and_examples"] == {"value": None}
     assert any("Full-FT: no interval over examples: predictions are those" in note for note in details["notes"])
 
 
@@ -216,6 +216,9 @@ def test_failed_runs_are_shown_with_intervals_and_compared(hifi):
         write_run("results", "full-ft", "rte", seed, 0.6)
         write_run("results", "bitfit", "rte", seed, 0.6 + 0.01 * seed if seed < 3 else 0.5, collapsed=seed > 2)
     content = json.loads(hifi("compare", "bitfit", "full-ft", "--format", "json").out)
-    assert content["rows"][0]["cells"]["Failed"]["text"] == "6 of 8 (41 to 93 %) / 0 of 8 (0 to 32 %)"
+    assert content["rows"][0]["cells"]["failed"]["text"] == "6 of 8 (41 to 93 %) / 0 of 8 (0 to 32 %)"
+    first, second = content["rows"][0]["cells"]["failed"]["value"]
+    assert (first["collapsed"], first["runs"], second["collapsed"]) == (6, 8, 0)
+    assert first["rate_interval"] == pytest.approx((0.41, 0.93), abs=0.01)
     p = stats.fisher_exact([[6, 2], [0, 8]]).pvalue
     assert any(f"one method fails more often (Fisher's exact test, p = {p:.3g})" in note for note in content["notes"])

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from hifi_cli.files import command_line
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports.formats import FORMATS
-from hifi_cli.reports.formats import data as data_formats
+from hifi_cli.reports.formats import csv_table
 from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow
 from hifi_cli.runs import run as runs
 
@@ -67,7 +67,7 @@ def test_no_cell_of_a_csv_is_a_formula(text):
     found = Table(
         text, [TableHeading(text), TableHeading("setting")], [TableRow(text, (TableCell(-51.25), TableCell(text=text)))]
     )
-    rows = list(csv.reader(io.StringIO(data_formats.as_csv([found]), newline="")))
+    rows = list(csv.reader(io.StringIO(csv_table.as_csv([found]), newline="")))
     said = f"'{text.strip()}"
     assert rows == [["method", "source", said, "setting"], [said, "runs", "-51.25", said]]
 
@@ -79,10 +79,10 @@ def test_numbers_in_a_csv_stay_numbers():
         [TableHeading(f"h{at}") for at, _ in enumerate(texts)],
         [TableRow("x", tuple(TableCell(text=text) for text in texts))],
     )
-    _, row = csv.reader(io.StringIO(data_formats.as_csv([found])))
+    _, row = csv.reader(io.StringIO(csv_table.as_csv([found])))
     assert row[2:] == texts
     number = Table("", [TableHeading("h")], [TableRow("x", (TableCell(-0.5, 0.25),), source="difference")])
-    _, row = csv.reader(io.StringIO(data_formats.as_csv([number])))
+    _, row = csv.reader(io.StringIO(csv_table.as_csv([number])))
     assert [float(value) for value in row[2:4]] == [-0.5, 0.25]
 
 

@@ -35,22 +35,22 @@ def row_of(answer):
 def test_each_cell_is_the_best_of_the_methods_and_says_which(runs_of_three):
     words = ["table", "ehft-1", "--tasks", "rte,cola", "--methods", "top-k", "--seeds", "1,2", "--format", "json"]
     _, row = row_of(runs_of_three(*words))
-    rte, cola = row["cells"]["RTE (Acc.)"], row["cells"]["CoLA (Matt.)"]
-    assert (rte["mean"], cola["mean"]) == pytest.approx((86.0, 61.0))
-    assert row["cells"]["Avg."]["mean"] == pytest.approx((86.0 + 61.0) / 2)
+    rte, cola = row["cells"]["rte"], row["cells"]["cola"]
+    assert (rte["value"], cola["value"]) == pytest.approx((86.0, 61.0))
+    assert row["cells"]["average"]["value"] == pytest.approx((86.0 + 61.0) / 2)
     assert rte["notes"] == ["top-k-6, the best of top-k, top-k-6, top-k-12 by the scores shown, which makes it look too good"]
     assert cola["notes"] == ["top-k, the best of top-k, top-k-6, top-k-12 by the scores shown, which makes it look too good"]
     assert "varies" in runs_of_three(*words[:-1], "text").out  # two shares of trained parameters
     alone = runs_of_three(
         "table", "ehft-1", "--tasks", "rte,cola", "--methods", "top-k-12", "--seeds", "1,2", "--format", "json"
     )
-    assert json.loads(alone.out)["rows"][0]["cells"]["RTE (Acc.)"]["mean"] == pytest.approx(71.0)  # a row of its own
+    assert json.loads(alone.out)["rows"][0]["cells"]["rte"]["value"] == pytest.approx(71.0)  # a row of its own
 
 
 def test_what_was_not_run_of_them_is_missing_and_told(hifi):
     write_run("results", "top-k-6", "rte", 1, 0.8, protocol="ehft", backbone="roberta-large")
     content, row = row_of(hifi("table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1", "--format", "json"))
-    assert row["cells"]["RTE (Acc.)"]["notes"][-1].endswith("; no run of top-k, top-k-12")
+    assert row["cells"]["rte"]["notes"][-1].endswith("; no run of top-k, top-k-12")
     missing = " ".join(one["command"] for one in content["missing"])
     assert "--method top-k " in missing and "--method top-k-12 " in missing and "top-k-6" not in missing
     assert hifi("table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1", "--strict").code == 1
@@ -62,7 +62,7 @@ def test_the_papers_numbers_stand_beside_the_best(runs_of_three):
             "table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1,2", "--published", "--format", "json"
         )
     )
-    rows = {row["source"]: row["cells"]["RTE (Acc.)"]["mean"] for row in content["rows"] if row["name"] == "top-k"}
+    rows = {row["source"]: row["cells"]["rte"]["value"] for row in content["rows"] if row["name"] == "top-k"}
     assert rows["published"] == 86.55 and rows["difference"] == pytest.approx(86.0 - 86.55)
 
 

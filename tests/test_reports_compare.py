@@ -24,8 +24,8 @@ def said(answer):
 def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
     grid("bitfit", "full-ft", gap=0.2)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["p"]["mean"] == 0.0625
-    assert rows[0]["cells"]["Mean"]["mean"] == pytest.approx(20.2)
+    assert rows[0]["cells"]["p"]["value"] == 0.0625
+    assert rows[0]["cells"]["mean"]["value"] == pytest.approx(20.2)
     assert "no conclusion about which is better" in notes[0]
     assert (
         "with 5 pairs this test cannot reach p < 0.05 (smallest possible p: 0.0625); at least 6 pairs that differ are required"
@@ -36,22 +36,25 @@ def test_five_seeds_on_one_task_allow_no_conclusion(hifi):
 def test_enough_pairs_allow_one_and_name_its_limits(hifi):
     grid("bitfit", "full-ft", tasks=("rte", "cola"), seeds=range(1, 6))
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "--format", "json"))
-    assert rows[0]["cells"]["Pairs"]["mean"] == 10
-    assert rows[0]["cells"]["Mean"]["mean"] < 0
+    assert rows[0]["cells"]["pairs"]["value"] == 10
+    assert rows[0]["cells"]["mean"]["value"] < 0 and rows[0]["verdict"] == "worse"
+    low, high = rows[0]["cells"]["interval"]["value"]
+    assert low < rows[0]["cells"]["mean"]["value"] < high < 0
     start = (
         r"Full-FT and BitFit on CoLA, RTE \(2 tasks, 5 seeds\): BitFit is better on these tasks by 1\.\d\d points on average"
     )
     assert re.match(start, notes[0]) and "this says nothing about other encoders or settings" in notes[0]
     assert "all of them are about these tasks and new seeds" in notes[1]
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "--tasks", "rte", "--format", "json"))
-    assert next(iter(rows[0]["cells"])) == "RTE" and "no conclusion about" in notes[0]
+    assert rows[0]["verdict"] == "no conclusion" and next(iter(rows[0]["cells"])) == "rte" and "no conclusion about" in notes[0]
 
 
 def test_a_difference_that_is_not_shown_is_not_equality(hifi):
     for seed in range(1, 9):
         write_run("results", "full-ft", "rte", seed, 0.6)
         write_run("results", "bitfit", "rte", seed, 0.6 + 0.01 * (-1) ** seed * seed)
-    _, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
+    assert rows[0]["verdict"] == "no difference shown"
     assert "this test shows no difference" in notes[0] and "which does not mean that they are equal" in notes[0]
 
 
@@ -60,7 +63,7 @@ def test_pairs_without_a_difference_do_not_count(hifi):
         write_run("results", "full-ft", "rte", seed, 0.5)
         write_run("results", "bitfit", "rte", seed, 0.5 + gap)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["Pairs"]["mean"] == 6 and rows[0]["cells"]["p"]["mean"] == 0.125
+    assert rows[0]["cells"]["pairs"]["value"] == 6 and rows[0]["cells"]["p"]["value"] == 0.125
     assert "with 6 pairs, of which 4 differ, this test cannot reach p < 0.05 (smallest possible p: 0.125)" in notes[0]
 
 
@@ -68,8 +71,8 @@ def test_several_methods_are_corrected_for(hifi):
     grid("bitfit", "full-ft", seeds=range(1, 7))
     grid("hifi-layerwise", "full-ft", seeds=range(1, 7), gap=0.02)
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "hifi-layerwise", "--format", "json"))
-    assert [row["cells"]["p"]["mean"] for row in rows] == [0.03125, 0.03125]
-    assert [row["cells"]["p (Holm)"]["mean"] for row in rows] == [0.0625, 0.0625]
+    assert [row["cells"]["p"]["value"] for row in rows] == [0.03125, 0.03125]
+    assert [row["cells"]["p_holm"]["value"] for row in rows] == [0.0625, 0.0625]
     assert all("no conclusion about" in note and "at least 7" in note for note in notes[:2])
     assert all("smallest possible p: 0.0625 after Holm's correction" in note for note in notes[:2])
 
@@ -79,7 +82,7 @@ def test_the_smallest_possible_p_is_never_above_the_printed_one(hifi):
     grid("hifi-layerwise", "full-ft", seeds=range(1, 6), gap=0.02)
     rows, notes = said(hifi("compare", "full-ft", "bitfit", "hifi-layerwise", "--format", "json"))
     # Holm: the smaller p (2 of 2^11) counts twice, the larger one (2 of 2^5) once
-    assert [row["cells"]["p (Holm)"]["mean"] for row in rows] == [2 * 2 / 2**11, 0.0625]
+    assert [row["cells"]["p_holm"]["value"] for row in rows] == [2 * 2 / 2**11, 0.0625]
     assert "BitFit is better" in notes[0] and "p = 0.00195 after Holm's correction" in notes[0]
     assert "smallest possible p: 0.0625 after Holm's correction); at least 6 pairs that differ" in notes[1]
 
@@ -89,7 +92,7 @@ def test_equal_differences_have_no_spread_and_say_so(hifi):
         write_run("results", "full-ft", "rte", seed, 0.5)
         write_run("results", "bitfit", "rte", seed, 0.625)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["p"]["mean"] == 2 / 2**8 and rows[0]["cells"]["95 % interval"]["text"] == "zero width"
+    assert rows[0]["cells"]["p"]["value"] == 2 / 2**8 and rows[0]["cells"]["interval"]["text"] == "zero width"
     assert "BitFit is better on this task by 12.50 points on average (all differences within a task are equal" in notes[0]
 
 
@@ -100,12 +103,12 @@ def test_the_mean_is_over_tasks_as_in_the_table(hifi):
             write_run("results", "bitfit", task, seed, 0.5 + gap + 0.001 * (-1) ** seed)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     cells = rows[0]["cells"]
-    assert cells["Mean"]["mean"] == pytest.approx((2.0 - 3.0) / 2)  # pooled over 12 pairs it would be +1.17
-    assert cells["SD over tasks"]["mean"] == pytest.approx(5.0 / 2**0.5)
+    assert cells["mean"]["value"] == pytest.approx((2.0 - 3.0) / 2)  # pooled over 12 pairs it would be +1.17
+    assert cells["std_over_tasks"]["value"] == pytest.approx(5.0 / 2**0.5)
     assert "the mean difference per task is between -3.00 (CoLA) and +2.00 (RTE)" in notes[0]
     assert "no difference is shown for other tasks" in notes[0]
-    averages = {row["name"]: row["cells"]["Avg."]["mean"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
-    assert averages["bitfit"] - averages["full-ft"] == pytest.approx(cells["Mean"]["mean"])
+    averages = {row["name"]: row["cells"]["average"]["value"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
+    assert averages["bitfit"] - averages["full-ft"] == pytest.approx(cells["mean"]["value"])
 
 
 def test_only_partners_are_paired(hifi):
@@ -114,7 +117,7 @@ def test_only_partners_are_paired(hifi):
     write_run("results", "bitfit", "rte", 5, 1.0)
     write_run("results", "bitfit", "cola", 1, 1.0)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["Pairs"]["mean"] == 3 and 1.0 < rows[0]["cells"]["Mean"]["mean"] < 1.5
+    assert rows[0]["cells"]["pairs"]["value"] == 3 and 1.0 < rows[0]["cells"]["mean"]["value"] < 1.5
     assert "RTE: 2 runs left out: the other method has no run with the same seed" in notes
     assert "CoLA: 1 run left out: the other method has no run with the same seed" in notes
 
@@ -125,8 +128,9 @@ def test_methods_that_collapse_unlike_get_a_verdict_for_both_countings(hifi):
     write_run("results", "full-ft", "rte", 8, 0.6)
     for words, pairs, mean in (((), 8, -4), (("--exclude", "collapsed"), 7, 1)):
         rows, notes = said(hifi("compare", "bitfit", "full-ft", *words, "--format", "json"))
-        assert rows[0]["cells"]["Collapsed"]["text"] == "1 / 0" and rows[0]["cells"]["Pairs"]["mean"] == pairs
-        assert rows[0]["cells"]["Mean"]["mean"] == pytest.approx(mean, abs=0.5)
+        assert rows[0]["verdict"] == "depends on collapsed runs" and rows[0]["cells"]["collapsed"]["value"] == [1, 0]
+        assert rows[0]["cells"]["pairs"]["value"] == pairs
+        assert rows[0]["cells"]["mean"]["value"] == pytest.approx(mean, abs=0.5)
         counted, left_out = notes[0].split("Without them (7 pairs on 1 task): ")
         assert "1 of BitFit's and 0 of Full-FT's 8 runs collapsed. With them: this test shows no difference" in counted
         assert "BitFit is better on this task" in left_out
@@ -138,7 +142,7 @@ def test_methods_that_collapse_alike_get_one_verdict(hifi):
         for other in ("bitfit", "full-ft"):
             write_run("results", other, "rte", seed, 0.5, collapsed=other == method)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["Collapsed"]["text"] == "1 / 1" and rows[0]["cells"]["Pairs"]["mean"] == 9
+    assert rows[0]["cells"]["collapsed"]["text"] == "1 / 1" and rows[0]["cells"]["pairs"]["value"] == 9
     assert "Without them" not in notes[0]
     assert "BitFit on RTE: 1 of 9 runs collapsed (95 % interval of the rate: 2 to 43 %), included" in notes
 
@@ -184,18 +188,18 @@ def test_runs_under_other_conditions_are_refused_by_name(changes, differing, hif
     grid("bitfit", "full-ft", tasks=("rte",), **changes)
     told = f"RTE: left out: BitFit and Full-FT differ in {differing}; --include unequal compares them"
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["Pairs"]["mean"] == 5 and told in notes
+    assert rows[0]["cells"]["pairs"]["value"] == 5 and told in notes
     answer = hifi("compare", "bitfit", "full-ft", "--tasks", "rte")
     assert answer.code == 3 and told in answer.err and len(answer.err.splitlines()) == 1
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--include", "unequal", "--format", "json"))
-    assert rows[0]["cells"]["Pairs"]["mean"] == 10
+    assert rows[0]["cells"]["pairs"]["value"] == 10
     assert f"RTE: compared although BitFit and Full-FT differ in {differing}" in notes
 
 
 def test_another_reported_epoch_does_not_matter_where_one_is_asked_for(hifi):
     grid("bitfit", "full-ft", report="last")
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--score", "last", "--format", "json"))
-    assert rows[0]["cells"]["Pairs"]["mean"] == 5 and not any("differ in" in note for note in notes)
+    assert rows[0]["cells"]["pairs"]["value"] == 5 and not any("differ in" in note for note in notes)
 
 
 def test_limits_must_agree_too(hifi):
@@ -220,7 +224,7 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
         write_run("results", "linear-probing", "rte", seed, 0.7)
     for shots, mean in (("16", 5.0), ("full", 7.8)):
         answer = hifi("compare", "bitfit", "linear-probing", "--shots", shots, "--format", "json")
-        assert said(answer)[0][0]["cells"]["Mean"]["mean"] == pytest.approx(mean)
+        assert said(answer)[0][0]["cells"]["mean"]["value"] == pytest.approx(mean)
         assert ("16-shot" in json.loads(answer.out)["title"]) is (shots == "16")
 
 

@@ -151,8 +151,8 @@ def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
         hifi("table", "hifi-2", "--published", "--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json").out
     )["rows"]
     paper = next(row for row in rows if row["source"] == "published")
-    assert paper["cells"]["Avg."]["mean"] == pytest.approx((89.7 + 71.5) / 2)
-    assert "mean of the 2 columns shown; the paper's average has 9 columns" in paper["cells"]["Avg."]["notes"]
+    assert paper["cells"]["average"]["value"] == pytest.approx((89.7 + 71.5) / 2)
+    assert "mean of the 2 columns shown; the paper's average has 9 columns" in paper["cells"]["average"]["notes"]
 
 
 @pytest.mark.parametrize("name", registry.names("tables"))
@@ -179,8 +179,8 @@ def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):
         )["rows"]
         if row["source"] == "difference"
     )
-    assert line["cells"]["MRPC (Acc.)"]["mean"] is None
-    assert line["cells"]["MRPC (Acc.)"]["notes"] == ["no difference: our metric is accuracy, the paper's is f1"]
+    assert line["cells"]["mrpc"]["value"] is None
+    assert line["cells"]["mrpc"]["notes"] == ["no difference: our metric is accuracy, the paper's is f1"]
 
 
 def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):

@@ -34,8 +34,8 @@ def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, h
     assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
     answer = hifi("table", users_table, "--strict", "--methods", "full-ft", "--exclude", "collapsed", "--format", "json")
     assert answer.code == 1 and json.loads(answer.out)["missing"] == []
-    cell = rows_of(answer)["full-ft", "runs"]["cells"]["CoLA (Matt.)"]
-    assert cell == {"mean": None, "std": None, "notes": ["2 collapsed runs left out"]}
+    cell = rows_of(answer)["full-ft", "runs"]["cells"]["cola"]
+    assert cell == {"value": None, "notes": ["2 collapsed runs left out"]}
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,15 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
     for seed in (1, 2):
         write_run("results", "full-ft", "rte", seed, 0.5)
     write_run("results", "full-ft", "rte", 3, 0.8, **changes)
-    cell = rows_of(hifi("table", "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
-    assert cell["mean"] == 50.0
+    cell = rows_of(hifi("table", "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
+    assert cell["value"] == 50.0
     assert said in cell["notes"]
     word = "limited" if "limited" in said else "unequal"
-    cell = rows_of(hifi("table", "--format", "json", "--include", word))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
+    cell = rows_of(hifi("table", "--format", "json", "--include", word))["full-ft", "runs"]["cells"]["rte"]
     if "diverged" in said:
-        assert cell["mean"] == 50.0
+        assert cell["value"] == 50.0
     else:
-        assert cell["mean"] == pytest.approx(60.0)
+        assert cell["value"] == pytest.approx(60.0)
         assert ("1 of 3 runs limited, included" if word == "limited" else said.replace("left out", "included")) in cell["notes"]
 
 
@@ -75,8 +75,8 @@ def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
         ((), 60.0, "1 of 3 runs collapsed (95 % interval of the rate: 6 to 79 %), included"),
         (("--exclude", "collapsed"), 65.0, "1 collapsed run left out"),
     ):
-        cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
-        assert cell["mean"] == pytest.approx(mean) and cell["notes"] == [note]
+        cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["rte"]
+        assert cell["value"] == pytest.approx(mean) and cell["notes"] == [note]
         assert hifi("report", *words).code == 0
         page = Path("results/report.html").read_text()
         assert f">{mean}<" in page and note in page
@@ -91,17 +91,17 @@ def test_a_run_with_two_marks_needs_both(hifi):
         (["--include", "limited", "--exclude", "collapsed"], 50.0, "1 collapsed run left out"),
         (["--include", "limited"], 60.0, "1 of 2 runs collapsed and limited (95 % interval of the rate: 9 to 91 %), included"),
     ):
-        cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
-        assert (cell["mean"], cell["notes"]) == (pytest.approx(mean), [note])
+        cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["rte"]
+        assert (cell["value"], cell["notes"]) == (pytest.approx(mean), [note])
 
 
 def test_a_number_never_stands_under_another_metrics_name(hifi):
     write_run("results", "bitfit", "mrpc", 1, 0.6, primary_metric="accuracy", metrics={"f1": 0.7})
     write_run("results", "full-ft", "mrpc", 1, 0.8, primary_metric="f1")
     content = json.loads(hifi("table", "--format", "json").out)
-    assert content["columns"][0] == "MRPC (Acc.)"
-    cells = {row["name"]: row["cells"]["MRPC (Acc.)"] for row in content["rows"]}
-    assert cells["bitfit"]["mean"] == 60.0 and cells["full-ft"]["mean"] is None
+    assert content["columns"][0] == {"name": "mrpc", "label": "MRPC (Acc.)"}
+    cells = {row["name"]: row["cells"]["mrpc"] for row in content["rows"]}
+    assert cells["bitfit"]["value"] == 60.0 and cells["full-ft"]["value"] is None
     assert cells["full-ft"]["notes"] == ["1 run left out: no accuracy stored for this epoch"]
 
 
@@ -110,20 +110,20 @@ def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.7, backbone="minilm")
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="laptop")
     tables = json.loads(hifi("table", "--format", "json").out)
-    assert [table["rows"][0]["scores"] for table in tables] == [{"RTE (Acc.)": [score]} for score in (50.0, 70.0, 90.0)]
+    assert [table["rows"][0]["scores"] for table in tables] == [{"rte": [score]} for score in (50.0, 70.0, 90.0)]
     assert json.loads(hifi("table", "--backbone", "minilm", "--format", "json").out)["rows"][0]["scores"] == {
-        "RTE (Acc.)": [70.0]
+        "rte": [70.0]
     }
 
 
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
     write_run("results", "full-ft", "rte", 9, 0.1)
-    cell = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
-    assert cell["mean"] == pytest.approx(87.5) and cell["notes"] == [
+    cell = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
+    assert cell["value"] == pytest.approx(87.5) and cell["notes"] == [
         "1 run with other seeds left out (--seeds 9 includes them)"
     ]
-    cell = rows_of(hifi("table", users_table, "--seeds", "9", "--format", "json"))["full-ft", "runs"]["cells"]["RTE (Acc.)"]
-    assert cell["mean"] == pytest.approx(10.0)
+    cell = rows_of(hifi("table", users_table, "--seeds", "9", "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
+    assert cell["value"] == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_a_cell_under_other_conditions_is_shown_apart(changes, said, hifi):
         for method, score in (("bitfit", 0.9), ("full-ft", 0.6), ("lora", 0.7)):
             write_run("results", method, task, 1, score, **(changes if (method, task) == ("bitfit", "rte") else {}))
     rows = rows_of(hifi("table", "--format", "json"))
-    cell = rows["bitfit", "runs"]["cells"]["RTE (Acc.)"]
-    assert cell["mean"] == 90.0 and cell["notes"] == [f"not compared with the column's other runs, which differ in {said}"]
+    cell = rows["bitfit", "runs"]["cells"]["rte"]
+    assert cell["value"] == 90.0 and cell["notes"] == [f"not compared with the column's other runs, which differ in {said}"]
     places = {name: [cell.get("place") for cell in list(row["cells"].values())[:3]] for (name, _), row in rows.items()}
     assert places == {"bitfit": [1, None, None], "full-ft": [None, 2, 2], "lora": [2, 1, 1]}  # CoLA, RTE, Avg.
 
@@ -156,11 +156,11 @@ def test_full_shot_and_few_shot_runs_stand_in_tables_of_their_own(hifi):
     titles, scores = [], []
     for table in json.loads(hifi("table", "--format", "json").out):
         titles.append(table["title"])
-        scores.append({row["name"]: row["scores"]["RTE (Acc.)"] for row in table["rows"]})
+        scores.append({row["name"]: row["scores"]["rte"] for row in table["rows"]})
     assert [re.search(r"bert-large(, \d+-shot)?, best", title).group(1) for title in titles] == [None, ", 4-shot", ", 16-shot"]
     assert scores[0] == {"bitfit": [70.0, 70.0]} and scores[1] == {"lora": [52.0]}
     assert {name: values[0] for name, values in scores[2].items()} == pytest.approx({"bitfit": 50.0, "lora": 55.0})
-    assert json.loads(hifi("table", "--shots", "4", "--format", "json").out)["rows"][0]["scores"] == {"RTE (Acc.)": [52.0]}
+    assert json.loads(hifi("table", "--shots", "4", "--format", "json").out)["rows"][0]["scores"] == {"rte": [52.0]}
     text = hifi("report") and Path("results/report.html").read_text()
     assert (
         text.count('id="run-hifi-bert-large-rte-bitfit-full-1"') == text.count('id="run-hifi-bert-large-rte-bitfit-16-1"') == 1
@@ -170,15 +170,15 @@ def test_full_shot_and_few_shot_runs_stand_in_tables_of_their_own(hifi):
 def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     write_run("results", "full-ft", "rte", 1, 0.2, shots=16)
     content = json.loads(hifi("table", users_table, "--format", "json").out)
-    assert content["rows"][0]["scores"]["RTE (Acc.)"] == pytest.approx([87.0, 88.0])
+    assert content["rows"][0]["scores"]["rte"] == pytest.approx([87.0, 88.0])
     assert content["notes"] == ["1 16-shot run not in this table (--shots 16 shows them)"]
     content = json.loads(hifi("table", users_table, "--shots", "16", "--format", "json").out)
-    assert content["rows"][0]["scores"] == {"RTE (Acc.)": [20.0]}
+    assert content["rows"][0]["scores"] == {"rte": [20.0]}
     assert content["missing"][0]["command"].endswith("--seeds 2 --shots 16")
     write_run("results", "full-ft", "rte", 1, 0.3, shots=16, protocol="hifi-fewshot")
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="hifi-fewshot")
     content = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--format", "json").out)
-    assert content["rows"][0]["scores"] == {"RTE (Acc.)": [30.0]}  # that protocol has 16 shots
+    assert content["rows"][0]["scores"] == {"rte": [30.0]}  # that protocol has 16 shots
     assert content["notes"] == ["1 full-shot run not in this table (--shots full shows them)"]
     assert "--shots" not in content["missing"][0]["command"]
     missing = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json").out)[
@@ -191,7 +191,7 @@ def test_each_score_is_the_epochs_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, last=0.5, top=0.7)
     for score, value in (("best", 60.0), ("last", 50.0), ("max", 70.0)):
         assert json.loads(hifi("table", "--score", score, "--format", "json").out)["rows"][0]["scores"] == {
-            "RTE (Acc.)": [value]
+            "rte": [value]
         }
     compared = json.loads(hifi("table", "--compare-scores", "--format", "json").out)
     assert [next(iter(table["rows"][0]["scores"].values())) for table in compared] == [[60.0], [50.0], [70.0]]
@@ -212,7 +212,7 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all
     found = {}
     for score in ("best", "last", "max"):
         row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))["full-ft", "runs"]
-        found[score] = (row["scores"]["STS-B (Pear.)"], row["cells"]["STS-B (Pear.)"].get("notes"))
+        found[score] = (row["scores"]["stsb.pearson"], row["cells"]["stsb.pearson"].get("notes"))
     lost = ["1 run left out: no pearson stored for this epoch"]
     assert found == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
 
@@ -222,9 +222,9 @@ def test_a_protocol_that_reports_the_maximum_keeps_the_best_epochs_other_metrics
     for seed in (1, 2):
         write_run("results", "full-ft", "stsb", seed, 0.9, metrics={"pearson": 0.4}, curve=curve, report="max")
     row = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]
-    assert row["scores"]["STS-B (Pear.)"] == [80.0, 80.0]  # its own maximum, not the kept model's 40.0
+    assert row["scores"]["stsb.pearson"] == [80.0, 80.0]  # its own maximum, not the kept model's 40.0
     row = rows_of(hifi("table", users_table, "--score", "best", "--format", "json"))["full-ft", "runs"]
-    assert row["scores"]["STS-B (Pear.)"] == [40.0, 40.0]
+    assert row["scores"]["stsb.pearson"] == [40.0, 40.0]
 
 
 def test_a_laptops_runs_in_a_papers_layout(hifi):
@@ -244,12 +244,12 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         "json",
     )
     content = json.loads(answer.out)
-    assert content["columns"][:2] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
+    assert [column["label"] for column in content["columns"][:2]] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
     assert (
         content["notes"][0]
         == "only the layout is the paper's: protocol laptop instead of hifi, backbone minilm instead of bert-large"
     )
-    assert content["rows"][0]["scores"] == {"MRPC (F1)": [80.0]}
+    assert content["rows"][0]["scores"] == {"mrpc": [80.0]}
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,14 @@ def _row(result: ClaimResult, backbone: str) -> TableRow:
     cells = (
         TableCell(text=verdict_text(result)),
         effect,
-        TableCell(text=_span(result, finding) or DASH),
+        TableCell(text=_span(result, finding) or DASH, value=finding.interval),
         TableCell(finding.published.value, text=_published(result, finding)),
-        TableCell(text=_required(finding.region)),
-        TableCell(text=_contradicted(finding.region)),
+        TableCell(text=_required(finding.region), value=_bounds(finding.region.supported)),
+        TableCell(text=_contradicted(finding.region), value=_bounds(finding.region.possible)),
         TableCell(text=result.unit or "number"),
         TableCell(float(result.runs), text=str(result.runs)),
     )
-    return TableRow(result.name, cells, notes=(_note(result, backbone),))
+    return TableRow(result.name, cells, method=result.name, verdict=result.verdict, notes=(_note(result, backbone),))
 
 
 def _note(result: ClaimResult, backbone: str) -> str:
@@ -135,6 +135,11 @@ def _span(result: ClaimResult, finding: Finding) -> str:
 def _number(result: ClaimResult, value: float) -> str:
     """Return a difference in points with its sign, and any other number with three digits."""
     return f"{value:+.2f}" if result.unit == "points" else f"{value:.3g}"
+
+
+def _bounds(ends: tuple[float, float]) -> list[float | None]:
+    """Return the ends of a region; None: no bound."""
+    return [None if abs(end) == inf else end for end in ends]
 
 
 def _required(region: Region) -> str:

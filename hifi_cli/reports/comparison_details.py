@@ -53,9 +53,13 @@ def _row(comparison: Comparison, score: Score | None) -> tuple[TableRow, list[st
     examples, problems = _examples(comparison, score)
     cells = (
         _signed(comparison.statistics.mean),
-        TableCell(text=_span(examples)),
+        TableCell(text=_span(examples), value=examples),
         _signed(effect_statistics.interquartile_mean([value for values in groups for value in values])),
-        TableCell(better, text=f"{better:.2f}" + (f" ({span[0]:.2f} to {span[1]:.2f})" if span else "")),
+        TableCell(
+            better,
+            text=f"{better:.2f}" + (f" ({span[0]:.2f} to {span[1]:.2f})" if span else ""),
+            value={"probability": better, "interval": span},
+        ),
         TableCell(None if equal is None else equal.smallest_margin),
         TableCell(detectable),
     )

@@ -11,8 +11,19 @@ from hifi_cli.reports.table_spec import TableSpec, label_of
 Costs = TypeVar("Costs", ResultCosts, TrainingCosts)
 FULL_FT = "full-ft"  # the reference for the costs of training
 
-_RESULT = ("Extra param. (training)", "Extra param. (result)", "Structure (result)", "Latency", "Stored")
-_TRAINING = ("Time per step", "Extra memory", "Stored", "Scoring + selection")
+_RESULT = {  # labels of the columns, by their names for programs
+    "added_in_training": "Extra param. (training)",
+    "added_in_result": "Extra param. (result)",
+    "modules_added": "Structure (result)",
+    "latency": "Latency",
+    "stored_bytes": "Stored",
+}
+_TRAINING = {
+    "step_s": "Time per step",
+    "memory_bytes": "Extra memory",
+    "stored_bytes": "Stored",
+    "scoring_s": "Scoring + selection",
+}
 
 
 def of_results(spec: TableSpec, request: TableRequest) -> Table:
@@ -39,41 +50,49 @@ def of_training(spec: TableSpec, request: TableRequest) -> Table:
 def _table(
     spec: TableSpec,
     costs: Mapping[str, Costs],
-    headings: tuple[str, ...],
-    texts: Callable[[Costs], tuple[str, ...]],
+    headings: dict[str, str],
+    cells_of: Callable[[Costs], tuple[TableCell, ...]],
     notes: list[str],
 ) -> Table:
     rows = []
     for row in spec.rows:
         if row.method:
             cost = costs.get(row.method)
-            cells = tuple(TableCell(text=text) for text in texts(cost)) if cost else tuple(TableCell() for _ in headings)
+            cells = cells_of(cost) if cost else tuple(TableCell() for _ in headings)
             rows.append(TableRow(row.label or label_of("methods", row.method), cells, method=row.method))
     title = f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})"
-    return Table(title=title, headings=[TableHeading(name) for name in headings], rows=rows, notes=notes)
+    return Table(title=title, headings=[TableHeading(label, name=name) for name, label in headings.items()], rows=rows, notes=notes)
 
 
-def _result(cost: ResultCosts) -> tuple[str, ...]:
+def _result(cost: ResultCosts) -> tuple[TableCell, ...]:
     modules = cost.modules_added
     return (
         _count(cost.added_in_training, cost.total),
         _count(cost.added_in_result, cost.total),
-        f"{modules} more module{'s' * (modules > 1)}" if modules else "unchanged",
-        f"x {cost.latency:.2f}",
-        f"{cost.stored_bytes / 1e6:.2f} MB ({100 * cost.stored_bytes / cost.plain_bytes:.3g} %)",
+        TableCell(text=f"{modules} more module{'s' * (modules > 1)}" if modules else "unchanged", value=modules),
+        TableCell(text=f"x {cost.latency:.2f}", value=cost.latency),
+        TableCell(
+            text=f"{cost.stored_bytes / 1e6:.2f} MB ({100 * cost.stored_bytes / cost.plain_bytes:.3g} %)",
+            value=cost.stored_bytes,
+        ),
     )
 
 
-def _training(cost: TrainingCosts, full: TrainingCosts) -> tuple[str, ...]:
+def _training(cost: TrainingCosts, full: TrainingCosts) -> tuple[TableCell, ...]:
     # a tiny model can train in the memory that loading it has freed
     memory = f"x {cost.memory_bytes / full.memory_bytes:.2f}" if full.memory_bytes else "no ratio"
     return (
-        f"x {cost.step_ratio:.2f} ({1000 * cost.step_s:.0f} ms)",
-        f"{memory} ({cost.memory_bytes / 1e6:.0f} MB)",
-        f"x {cost.stored_bytes / full.stored_bytes:.3g} ({cost.stored_bytes / 1e6:.2f} MB)",
-        f"{100 * cost.scoring_fraction:.2g} % ({cost.scoring_s:.1f} s)" if cost.scoring_fraction else "none",
+        TableCell(text=f"x {cost.step_ratio:.2f} ({1000 * cost.step_s:.0f} ms)", value=cost.step_s),
+        TableCell(text=f"{memory} ({cost.memory_bytes / 1e6:.0f} MB)", value=cost.memory_bytes),
+        TableCell(
+            text=f"x {cost.stored_bytes / full.stored_bytes:.3g} ({cost.stored_bytes / 1e6:.2f} MB)", value=cost.stored_bytes
+        ),
+        TableCell(
+            text=f"{100 * cost.scoring_fraction:.2g} % ({cost.scoring_s:.1f} s)" if cost.scoring_fraction else "none",
+            value=cost.scoring_s,
+        ),
     )
 
 
-def _count(number: int, total: int) -> str:
-    return f"{number:,} ({100 * number / total:.3g} %)" if number else "none"
+def _count(number: int, total: int) -> TableCell:
+    return TableCell(text=f"{number:,} ({100 * number / total:.3g} %)" if number else "none", value=number)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from hifi_cli.config.choices import Score
 from hifi_cli.errors import MissingError
@@ -12,6 +13,8 @@ from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.statistics import LEVEL, PairedStatistics, holm, paired_statistics, pairs_needed, smallest_p
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_spec import label_of
+
+VerdictWord = Literal["better", "worse", "no difference shown", "no conclusion", "depends on collapsed runs"]
 
 NUMBERS = (
     "Mean: mean over tasks of each task's mean over seeds; 95 % interval: t-interval from the spread over seeds within each"
@@ -32,6 +35,19 @@ class Comparison:
     statistics: PairedStatistics
     corrected_p: float
     other_ps: list[float]
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What a comparison allows to conclude.
+
+    Attributes:
+        word: about the first method, for programs.
+        sentence: for readers.
+    """
+
+    word: VerdictWord
+    sentence: str
 
 
 def compare(
@@ -63,15 +79,15 @@ def compare(
             raise MissingError(f"{pairs.first} and {pairs.second} share no task and seed with a usable run{reason}")
     tasks = sorted({task for pairs in chosen for task in pairs.differences})
     headings = [
-        *(TableHeading(label_of("tasks", task), 2) for task in tasks),
+        *(TableHeading(label_of("tasks", task), 2, name=task) for task in tasks),
         TableHeading("Mean", 2),
-        TableHeading("SD over tasks", 2),
+        TableHeading("SD over tasks", 2, name="std_over_tasks"),
     ]
     headings += [
-        TableHeading("95 % interval"),
+        TableHeading("95 % interval", name="interval"),
         TableHeading("Pairs", 0),
         TableHeading("p", 4),
-        TableHeading("p (Holm)", 4),
+        TableHeading("p (Holm)", 4, name="p_holm"),
         TableHeading("Collapsed"),
         TableHeading("Failed"),
     ]
@@ -80,13 +96,13 @@ def compare(
     for number, main in enumerate(comparisons):
         collapsed = with_collapsed[number].collapsed
         failures = _failures(main.pairs, records)
-        rows.append(_row(main, collapsed, failures, tasks))
         if collapsed[0] == collapsed[1]:
-            verdicts = verdict(main, records)
+            conclusion = verdict(main, records)
         else:
-            verdicts = _both_verdicts(all_comparisons[number], sound_comparisons[number], collapsed, records)
+            conclusion = _both_verdicts(all_comparisons[number], sound_comparisons[number], collapsed, records)
+        rows.append(_row(main, collapsed, failures, tasks, conclusion.word))
         sentences.append(
-            f"{' and '.join(main.pairs.labels)} {_tasks_and_seeds(main.pairs)}: {verdicts}{_difference_between_tasks(main)}"
+            f"{' and '.join(main.pairs.labels)} {_tasks_and_seeds(main.pairs)}: {conclusion.sentence}{_difference_between_tasks(main)}"
         )
         sentences += _equivalence(main, margin) + _failure_test(main, failures)
     few = "" if records[0].shots == "full" else f", {records[0].shots}-shot"
@@ -148,7 +164,7 @@ def compare_pairs(all_pairs: Sequence[PairedRuns]) -> list[Comparison]:
     ]
 
 
-def verdict(comparison: Comparison, records: Sequence[RunRecord]) -> str:
+def verdict(comparison: Comparison, records: Sequence[RunRecord]) -> Conclusion:
     """Say what can be concluded from one comparison, and what cannot.
 
     A difference is shown where the test and the interval agree: the test is valid for few seeds and any distribution of
@@ -160,10 +176,11 @@ def verdict(comparison: Comparison, records: Sequence[RunRecord]) -> str:
     if smallest >= LEVEL:
         pairs = counted_noun(statistics.pairs, "pair")
         differing = "" if statistics.differing == statistics.pairs else f", of which {statistics.differing} differ,"
-        return (
+        return Conclusion(
+            "no conclusion",
             f"no conclusion about which is better: with {pairs}{differing} this test cannot reach p < {LEVEL:g}"
             f" (smallest possible p: {smallest:.3g}{after_holm}); at least"
-            f" {pairs_needed(comparison.other_ps)} pairs that differ are required"
+            f" {pairs_needed(comparison.other_ps)} pairs that differ are required",
         )
     p = f"p = {corrected_p:.3g}{after_holm}"
     if corrected_p >= LEVEL or not statistics.excludes_zero:
@@ -171,11 +188,12 @@ def verdict(comparison: Comparison, records: Sequence[RunRecord]) -> str:
         disagree = statistics.p >= LEVEL and _has_width(statistics) and statistics.excludes_zero
         more = ", which does not contain 0: another test could show a difference" if disagree else ""
         interval = f"{_interval(statistics)}{more}"
-        return f"this test shows no difference ({reason}), which does not mean that they are equal; {interval}"
+        sentence = f"this test shows no difference ({reason}), which does not mean that they are equal; {interval}"
+        return Conclusion("no difference shown", sentence)
     return _better(comparison, records, f"by {abs(statistics.mean):.2f} points on average ({_interval(statistics)}, {p})")
 
 
-def _better(comparison: Comparison, records: Sequence[RunRecord], size: str) -> str:
+def _better(comparison: Comparison, records: Sequence[RunRecord], size: str) -> Conclusion:
     """Return the verdict for the method with the higher scores, unless it diverged more often than the other."""
     pairs = comparison.pairs
     methods = [(pairs.first, pairs.labels[0]), (pairs.second, pairs.labels[1])]
@@ -183,22 +201,29 @@ def _better(comparison: Comparison, records: Sequence[RunRecord], size: str) -> 
     runs = [[run for run in records if run.cell[0] == name and run.cell[1] in pairs.runs] for name in (method, other)]
     diverged, others_diverged = (sum("diverged" in run.flags for run in method_runs) for method_runs in runs)
     if diverged * len(runs[1]) > others_diverged * len(runs[0]):
-        return (
+        return Conclusion(
+            "no conclusion",
             f"no conclusion: {label} is ahead {size}, but {diverged} of its {len(runs[0])} runs diverged, compared with"
-            f" {others_diverged} of {len(runs[1])} of {other_label}, and a diverged run has no score"
+            f" {others_diverged} of {len(runs[1])} of {other_label}, and a diverged run has no score",
         )
     several = len(pairs.differences) > 1
     scope, others = ("these tasks", "encoders") if several else ("this task", "tasks, encoders")
-    return f"{label} is better on {scope} {size}; this says nothing about other {others} or settings"
+    sentence = f"{label} is better on {scope} {size}; this says nothing about other {others} or settings"
+    return Conclusion("better" if comparison.statistics.mean > 0 else "worse", sentence)
 
 
-def _both_verdicts(everything: Comparison, sound: Comparison, collapsed: tuple[int, int], records: Sequence[RunRecord]) -> str:
+def _both_verdicts(
+    everything: Comparison, sound: Comparison, collapsed: tuple[int, int], records: Sequence[RunRecord]
+) -> Conclusion:
     """Return the verdicts with and without the pairs that have a collapsed run: the two may differ."""
     labels = everything.pairs.labels
     sound_pairs = f"{counted_noun(sound.statistics.pairs, 'pair')} on {counted_noun(len(sound.pairs.differences), 'task')}"
-    return (
+    conclusions = verdict(everything, records), verdict(sound, records)
+    same = conclusions[0].word == conclusions[1].word
+    return Conclusion(
+        conclusions[0].word if same else "depends on collapsed runs",
         f"{collapsed[0]} of {labels[0]}'s and {collapsed[1]} of {labels[1]}'s {everything.statistics.pairs} runs collapsed."
-        f" With them: {verdict(everything, records)}. Without them ({sound_pairs}): {verdict(sound, records)}"
+        f" With them: {conclusions[0].sentence}. Without them ({sound_pairs}): {conclusions[1].sentence}",
     )
 
 
@@ -220,13 +245,19 @@ def _has_width(statistics: PairedStatistics) -> bool:
     return statistics.interval is not None and statistics.interval[0] < statistics.interval[1]
 
 
-def _row(comparison: Comparison, collapsed: tuple[int, int], failures: tuple[Failures, Failures], tasks: list[str]) -> TableRow:
+def _row(
+    comparison: Comparison,
+    collapsed: tuple[int, int],
+    failures: tuple[Failures, Failures],
+    tasks: list[str],
+    verdict: VerdictWord,
+) -> TableRow:
     statistics, differences = comparison.statistics, comparison.pairs.differences
     means = [list(differences.get(task, {}).values()) for task in tasks]
     cells = [_signed(sum(values) / len(values)) if values else TableCell() for values in means]
     numbers = [
         TableCell(statistics.spread),
-        TableCell(text=_span(statistics)),
+        TableCell(text=_span(statistics), value=statistics.interval),
         TableCell(float(statistics.pairs)),
         TableCell(statistics.p),
         TableCell(comparison.corrected_p),
@@ -237,10 +268,11 @@ def _row(comparison: Comparison, collapsed: tuple[int, int], failures: tuple[Fai
             *cells,
             _signed(statistics.mean),
             *numbers,
-            TableCell(text=f"{collapsed[0]} / {collapsed[1]}"),
-            TableCell(text=" / ".join(map(str, failures))),
+            TableCell(text=f"{collapsed[0]} / {collapsed[1]}", value=collapsed),
+            TableCell(text=" / ".join(map(str, failures)), value=[side.values for side in failures]),
         ),
         method=comparison.pairs.second,
+        verdict=verdict,
     )
 
 

@@ -26,6 +26,12 @@ class Failures:
     def failed(self) -> int:
         return self.collapsed + self.diverged
 
+    @property
+    def values(self) -> dict[str, object]:
+        """The counts, and the 95 % interval of the rate as fractions of 1, for programs."""
+        interval = rate_interval(self.failed, self.runs) if self.runs else None
+        return {"collapsed": self.collapsed, "diverged": self.diverged, "runs": self.runs, "rate_interval": interval}
+
     def __str__(self) -> str:
         """Return the count with the 95 % interval of the rate: `1 of 8 (2 to 47 %)`."""
         if not self.runs:

@@ -20,7 +20,7 @@ def build(spec: TableSpec, request: TableRequest) -> Table:
         rows += [_published_row(spec.columns, split, reference[1])] if reference else []
     return Table(
         title=spec.description,
-        headings=[TableHeading(column.label or label_of("tasks", column.task)) for column in spec.columns],
+        headings=[TableHeading(column.label or label_of("tasks", column.task), name=column.name) for column in spec.columns],
         rows=rows,
         notes=[f"published: {reference[0]}, table {reference[1].number}"] if reference else [],
         corner="Split",
@@ -35,11 +35,12 @@ def _cell(row_counts: Mapping[str, Mapping[str, RowCount]], column: ColumnSpec, 
         return TableCell()
     official = count.official
     notes = (f"the official release has {official:,} rows",) if official and official != count.rows else ()
-    return TableCell(text=f"{count.rows:,}", notes=notes)
+    return TableCell(text=f"{count.rows:,}", value=count.rows, notes=notes)
 
 
 def _published_row(columns: list[ColumnSpec], split: str, paper_table: PublishedTable) -> TableRow:
     row = paper_table.rows[split]
     printed = dict(zip(paper_table.columns, row.means, strict=True))
-    cells = tuple(TableCell(text=f"{int(printed[column.published_name] or 0):,}") for column in columns)
+    counts = [int(printed[column.published_name] or 0) for column in columns]
+    cells = tuple(TableCell(text=f"{count:,}", value=count) for count in counts)
     return TableRow("published", cells, "published", split, notes=(row.note,) if row.note else ())

@@ -61,8 +61,12 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     averaged = spec.average and len(columns) > 1
     metrics = [column.metric or _primary(column.task, records) for column in columns]
     labels = [_column_label(column, metric) for column, metric in zip(columns, metrics, strict=True)]
-    headings = [TableHeading(label, spec.decimals, "high") for label in [*labels, *(["Avg."] if averaged else [])]]
-    headings += [TableHeading(label, None) for label, _ in FRACTIONS]
+    names = [*(column.name for column in columns), *(["average"] if averaged else [])]
+    headings = [
+        TableHeading(label, spec.decimals, "high", name)
+        for label, name in zip([*labels, *(["Avg."] if averaged else [])], names, strict=True)
+    ]
+    headings += [TableHeading(label, None, name=f"{key}_percent") for label, key in FRACTIONS]
     notes = [] if spec.shots else _runs_of_other_shots(all_records, shots)
     reference = published.load(spec.published) if request.published and spec.published else None
     if reference:

@@ -29,7 +29,7 @@ def build(spec: TableSpec, request: TableRequest) -> Table:
             table_rows += [paper] if paper and (request.published or differs) else []
     return Table(
         title=f"{spec.description or 'Settings'} (protocol {spec.protocol}, backbone {spec.backbone})",
-        headings=[TableHeading(column.label or label_of("tasks", column.task)) for column in columns],
+        headings=[TableHeading(column.label or label_of("tasks", column.task), name=column.name) for column in columns],
         rows=table_rows,
         notes=["batch size / learning rate", *_source(reference)],
     )
@@ -40,7 +40,7 @@ def _row(spec: TableSpec, method: str, label: str | None, columns: list[ColumnSp
     for number, column in enumerate(columns):
         text = _settings(spec, method, column.task)
         printed = paper.cells[number].text if paper else None
-        cells.append(TableCell(text=text, notes=(UNEQUAL,) if text and printed and text != printed else ()))
+        cells.append(TableCell(text=text, value=_numbers(text), notes=(UNEQUAL,) if text and printed and text != printed else ()))
     return TableRow(label or label_of("methods", method), tuple(cells), method=method)
 
 
@@ -53,12 +53,21 @@ def _settings(spec: TableSpec, method: str, task: str) -> str | None:
     return f"{config.batch_size}/{float(mantissa):g}e{int(exponent)}"
 
 
+def _numbers(text: str | None) -> dict[str, float] | None:
+    """Return batch size and learning rate; None where a paper prints something else."""
+    size, _, rate = (text or "").partition("/")
+    try:
+        return {"batch_size": int(size), "learning_rate": float(rate)}
+    except ValueError:
+        return None
+
+
 def _published_row(row: RowSpec, columns: list[ColumnSpec], paper_table: PublishedTable) -> TableRow | None:
     name = row.published_name
     if name is None or name not in paper_table.rows:
         return None
     texts = dict(zip(paper_table.columns, paper_table.rows[name].texts, strict=True))
-    cells = tuple(TableCell(text=texts.get(column.published_name)) for column in columns)
+    cells = tuple(TableCell(text=texts.get(column.published_name), value=_numbers(texts.get(column.published_name))) for column in columns)
     return TableRow(row.label or name, cells, "published", row.method)
 
 

@@ -1,9 +1,10 @@
 """A table ready to print: headings, rows of cells, footnotes, and missing runs."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Literal
+from typing import Any, Literal
 
 from hifi_cli.reports.run_records import RunRecord
 
@@ -28,6 +29,7 @@ class TableCell:
         mean: None prints a dash.
         deviation: sample standard deviation over seeds; None for fewer than two.
         text: printed instead of a number.
+        value: what the text says, for programs: a number, a list or a mapping; None: the mean, or else the text.
         place: 1 for the best of its column, 2 for the second, by the printed number.
         is_comparable: whether it is compared with the rest of its column.
         notes: footnotes.
@@ -37,6 +39,7 @@ class TableCell:
     mean: float | None = None
     deviation: float | None = None
     text: str | None = None
+    value: Any = None
     place: int | None = None
     is_comparable: bool = True
     notes: tuple[str, ...] = ()
@@ -48,6 +51,7 @@ class TableHeading:
     """The heading of a column.
 
     Attributes:
+        name: of the column for programs; empty: the label in lower case with underscores.
         decimals: of its numbers; None: a percentage, with as many as it requires.
         best: whether the highest or the lowest number of the column is marked; None: neither.
     """
@@ -55,6 +59,12 @@ class TableHeading:
     label: str
     decimals: int | None = 1
     best: Literal["high", "low"] | None = None
+    name: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name of the column for programs."""
+        return self.name or "_".join(re.findall(r"[a-z0-9]+", self.label.lower()))
 
 
 @dataclass(frozen=True)
@@ -64,12 +74,14 @@ class TableRow:
     Attributes:
         source: our own runs, the paper's numbers, or the difference.
         method: shared by the rows of several sources.
+        verdict: what the row allows to conclude, in the word that programs read.
     """
 
     label: str
     cells: tuple[TableCell, ...]
     source: Source = "runs"
     method: str | None = None
+    verdict: str | None = None
     notes: tuple[str, ...] = ()
 
 

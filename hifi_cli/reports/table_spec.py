@@ -62,6 +62,11 @@ class ColumnSpec(ConfigModel):
     def published_name(self) -> str:
         return self.published or self.task
 
+    @property
+    def name(self) -> str:
+        """The column's name for programs: `rte`, `stsb.pearson`, `mnli-mm`."""
+        return self.published or (f"{self.task}.{self.metric}" if self.metric else self.task)
+
 
 class TableSpec(ConfigModel):
     """What the YAML of every kind of table says; a kind may add keys of its own."""
