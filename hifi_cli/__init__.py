@@ -6,9 +6,14 @@ from hifi_cli.version import __version__
 
 if TYPE_CHECKING:
     from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
+    from hifi_cli.reports.run_listing import results
     from hifi_cli.runs.export_delta import open_model
 
-__all__ = ["ScoredHeads", "__version__", "merge_heads", "open_model", "score_heads", "select_heads", "tune_heads"]
+__all__ = ["ScoredHeads", "__version__", "merge_heads", "open_model", "results", "score_heads", "select_heads", "tune_heads"]
+_MODULES = {
+    "open_model": "hifi_cli.runs.export_delta",
+    "results": "hifi_cli.reports.run_listing",
+}  # of the other names: library
 
 
 def __getattr__(name: str) -> Any:
@@ -17,8 +22,7 @@ def __getattr__(name: str) -> Any:
 
     if name not in __all__:
         raise AttributeError(f"module 'hifi_cli' has no attribute '{name}'")
-    where = "hifi_cli.runs.export_delta" if name == "open_model" else "hifi_cli.library"
-    return getattr(importlib.import_module(where), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "hifi_cli.library")), name)
 
 
 def __dir__() -> list[str]:

@@ -10,8 +10,7 @@ from markdown_it import MarkdownIt
 
 from hifi_cli.files import command_line
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.reports.formats import FORMATS
-from hifi_cli.reports.formats import csv_table
+from hifi_cli.reports.formats import FORMATS, csv_table
 from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow
 from hifi_cli.runs import run as runs
 

@@ -107,7 +107,9 @@ def test_the_mean_is_over_tasks_as_in_the_table(hifi):
     assert cells["std_over_tasks"]["value"] == pytest.approx(5.0 / 2**0.5)
     assert "the mean difference per task is between -3.00 (CoLA) and +2.00 (RTE)" in notes[0]
     assert "no difference is shown for other tasks" in notes[0]
-    averages = {row["name"]: row["cells"]["average"]["value"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
+    averages = {
+        row["name"]: row["cells"]["average"]["value"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]
+    }
     assert averages["bitfit"] - averages["full-ft"] == pytest.approx(cells["mean"]["value"])
 
 

@@ -111,9 +111,7 @@ def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="laptop")
     tables = json.loads(hifi("table", "--format", "json").out)
     assert [table["rows"][0]["scores"] for table in tables] == [{"rte": [score]} for score in (50.0, 70.0, 90.0)]
-    assert json.loads(hifi("table", "--backbone", "minilm", "--format", "json").out)["rows"][0]["scores"] == {
-        "rte": [70.0]
-    }
+    assert json.loads(hifi("table", "--backbone", "minilm", "--format", "json").out)["rows"][0]["scores"] == {"rte": [70.0]}
 
 
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
@@ -190,9 +188,7 @@ def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
 def test_each_score_is_the_epochs_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, last=0.5, top=0.7)
     for score, value in (("best", 60.0), ("last", 50.0), ("max", 70.0)):
-        assert json.loads(hifi("table", "--score", score, "--format", "json").out)["rows"][0]["scores"] == {
-            "rte": [value]
-        }
+        assert json.loads(hifi("table", "--score", score, "--format", "json").out)["rows"][0]["scores"] == {"rte": [value]}
     compared = json.loads(hifi("table", "--compare-scores", "--format", "json").out)
     assert [next(iter(table["rows"][0]["scores"].values())) for table in compared] == [[60.0], [50.0], [70.0]]
     assert [re.search(r"(best|last|maximum)[^)]*", table["title"]).group(1) for table in compared] == [

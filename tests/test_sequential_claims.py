@@ -122,7 +122,7 @@ def test_a_clear_difference_is_decided_at_an_early_look(file, hifi):
         write_look(plan, 5)
         plan.look()
     assert plan.number == 2 and plan.undecided == []  # 8 pairs cannot reach the first level, 16 reach the second
-    verdict = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)["rows"][0]["cells"]["Verdict"]["text"]
+    verdict = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)["rows"][0]["cells"]["verdict"]["value"]
     assert verdict == "supported (look 2 of 5)"
     again = SequentialClaims("mine", file, Path("results"), 20)
     assert again.number == 2 and again.is_over
@@ -139,7 +139,7 @@ def test_an_undecided_claim_takes_every_declared_look_and_no_more(file, hifi):
     assert [look.verdicts for look in looks] == [{"probing": "undecided"}] * len(plan.looks.declared)
     assert looks[-1].seeds == dict.fromkeys(file.tasks, 6)
     row = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
-    assert row["rows"][0]["cells"]["Verdict"]["text"] == f"undecided (look {len(looks)} of {len(looks)})"
+    assert row["rows"][0]["cells"]["verdict"]["value"] == f"undecided (look {len(looks)} of {len(looks)})"
 
 
 def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):

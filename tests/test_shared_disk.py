@@ -53,7 +53,7 @@ def test_read_only_results_are_listed_and_a_grid_prints_what_is_left(run, hifi, 
         (tmp_path / "results" / "x").write_text("")
     answer = hifi("ls", "runs")
     assert answer.code == 0, answer.err
-    assert answer.out.split()[0] == "done"
+    assert answer.out.splitlines()[1].split()[0] == "done"
     answer = hifi("grid", "mine.yaml", "--print", *QUICK)
     assert answer.code == 0, answer.err
     assert "--method bitfit" in answer.out

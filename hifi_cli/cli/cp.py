@@ -28,9 +28,11 @@ def cp(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="How a data file is read, for example label=stars.")
     ] = None,
+    format: options.OutputFormat = "text",  # noqa: A002
     debug: options.Debug = False,
 ) -> None:
     """Copy a shipped YAML out to edit; use it by its path, for example --task ./my-rte.yaml."""
+    from hifi_cli.cli import show
     from hifi_cli.errors import UsageError
     from hifi_cli.tasks import task_from_data
 
@@ -60,7 +62,7 @@ def _write(text: str, target: Path) -> None:
     if not registry.is_file(target.name):
         raise UsageError(f"{target}: the copy's name must end in .yaml, so that commands read it as a file and not as a name")
     write_text(target, text)
-    print(target)
+    show.print_path(target, format)
 
 
 def _movable(text: str, folder: Path) -> str:

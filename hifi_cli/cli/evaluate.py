@@ -35,12 +35,13 @@ def evaluate(
     ] = False,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
+    format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Rebuild finished runs from backbone and delta, predict again, and compare with the stored results; exit 1 if unequal."""
-    from hifi_cli.cli.show import print_evaluation
+    from hifi_cli.cli.show import print_evaluation, print_json
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.runs import evaluate as evaluation
@@ -57,11 +58,22 @@ def evaluate(
     if split == "validation":
         if submission:
             raise UsageError("--submission requires test predictions: add --split test")
+        from hifi_cli.cli.outputs import EvalOutput, MetricOutput
+
+        outputs: list[EvalOutput] = []
         differing: list[str] = []
         for path in paths:
             evaluated = evaluation.evaluate(path, resources)
-            print_evaluation(evaluated)
+            if format == "text":
+                print_evaluation(evaluated)
+            metrics = {name: MetricOutput(now=now, stored=stored) for name, (now, stored) in evaluated.compared.items()}
+            difference, reproduced = evaluated.largest_difference, not evaluated.differing
+            outputs.append(
+                EvalOutput(path=str(path), metrics=metrics, largest_logit_difference=difference, reproduced=reproduced)
+            )
             differing += [f"{path}: {', '.join(evaluated.differing)}"] if evaluated.differing else []
+        if format == "json":
+            print_json(outputs)
         if differing:
             listed = "; ".join(differing)
             raise RunFailed(

@@ -34,11 +34,13 @@ def figure(
         bool, typer.Option("--print", help="Print the commands of the missing runs, and stop.", rich_help_panel=options.HOW)
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.", rich_help_panel=options.HOW)] = False,
+    format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Compute what a figure shows, keep it as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
+    from hifi_cli.cli import show
     from hifi_cli.reports.figures import draw, figure_spec
 
     is_csv = name.endswith(".csv")
@@ -69,4 +71,4 @@ def figure(
             return
         figure_data.compute(analysis, request, csv, force=force)
     draw.draw(csv, picture)
-    print(picture)
+    show.print_path(picture, format)

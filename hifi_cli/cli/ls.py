@@ -1,12 +1,11 @@
 """`hifi ls`: list and explain tasks, methods, keys and all other names."""
 
-from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from hifi_cli.cli import options, schemas
+from hifi_cli.cli import options, schemas, show
 from hifi_cli.config import registry
 
 _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of configs/ that is not here is listed too
@@ -21,7 +20,7 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of co
     "grids": "sets of runs, for hifi grid",
     "sites": "machines that a grid can use",
     "runs": "finished and unfinished runs in a results directory, and their states",
-    "schema": "JSON Schema of the YAMLs, for editors; hifi ls schema tasks for one kind",
+    "schema": "JSON Schema of the YAMLs, for editors, and of --format json; hifi ls schema tasks, hifi ls schema output/train",
 }
 
 _STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.State, less absent
@@ -51,6 +50,27 @@ def ls(
     status: Annotated[
         options.Words | None, options.several_of(*_STATES, help="Only runs in these states, with commas.", panel=options.WHICH)
     ] = None,
+    tasks: options.Tasks = None,
+    methods: options.Methods = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="Only runs of this encoder.", rich_help_panel=options.WHICH, autocompletion=options.complete("backbones")
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="Only runs of this protocol.", rich_help_panel=options.WHICH, autocompletion=options.complete("protocols")
+        ),
+    ] = None,
+    sort: Annotated[
+        Literal["path", "state", "task", "method", "seed", "score", "time"],
+        typer.Option(help="Order of the runs.", rich_help_panel=options.OUTPUT),
+    ] = "path",
+    format: Annotated[  # noqa: A002
+        Literal["text", "json", "csv"], typer.Option("--format", help="Format of the output.", rich_help_panel=options.OUTPUT)
+    ] = "text",
     results_dir: options.ResultsDir = Path("results"),
     debug: options.Debug = False,
 ) -> None:
@@ -58,13 +78,19 @@ def ls(
     from hifi_cli.cli import explain
     from hifi_cli.errors import UsageError
 
+    if words and words[0] not in ("runs", "schema") and format == "json":
+        return _print_names(words)
     if not words:
         counts = [[kind, f"{len(registry.names(kind))} {_KINDS.get(kind, '')}"] for kind in kinds()]
         return explain.print_columns([*counts, *([kind, _KINDS[kind]] for kind in ("runs", "schema"))])
     if words[0] == "schema":
         return _print_schema(words[1:])
     if words == ["runs"]:
-        return _print_runs(results_dir, status or ())
+        from hifi_cli.reports.run_listing import list_runs
+
+        names = {"task": options.names(tasks), "method": options.names(methods)}
+        names |= {"backbone": options.names(backbone), "protocol": options.names(protocol)}
+        return show.print_runs(list_runs(results_dir, states=status or (), sort=sort, **names), format)
     for word in words:
         if word in kinds():
             explain.print_columns([_summary(word, name) for name in registry.names(word)])
@@ -77,6 +103,18 @@ def ls(
             raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")
         for kind in matching:
             explain.print_explanation(kind, stem)
+
+
+def _print_names(words: list[str]) -> None:
+    """Print names of some kinds with description and source, as JSON."""
+    from hifi_cli.cli.outputs import NameOutput
+    from hifi_cli.errors import UsageError
+
+    if unknown := [word for word in words if word not in kinds()]:
+        raise UsageError(f"--format json lists kinds ({', '.join(kinds())}, runs), not '{unknown[0]}'")
+    names = [(kind, *_summary(kind, name)) for kind in words for name in registry.names(kind)]
+    fields = NameOutput.model_fields
+    show.print_json([NameOutput.model_validate(dict(zip(fields, values, strict=True))) for values in names])
 
 
 def _summary(kind: str, name: str) -> list[str]:
@@ -99,15 +137,3 @@ def _print_schema(kinds: list[str]) -> None:
     if len(kinds) > 1:
         raise UsageError(f"hifi ls schema prints one kind at a time: {' or '.join(kinds)}")
     print(json.dumps(schemas.schema_of_kind(kinds[0]) if kinds else schemas.schema_of_all(), indent=1))
-
-
-def _print_runs(results_dir: Path, states: Collection[str]) -> None:
-    from hifi_cli.durations import format_duration
-    from hifi_cli.records.run_status import statuses
-
-    for directory, run in statuses(results_dir):
-        if not states or run.state in states:
-            result = run.result
-            score = f"{100 * result.score():.2f}" if result and result.is_done else ""
-            took = format_duration(result.time_s) if result and result.time_s is not None else ""
-            print(f"{run.state:10}  {score:>6}  {took:>8}  {directory.path}" + (f"  {run.detail}" if run.detail else ""))

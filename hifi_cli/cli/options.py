@@ -167,6 +167,12 @@ ScoreChoice = Annotated[
     typer.Option("--score", help="The score of which epoch; default: as the protocol reports.", rich_help_panel=WHICH),
 ]
 TableFormat = Annotated[Format, typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT)]
+OutputFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option(
+        "--format", help="Format of the output; hifi ls schema output/COMMAND explains the JSON.", rich_help_panel=OUTPUT
+    ),
+]
 Protocol = Annotated[
     str, typer.Option(help="How the runs are set up.", rich_help_panel=WHAT, autocompletion=complete("protocols"))
 ]

@@ -39,11 +39,13 @@ def report(
     exclude: options.Exclude = None,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
+    format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Write tables, pictures, chosen heads and every number's origin to one HTML file; default: RESULTS_DIR/report.html."""
+    from hifi_cli.cli import show
     from hifi_cli.errors import MissingError
     from hifi_cli.files import write_text
     from hifi_cli.reports import claim_spec, html_report, score_table, table_types
@@ -66,4 +68,4 @@ def report(
     target = out or results_dir / "report.html"
     page = html_report.render(table_types.build_all(specs, request), results.records, results_dir, target, claims=with_results)
     write_text(target, page)
-    print(target)
+    show.print_path(target, format)

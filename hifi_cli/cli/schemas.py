@@ -6,15 +6,23 @@ from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
 
 FOLDER = "schema"  # of `configs/`, one file per kind, written by `hifi ls schema KIND`
+OUTPUT = "output/"
 KINDS = ("backbones", "claims", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
 
 
 def schema_of_kind(kind: str) -> dict[str, Any]:
-    """The JSON Schema of a kind of YAML; `config` is that of a `-c` file.
+    """The JSON Schema of a kind of YAML, `config` of a `-c` file, or `output/COMMAND` of what its `--format json` prints.
 
     Raises:
         UsageError: there is no such kind.
     """
+    if kind.startswith(OUTPUT):
+        from hifi_cli.cli.outputs import OUTPUTS, schema_of_output
+
+        command = kind.removeprefix(OUTPUT)
+        if command not in OUTPUTS:
+            raise UsageError(f"no schema '{kind}'{nearest(command, OUTPUTS)} ({OUTPUT}NAME, of {', '.join(OUTPUTS)})")
+        return schema_of_output(command)
     from hifi_cli.config import json_schema, methods, protocols, run_config
     from hifi_cli.grids import grid_spec as grids
     from hifi_cli.grids import parsl_engine
@@ -23,7 +31,7 @@ def schema_of_kind(kind: str) -> dict[str, Any]:
     from hifi_cli.tasks import task_spec
 
     if kind not in KINDS:
-        raise UsageError(f"no schema '{kind}'{nearest(kind, KINDS)} (one of {', '.join(KINDS)})")
+        raise UsageError(f"no schema '{kind}'{nearest(kind, KINDS)} (one of {', '.join(KINDS)}, or {OUTPUT}COMMAND)")
     models: dict[str, list[Any]] = {
         "backbones": [run_config.BackboneConfig],
         "claims": [claim_spec.ClaimsFile],

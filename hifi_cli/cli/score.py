@@ -32,12 +32,13 @@ def score(
     out: options.Out = None,
     force: Annotated[bool, typer.Option("--force", help="Score again.", rich_help_panel=options.HOW)] = False,
     dry_run: options.DryRun = False,
+    format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Score every attention head: information richness by SVD, correlation by covariance (HiFi, eq. 1-7)."""
-    from hifi_cli.cli.show import print_configs, print_scores
+    from hifi_cli.cli.show import print_configs, print_json, print_scores
     from hifi_cli.errors import UsageError
 
     extra = {
@@ -68,10 +69,13 @@ def score(
     if run is not None:
         assert out is not None
         head_scores, path = evaluate.scores_of_run(run, resources, extra, out), out
+        scored = [(head_scores, path)]
+    else:
+        scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]
+    if format == "json":
+        from hifi_cli.cli.outputs import ScoreOutput
+
+        return print_json([ScoreOutput(path=str(path), scores=head_scores) for head_scores, path in scored])
+    for head_scores, path in scored:
         print_scores(head_scores)
-        options.logger.info(f"scores of {run}: {path}")
-        return
-    for config in (run.config for run in resolved):
-        head_scores, path = head_selection.scores(config, resources, force=force, out=out)
-        print_scores(head_scores)
-        options.logger.info(f"scores: {path}")
+        options.logger.info(f"scores{f' of {run}' if run else ''}: {path}")

@@ -30,12 +30,13 @@ def select(
     files: options.Files = None,
     out: options.Out = None,
     dry_run: options.DryRun = False,
+    format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Select attention heads by their scores (HiFi, eq. 8-10). Heads without scores are scored first."""
-    from hifi_cli.cli.show import print_configs, print_heads
+    from hifi_cli.cli.show import print_configs, print_heads, print_json
 
     extra = {
         "heads.rank": rank,
@@ -56,21 +57,27 @@ def select(
     )
     if dry_run:
         return print_configs(resolved)
+    from hifi_cli.cli.outputs import SelectOutput
     from hifi_cli.records.head_files import HeadScores
     from hifi_cli.runs import head_selection
     from hifi_cli.runs.resources import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir)
+    selected = []
     for config in (run.config for run in resolved):
         if scores:
             how = config.heads.selection_arguments(config.seed)
             selection, path = head_selection.choose(HeadScores.read(scores), how, results_dir, out=out)
         else:
             selection, path = head_selection.heads(config, resources, out=out)
-        print_heads(selection)
+        selected.append(SelectOutput(path=str(path), selection=selection))
+        if format == "text":
+            print_heads(selection)
         for line in head_selection.explain(selection):
             options.logger.info(line)
         options.logger.info(f"heads: {path}")
+    if format == "json":
+        print_json(selected)
 
 
 def _task_of(scores: Path) -> str:

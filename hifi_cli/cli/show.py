@@ -2,7 +2,7 @@
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from hifi_cli.config.sources import ResolvedConfig
     from hifi_cli.records.head_files import HeadScores, HeadSelection
+    from hifi_cli.reports.run_listing import ListedRun
     from hifi_cli.runs.evaluate import Evaluation
     from hifi_cli.runs.plan import ModelSize
 
@@ -137,6 +140,54 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     for name, scores in evaluation.compared.items():
         now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
         print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
+
+
+def print_runs(runs: "list[ListedRun]", form: str) -> None:
+    """The runs of a results directory: a table with a header, JSON, or CSV."""
+    if form == "json":
+        return print_json(runs)
+    if form == "csv":
+        import csv
+        import sys
+
+        from hifi_cli.reports.run_listing import flat, flat_keys
+
+        rows = [flat(run) for run in runs]
+        columns = [*flat_keys(), *sorted({key for row in rows for key in row if key.startswith("metrics.")})]
+        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
+        writer.writeheader()
+        return writer.writerows(rows)
+    from hifi_cli.durations import format_duration
+
+    lines = [("state", "score", "metric", "flags", "time", "run")]
+    for run in runs:
+        score = "" if run.score is None else f"{run.score:.2f}"
+        took = "" if run.time_s is None else format_duration(run.time_s)
+        lines.append((run.state, score, run.metric or "", " ".join(run.flags), took, run.path))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    details = ["", *(f"  {run.detail}" if run.detail else "" for run in runs)]
+    for line, detail in zip(lines, details, strict=True):
+        cells = (f"{cell:{'>' if at in (1, 4) else '<'}{widths[at]}}" for at, cell in enumerate(line))
+        print("  ".join(cells).rstrip() + detail)
+
+
+def print_path(path: Path, form: str) -> None:
+    """The file that a command wrote."""
+    if form == "json":
+        from hifi_cli.cli.outputs import FileOutput
+
+        return print_json(FileOutput(path=str(path)))
+    print(path)
+
+
+def print_json(content: "Sequence[BaseModel] | BaseModel") -> None:
+    """What `--format json` prints: one object, or a list of them."""
+    from hifi_cli.files import json_text
+
+    dumped = (
+        [part.model_dump(mode="json") for part in content] if isinstance(content, Sequence) else content.model_dump(mode="json")
+    )
+    print(json_text(dumped), end="")
 
 
 def _print_grid(rows: list[list[float]], form: str) -> None:

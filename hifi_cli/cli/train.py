@@ -33,12 +33,13 @@ def train(
     force: Annotated[bool, typer.Option("--force", help="Replace existing runs.", rich_help_panel=options.HOW)] = False,
     report_to: options.ReportTo = None,
     dry_run: options.DryRun = False,
+    format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Train and evaluate; finished runs are skipped. Heads are scored and chosen when the method needs them."""
-    from hifi_cli.cli.show import print_plans
+    from hifi_cli.cli.show import print_json, print_plans
 
     resolved = options.resolve_runs(
         task=task,
@@ -64,5 +65,10 @@ def train(
     resources = ResourceCache(results_dir, data_dir)
     how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}
     results = [runs.run(run.config, resources, **how) for run in resolved]
+    if format == "json":
+        from hifi_cli.cli.outputs import TrainOutput
+
+        paths = [str(results_dir / run.config.run_path) for run in resolved]
+        print_json([TrainOutput(path=path, result=result) for path, result in zip(paths, results, strict=True)])
     if not all(result.is_done for result in results):
         raise typer.Exit(1)

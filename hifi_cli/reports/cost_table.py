@@ -61,7 +61,9 @@ def _table(
             cells = cells_of(cost) if cost else tuple(TableCell() for _ in headings)
             rows.append(TableRow(row.label or label_of("methods", row.method), cells, method=row.method))
     title = f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})"
-    return Table(title=title, headings=[TableHeading(label, name=name) for name, label in headings.items()], rows=rows, notes=notes)
+    return Table(
+        title=title, headings=[TableHeading(label, name=name) for name, label in headings.items()], rows=rows, notes=notes
+    )
 
 
 def _result(cost: ResultCosts) -> tuple[TableCell, ...]:

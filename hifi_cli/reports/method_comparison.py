@@ -101,9 +101,8 @@ def compare(
         else:
             conclusion = _both_verdicts(all_comparisons[number], sound_comparisons[number], collapsed, records)
         rows.append(_row(main, collapsed, failures, tasks, conclusion.word))
-        sentences.append(
-            f"{' and '.join(main.pairs.labels)} {_tasks_and_seeds(main.pairs)}: {conclusion.sentence}{_difference_between_tasks(main)}"
-        )
+        compared = f"{' and '.join(main.pairs.labels)} {_tasks_and_seeds(main.pairs)}"
+        sentences.append(f"{compared}: {conclusion.sentence}{_difference_between_tasks(main)}")
         sentences += _equivalence(main, margin) + _failure_test(main, failures)
     few = "" if records[0].shots == "full" else f", {records[0].shots}-shot"
     left_out = dict.fromkeys(note for pairs in chosen for note in pairs.notes)

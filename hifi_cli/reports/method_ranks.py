@@ -63,7 +63,11 @@ def build(ranks: MethodRanks) -> Table:
         for method in ranks.mean_ranks
     }
     rows = [
-        TableRow(label_of("methods", method), (TableCell(rank), TableCell(text=letters[method] or "-", value=list(letters[method]))), method=method)
+        TableRow(
+            label_of("methods", method),
+            (TableCell(rank), TableCell(text=letters[method] or "-", value=list(letters[method]))),
+            method=method,
+        )
         for method, rank in ranks.mean_ranks.items()
     ]
     shown = "the test shows differences" if ranks.p < LEVEL else "the test shows no difference, so that letters say nothing"
@@ -73,5 +77,8 @@ def build(ranks: MethodRanks) -> Table:
         " that share a letter are not shown to differ. Tasks count as a sample here, and seeds only through their mean"
     )
     return Table(
-        "Mean ranks over tasks (1: highest score)", [TableHeading("Mean rank", 2), TableHeading("Group", name="groups")], rows, notes=[note]
+        "Mean ranks over tasks (1: highest score)",
+        [TableHeading("Mean rank", 2), TableHeading("Group", name="groups")],
+        rows,
+        notes=[note],
     )

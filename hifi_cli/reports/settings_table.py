@@ -40,7 +40,9 @@ def _row(spec: TableSpec, method: str, label: str | None, columns: list[ColumnSp
     for number, column in enumerate(columns):
         text = _settings(spec, method, column.task)
         printed = paper.cells[number].text if paper else None
-        cells.append(TableCell(text=text, value=_numbers(text), notes=(UNEQUAL,) if text and printed and text != printed else ()))
+        cells.append(
+            TableCell(text=text, value=_numbers(text), notes=(UNEQUAL,) if text and printed and text != printed else ())
+        )
     return TableRow(label or label_of("methods", method), tuple(cells), method=method)
 
 
@@ -67,7 +69,9 @@ def _published_row(row: RowSpec, columns: list[ColumnSpec], paper_table: Publish
     if name is None or name not in paper_table.rows:
         return None
     texts = dict(zip(paper_table.columns, paper_table.rows[name].texts, strict=True))
-    cells = tuple(TableCell(text=texts.get(column.published_name), value=_numbers(texts.get(column.published_name))) for column in columns)
+    cells = tuple(
+        TableCell(text=texts.get(column.published_name), value=_numbers(texts.get(column.published_name))) for column in columns
+    )
     return TableRow(row.label or name, cells, "published", row.method)
 
 

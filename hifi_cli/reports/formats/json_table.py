@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from hifi_cli.files import json_text
-from hifi_cli.reports.table import Table, TableCell, TableRow
+from hifi_cli.reports.table import DASH, Table, TableCell, TableRow
 
 
 class _Part(BaseModel):
@@ -123,10 +123,11 @@ def _row(table: Table, row: TableRow) -> RowJson:
 
 
 def _cell(cell: TableCell) -> CellJson:
-    value = next((value for value in (cell.value, cell.mean, cell.text or None) if value is not None), None)
+    text = cell.text if cell.text not in ("", DASH) else None
+    value = next((value for value in (cell.value, cell.mean, text) if value is not None), None)
     optional = {
         "std": cell.deviation,
-        "text": cell.text if value != cell.text else None,
+        "text": text if value != text else None,
         "runs": [
             SeedJson(seed=seed_score.seed, score=seed_score.score, path=str(seed_score.record.directory.path))
             for seed_score in cell.seed_scores

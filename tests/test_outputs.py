@@ -1,0 +1,91 @@
+"""`--format json` of every command: typed, and as its schema says; all runs as a list and as a DataFrame."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from synthetic_runs import write_run
+
+import hifi_cli
+from hifi_cli.cli.outputs import OUTPUTS
+from hifi_cli.config import registry
+from hifi_cli.errors import MissingError
+
+
+def printed(hifi, answer, command):
+    """The JSON that a command printed, after a check against its schema."""
+    jsonschema = pytest.importorskip("jsonschema")
+    assert answer.code == 0, answer.err
+    content = json.loads(answer.out)
+    jsonschema.Draft202012Validator(json.loads(hifi("ls", "schema", f"output/{command}").out)).validate(content)
+    return content
+
+
+def write_runs():
+    for seed in (1, 2):
+        write_run("results", "full-ft", "rte", seed, 0.6 + seed / 100)
+        write_run("results", "bitfit", "rte", seed, 0.7, collapsed=seed == 2)
+    write_run("results", "lora", "cola", 1, 0.5, protocol="laptop", limited=True)
+
+
+def test_a_whole_pipeline_prints_json(hifi, tiny, data):
+    (scored,) = printed(hifi, tiny("score", "--samples", "12", "--format", "json"), "score")
+    assert scored["path"].endswith(".json") and len(scored["scores"]["richness"]) == 2
+    (selected,) = printed(hifi, tiny("select", "--k", "2", "--format", "json", "scoring.samples=12"), "select")
+    assert [len(heads) for heads in selected["selection"]["heads"]] == [2, 2]
+    (trained,) = printed(hifi, tiny("train", "--method", "bitfit", "--format", "json"), "train")
+    result = json.loads(Path(trained["path"], "results.json").read_text())
+    assert trained["result"]["scores"] == result["scores"]
+    (evaluated,) = printed(hifi, hifi("eval", trained["path"], "--data-dir", data, "--format", "json"), "eval")
+    assert evaluated["reproduced"] and evaluated["metrics"]["accuracy"]["now"] == result["metrics"]["accuracy"]
+
+
+def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):
+    write_runs()
+    printed(hifi, hifi("table", "--format", "json"), "table")
+    (row,) = printed(hifi, hifi("compare", "full-ft", "bitfit", "--format", "json"), "compare")["rows"]
+    assert row["verdict"] == "no conclusion" and isinstance(row["cells"]["p"]["value"], float)
+    claims = printed(hifi, hifi("claims", "hifi/trains-4-percent", "--format", "json"), "claims")
+    assert claims["rows"][0]["verdict"] == "not run"
+    assert printed(hifi, hifi("report", "--format", "json"), "report") == {"path": "results/report.html"}
+    assert printed(hifi, hifi("cp", "tasks/rte", "mine.yaml", "--format", "json"), "cp") == {"path": "mine.yaml"}
+
+
+def test_names_print_json(hifi):
+    names = printed(hifi, hifi("ls", "methods", "tasks", "--format", "json"), "ls")
+    assert [entry["name"] for entry in names if entry["kind"] == "methods"] == registry.names("methods")
+    assert hifi("ls", "lora", "--format", "json").code == 2
+    answer = hifi("ls", "schema", "output/trian")
+    assert answer.code == 2 and "did you mean 'train'" in answer.err
+    assert all(json.loads(hifi("ls", "schema", f"output/{command}").out)["title"] for command in OUTPUTS)
+
+
+def test_runs_are_listed_with_header_sorted_and_filtered(hifi):
+    write_runs()
+    lines = hifi("ls", "runs").out.splitlines()
+    assert lines[0].split() == ["state", "score", "metric", "flags", "time", "run"] and len(lines) == 6
+    assert any(line.split()[:4] == ["done", "70.00", "accuracy", "collapsed"] for line in lines)
+    by_score = printed(hifi, hifi("ls", "runs", "--sort", "score", "--format", "json"), "ls-runs")
+    scores = [run["score"] for run in by_score]
+    assert scores == sorted(scores, reverse=True) and scores[0] == pytest.approx(70.0)
+    only = printed(hifi, hifi("ls", "runs", "--methods", "bitfit,lora", "--task", "rte", "--format", "json"), "ls-runs")
+    assert [(run["method"], run["seed"], run["flags"]) for run in only] == [("bitfit", 1, []), ("bitfit", 2, ["collapsed"])]
+    rows = list(csv.DictReader(io.StringIO(hifi("ls", "runs", "--protocol", "laptop", "--format", "csv").out)))
+    assert [(row["task"], float(row["score"]), row["flags"], float(row["metrics.matthews"])) for row in rows] == [
+        ("cola", 50.0, "limited", 50.0)
+    ]
+
+
+def test_results_are_a_data_frame_with_a_row_per_run(hifi, tmp_path):
+    write_runs()
+    runs = hifi_cli.results("results")
+    assert len(runs) == 5 and runs.score.dtype == float
+    assert runs[runs.method == "full-ft"].score.mean() == pytest.approx(61.5)
+    assert runs.groupby("method")["seed"].count().to_dict() == {"bitfit": 2, "full-ft": 2, "lora": 1}
+    (tmp_path / "empty").mkdir()
+    empty = hifi_cli.results(tmp_path / "empty")
+    assert len(empty) == 0 and "score" in empty.columns
+    with pytest.raises(MissingError, match="no directory nowhere"):
+        hifi_cli.results("nowhere")
