@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from hifi_processes import write_grid_file
 from synthetic_runs import write_run
+from tiny_inputs import QUICK
 
 import hifi_cli
 from hifi_cli.cli.outputs import OUTPUTS
@@ -40,6 +42,15 @@ def test_a_whole_pipeline_prints_json(hifi, tiny, data):
     assert trained["result"]["scores"] == result["scores"]
     (evaluated,) = printed(hifi, hifi("eval", trained["path"], "--data-dir", data, "--format", "json"), "eval")
     assert evaluated["reproduced"] and evaluated["metrics"]["accuracy"]["now"] == result["metrics"]["accuracy"]
+
+
+def test_a_grid_prints_every_run(hifi, finish_run, encoders, data, tmp_path):
+    path = finish_run()
+    name = write_grid_file(tmp_path, encoders, methods=["full-ft"], tasks=["rte"], seeds=[1])
+    content = printed(hifi, hifi("grid", name, "--data-dir", data, "--format", "json", *QUICK), "grid")
+    (cell,) = content["cells"]
+    assert (content["finished_before"], cell["state"], cell["path"]) == (1, "done", str(path.relative_to(tmp_path)))
+    assert cell["score"] == 100 * json.loads((path / "results.json").read_text())["scores"]["best"]
 
 
 def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):

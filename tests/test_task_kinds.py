@@ -98,9 +98,7 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi
     )
     cells = table["rows"][0]["cells"]
     matched, mismatched = (100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched"))
-    assert cells["mnli-m"]["value"] == pytest.approx(matched) and cells["mnli-mm"]["value"] == pytest.approx(
-        mismatched
-    )
+    assert cells["mnli-m"]["value"] == pytest.approx(matched) and cells["mnli-mm"]["value"] == pytest.approx(mismatched)
     assert cells["average"]["value"] == pytest.approx((matched + mismatched) / 2)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hifi_cli.cli import options
+from hifi_cli.cli import options, show
 from hifi_cli.config import registry
 
 
@@ -32,13 +32,12 @@ def cp(
     debug: options.Debug = False,
 ) -> None:
     """Copy a shipped YAML out to edit; use it by its path, for example --task ./my-rte.yaml."""
-    from hifi_cli.cli import show
     from hifi_cli.errors import UsageError
     from hifi_cli.tasks import task_from_data
 
     if task_from_data.is_data_source(name):
         task, text = task_from_data.task_yaml(name, overrides or [])
-        return _write(text, dest / f"{task}.yaml" if dest.is_dir() else dest)
+        return _write(text, dest / f"{task}.yaml" if dest.is_dir() else dest, format)
     if overrides:
         raise UsageError(f"'{overrides[0]}': only a data file is read as key=value says; edit the copy of '{name}' instead")
     folder, slash, stem = name.rpartition("/")
@@ -50,10 +49,10 @@ def cp(
         raise UsageError(f"'{name}' is ambiguous: {', '.join(f'{kind}/{stem}' for kind in kinds)}")
     source = registry.find(kinds[0], stem)
     text = _movable(source.read_text(encoding="utf-8"), source.parent.resolve())
-    _write(text, dest / source.name if dest.is_dir() else dest)
+    _write(text, dest / source.name if dest.is_dir() else dest, format)
 
 
-def _write(text: str, target: Path) -> None:
+def _write(text: str, target: Path, form: str) -> None:
     from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
 
@@ -62,7 +61,7 @@ def _write(text: str, target: Path) -> None:
     if not registry.is_file(target.name):
         raise UsageError(f"{target}: the copy's name must end in .yaml, so that commands read it as a file and not as a name")
     write_text(target, text)
-    show.print_path(target, format)
+    show.print_path(target, form)
 
 
 def _movable(text: str, folder: Path) -> str:

@@ -99,6 +99,7 @@ def grid(
     seeds: options.SeedsOfRuns = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
+    format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
@@ -150,11 +151,17 @@ def grid(
         for job in scheduler.plan(_job_count(jobs) or 1):
             print(job.command_line(job_options))
         return
-    with contextlib.closing(_engine(engine, site, jobs, mps, job_options, directory)) as job_engine, display() as show:
-        progress = scheduler.run(job_engine, show)
+    try:
+        with contextlib.closing(_engine(engine, site, jobs, mps, job_options, directory)) as job_engine, display() as show:
+            progress = scheduler.run(job_engine, show)
+    except BaseException:
+        _print_summary(spec, scheduler)
+        raise
     if spec.is_search:
-        _print_choice(spec, progress, results_dir)
+        _print_choice(spec, progress, results_dir, quiet=format == "json")
     _print_summary(spec, scheduler)
+    if format == "json":
+        _print_json(spec, scheduler)
     if progress.failed or (progress.diverged and not spec.is_search):
         raise typer.Exit(1)
 
@@ -278,16 +285,45 @@ def _predicted_memory(job_options: "JobOptions") -> "Callable[[GridCell], int | 
     return predict
 
 
-def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path) -> None:
+def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, quiet: bool) -> None:
     from hifi_cli.grids import search
     from hifi_cli.records.search_result import SearchResult
 
     searches = search.choose(progress.finished, results_dir)
     path = results_dir / "grids" / grid.name / "chosen.json"
     SearchResult(grid=grid.name, protocol=grid.protocol, backbone=grid.backbone, searches=searches).write(path)
-    for line in search.lines(searches):
+    for line in [] if quiet else search.lines(searches):
         print(line)
     options.logger.info(f"chosen settings: {path}")
+
+
+def _print_json(grid: "Grid", scheduler: "Scheduler") -> None:
+    """Print the state of every cell."""
+    import time
+
+    from hifi_cli.cli.outputs import CellOutput, GridOutput
+    from hifi_cli.cli.show import print_json
+
+    progress = scheduler.progress
+    cells = []
+    for cell in progress.cells:
+        status = progress.finished.get(cell)
+        result = status.result if status else None
+        unfinished = "failed" if cell in progress.failed else "unfinished"
+        cells.append(
+            CellOutput(
+                task=cell.config.task,
+                method=cell.config.method,
+                seed=cell.config.seed,
+                path=str(cell.run_directory(scheduler.options.results_dir).path),
+                state=str(status.state) if status else unfinished,
+                score=100 * result.score() if result and result.is_done else None,
+                reason=progress.failed.get(cell, status.detail if status else ""),
+                command=scheduler.command(cell),
+            )
+        )
+    seconds = round(time.monotonic() - progress.started, 3)
+    print_json(GridOutput(name=grid.name, seconds=seconds, finished_before=progress.finished_before, cells=cells))
 
 
 def _print_summary(grid: "Grid", scheduler: "Scheduler") -> None:

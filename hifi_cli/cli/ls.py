@@ -98,8 +98,8 @@ def ls(
         folder, _, stem = word.rpartition("/")
         matching = [kind for kind in kinds() if stem in registry.names(kind) and folder in ("", kind)]
         if not matching and not explain.print_key(word):
-            names = (name for kind in kinds() for name in registry.names(kind))
-            known = [*kinds(), "runs", "schema", *names, *explain.config_keys()]
+            known_names = (name for kind in kinds() for name in registry.names(kind))
+            known = [*kinds(), "runs", "schema", *known_names, *explain.config_keys()]
             raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")
         for kind in matching:
             explain.print_explanation(kind, stem)
