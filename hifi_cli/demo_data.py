@@ -1,7 +1,8 @@
-"""Generate three small English tasks from a grammar, in the file formats of the GLUE download.
+"""Generate four small English tasks from a grammar, in the file formats of the GLUE download.
 
 Acceptability (CoLA's layout) needs agreement, argument structure and word order; Entailment (RTE's) and
-Similarity (STS-B's) need a comparison of the two sentences part by part. The data depend only on a seed.
+Similarity (STS-B's) need a comparison of the two sentences part by part. Topics has several labels per row: the kinds of
+people and things that the sentence is about. The data depend only on a seed.
 """
 
 import random
@@ -59,7 +60,8 @@ ROLES = {"living": LIVING, "thing": THINGS, "give": ("document",)}  # frame -> k
 WEIGHTS = {"subject": 3.0, "verb": 3.0, "object": 3.0, "recipient": 2.0, "subject adjective": 1.0,
            "object adjective": 1.0, "place": 1.5, "manner": 1.0}  # weight of each part in the similarity
 HEADERS = {"Acceptability": "", "Entailment": "index sentence1 sentence2 label",
-           "Similarity": "index genre filename year old_index source1 source2 sentence1 sentence2 score"}
+           "Similarity": "index genre filename year old_index source1 source2 sentence1 sentence2 score",
+           "Topics": "index sentence labels"}
 SINGULAR, PLURAL = ("the", "a", "this", "that", "every"), ("the", "these", "those", "many", "several")  # "the": either
 FAULTS = ("agreement", "determiner", "order", "form", "object", "dative", "reflexive", "gap", "clause")
 # fmt: on
@@ -338,10 +340,13 @@ def pairs(rng: random.Random) -> Iterator[tuple[str, str]]:
 
 
 def _row(rng: random.Random, task: str, label: bool) -> list[str]:
-    """Return a row of the task without its index; the similarity task ignores `label`."""
+    """Return a row of the task without its index; similarity and topics ignore `label`."""
     p = _proposition(rng)
     if task == "Acceptability":
         return ["demo", str(int(label)), "" if label else "*", _sentence(rng, rng.choice(FAULTS), not label)]
+    if task == "Topics":
+        nouns: list[str] = [p[part] for part in NOUN_PARTS if part in p]
+        return [_to_sentence(p), "|".join(sorted({KIND.get(noun, noun) for noun in nouns}))]
     if task == "Entailment":
         q = _edit(rng, p, rng.choice((1, 2, 3)) if label else rng.choice((0, 1, 2)), 0 if label else 1)
         return [_to_sentence(p), _to_sentence(q), "entailment" if label else "not_entailment"]
@@ -350,7 +355,7 @@ def _row(rng: random.Random, task: str, label: bool) -> list[str]:
 
 
 def write(directory: Path, *, seed: int = 0) -> None:
-    """Write the three tasks' train.tsv (1,000 rows) and dev.tsv (200 rows) below `directory`.
+    """Write the tasks' train.tsv (1,000 rows) and dev.tsv (200 rows) below `directory`.
 
     The bytes depend only on `seed`. Within a task no sentence or pair occurs twice.
     """

@@ -151,7 +151,11 @@ def test_metrics_by_hand():
 @pytest.mark.parametrize("name", metrics.METRICS)
 def test_constant_predictions_have_a_value_and_are_marked(name):
     labels, predictions = np.array([0.0, 1, 1, 0]), np.zeros(4)
-    assert metrics.METRICS[name](labels, predictions) == {"accuracy": 1 / 2, "f1_macro": (2 / 3 + 0) / 2}.get(name, 0)
+    assert metrics.METRICS[name](labels, predictions) == {
+        "accuracy": 1 / 2,
+        "f1_macro": (2 / 3 + 0) / 2,
+        "f1_micro": 1 / 2,
+    }.get(name, 0)
     assert metrics.is_collapsed(predictions)
     assert not metrics.is_collapsed(labels)
     assert metrics.is_collapsed(np.array([0.1, float("nan")]))
@@ -210,7 +214,7 @@ def test_long_texts_are_cut_to_max_length(make, resources):
 def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
     demo_data.write(tmp_path / "one")
     demo_data.write(tmp_path / "two")
-    for name in ("demo-acceptability", "demo-entailment", "demo-similarity"):
+    for name in ("demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics"):
         task = task_spec.load(name)
         one, two = local_files.load(task, tmp_path / "one"), local_files.load(task, tmp_path / "two")
         assert one.fingerprint == two.fingerprint
@@ -220,5 +224,8 @@ def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
         labels = [row.label for row in one.splits["train"]]
         if task.kind == "classification":
             assert 0.4 < np.mean(labels) < 0.65
+        elif task.kind == "multi-label":
+            fractions = np.mean(labels, 0)
+            assert fractions.min() > 0.02 and fractions.max() < 0.8
         else:
             assert min(labels) < 1 and max(labels) > 4

@@ -11,6 +11,7 @@ from hifi_cli.config.run_config import TaskHeadConfig
 
 _TRANSFORMERS = {  # the class with Hugging Face's own head for each kind of task
     "classification": "AutoModelForSequenceClassification",
+    "multi-label": "AutoModelForSequenceClassification",
     "regression": "AutoModelForSequenceClassification",
     "multiple-choice": "AutoModelForMultipleChoice",
     "span": "AutoModelForQuestionAnswering",
@@ -22,7 +23,7 @@ class TaskHeadSpec:
     """What a task requires of its head.
 
     Attributes:
-        kind: of task: classification, regression, multiple-choice or span.
+        kind: of task: classification, multi-label, regression, multiple-choice or span.
         labels: class names; one for regression, none for spans.
         reads_words: the states of two target words are read besides the first token's (WiC).
         config: the configured head.

@@ -148,7 +148,7 @@ class Prediction(Record):
     """A line of predictions.jsonl.
 
     Attributes:
-        label: the correct label's word, a number, or all correct answers; None where it is not known.
+        label: the correct label's word, a number, or a list of all correct answers or labels; None where it is not known.
         prediction: likewise.
         logits: an answer has two, of its first and of its last token.
     """
@@ -157,5 +157,5 @@ class Prediction(Record):
 
     id: str
     label: str | float | list[str] | None
-    prediction: str | float | None
+    prediction: str | float | list[str] | None
     logits: list[float]

@@ -7,12 +7,16 @@ from torch import nn
 
 from hifi_cli.models.task_heads import TaskHeadSpec
 
-_PROBLEM = {"regression": "regression", "classification": "single_label_classification"}
+_PROBLEM = {
+    "regression": "regression",
+    "classification": "single_label_classification",
+    "multi-label": "multi_label_classification",
+}
 
 
 def export(model: nn.Module, tokenizer: Any, task_head: TaskHeadSpec, to: Path) -> None:
     """Write a merged model and its tokenizer, so that `from_pretrained(to)` and `pipeline(TASK, to)` open them."""
     config: Any = model.config
-    config.problem_type = _PROBLEM.get(task_head.kind)  # without it a pipeline puts a number through a sigmoid
+    config.problem_type = _PROBLEM.get(task_head.kind)  # a pipeline chooses between softmax, sigmoid and neither by it
     model.save_pretrained(to, safe_serialization=True)  # type: ignore[operator]
     tokenizer.save_pretrained(to)

@@ -10,7 +10,12 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.runs.resources import ResourceCache
 
-_TASK_TYPES = {"classification": "SEQ_CLS", "regression": "SEQ_CLS", "span": "QUESTION_ANS"}  # none for choices
+_TASK_TYPES = {  # none for choices
+    "classification": "SEQ_CLS",
+    "multi-label": "SEQ_CLS",
+    "regression": "SEQ_CLS",
+    "span": "QUESTION_ANS",
+}
 
 
 def fits(prepared: PreparedRun) -> bool:

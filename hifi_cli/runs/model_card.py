@@ -19,6 +19,7 @@ from hifi_cli.runs.prepared_run import PreparedRun
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}  # the hub's names
 _PIPELINES = {  # the hub's name of each kind of task, and the class that opens its models
     "classification": ("text-classification", "AutoModelForSequenceClassification"),
+    "multi-label": ("text-classification", "AutoModelForSequenceClassification"),
     "regression": ("text-classification", "AutoModelForSequenceClassification"),
     "multiple-choice": ("multiple-choice", "AutoModelForMultipleChoice"),
     "span": ("question-answering", "AutoModelForQuestionAnswering"),
@@ -124,13 +125,14 @@ def _use(prepared: PreparedRun, form: str, name: str) -> str:
         ]
     elif form == "hf" and _PIPELINES[task.kind][0] == "text-classification":
         text = '{"text": "...", "text_pair": "..."}' if len(task.inputs) > 1 else '"..."'
-        lines = ["from transformers import pipeline", f'pipeline("text-classification", {here})({text})']
+        every_label = ", top_k=None" if task.kind == "multi-label" else ""
+        lines = ["from transformers import pipeline", f'pipeline("text-classification", {here}{every_label})({text})']
     elif form == "hf":
         lines = [f"from transformers import {opener}", f"model = {opener}.from_pretrained({here})"]
     else:
         lines = ["import hifi_cli", f"model, tokenizer = hifi_cli.open_model({here})"]
     text = _python("\n".join(lines))
-    if labels > 1 and task.kind == "classification":
+    if labels > 1 and task.kind in ("classification", "multi-label"):
         text += f"\n\nLabels: {escaped(', '.join(f'{number} {label}' for number, label in enumerate(task.labels)))}."
     if form == "delta" and not prepared.task_head.is_own and isinstance(prepared.method, HiFi):
         text += f"\n\n{_without_this_project(opener, count, name)}"

@@ -72,7 +72,8 @@ def predict(run: Path, file: Path, resources: ResourceCache, *, has_header: bool
     """A file's rows with what a finished run's model predicts of them.
 
     Returns:
-        For each row `id`, `prediction` (a label, a number, or an answer's text) and, for labels, `probabilities` by label.
+        For each row `id`, `prediction` (a label, a list of labels, a number, or an answer's text) and, for labels,
+        `probabilities` by label.
 
     Raises:
         MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
@@ -95,11 +96,13 @@ def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
     rows = [["id", "prediction", *predictions[0].get("probabilities", {})]]
     for prediction in predictions:
         probabilities = [f"{probability:.6f}" for probability in prediction.get("probabilities", {}).values()]
-        rows.append([prediction["id"], " ".join(str(prediction["prediction"]).split()), *probabilities])
+        value = prediction["prediction"]
+        text = "|".join(value) if isinstance(value, list) else str(value)
+        rows.append([prediction["id"], " ".join(text.split()), *probabilities])
     if form == "csv":
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        return text.getvalue()
+        output = io.StringIO()
+        csv.writer(output, lineterminator="\n").writerows(rows)
+        return output.getvalue()
     return "".join("\t".join(cells) + "\n" for cells in rows)
 
 
@@ -160,7 +163,9 @@ def _prediction_row(task: TaskSpec, prediction: Prediction) -> dict[str, Any]:
     row = {"id": prediction.id, "prediction": prediction.prediction}
     if task.kind in ("regression", "span"):
         return row
-    return {**row, "probabilities": dict(zip(task.labels, map(float, probabilities(np.array(prediction.logits))), strict=True))}
+    logits = np.array(prediction.logits)
+    values = 1 / (1 + np.exp(-logits)) if task.kind == "multi-label" else probabilities(logits)
+    return {**row, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
 
 
 def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:

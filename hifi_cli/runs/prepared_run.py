@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -100,21 +101,25 @@ def measure_extra_validation(prepared: PreparedRun, extra_validation: Mapping[st
 
 
 def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[Prediction]:
-    """Lines of predictions.jsonl: id, label, prediction (label words, numbers or answers) and logits (two of an answer)."""
+    """Lines of predictions.jsonl: id, label, prediction (labels, numbers or answers) and logits (two of an answer)."""
     if isinstance(predictions, list):
         return [
             Prediction(id=row.id, label=[text for text, _ in row.answers], prediction=text, logits=[start, end])
             for row, (text, start, end) in zip(rows_of(examples), predictions, strict=True)
         ]
 
-    def label_word(value: float | None) -> str | float | None:
-        return value if value is None or task.kind == "regression" else task.labels[int(value)]
+    def label_word(value: Any) -> str | float | list[str] | None:
+        if value is None or task.kind == "regression":
+            return None if value is None else float(value)
+        if task.kind == "multi-label":
+            return [label for label, is_present in zip(task.labels, value, strict=True) if is_present]
+        return task.labels[int(value)]
 
     return [
         Prediction(
             id=example.row.id,
             label=label_word(example.row.label),
-            prediction=label_word(float(predicted)),
+            prediction=label_word(predicted),
             logits=[float(np.float32(value)) for value in row],
         )
         for example, row, predicted in zip(examples, logits, predictions, strict=True)

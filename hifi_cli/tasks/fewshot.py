@@ -1,7 +1,7 @@
 """Few-shot splits (HiFi, section 4.3): per class k rows for training and k others for validation, the same on every machine."""
 
 import hashlib
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,24 +40,29 @@ def check_supported(spec: TaskSpec) -> None:
 def sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewShotSplit:
     """Shuffle all rows; of each label the first `shots` rows are train, the next `shots` rows are dev.
 
+    A multi-label row is used if any of its labels still lacks rows: a label may get more than `shots`, none gets fewer.
+
     The shuffle sorts by SHA-256 of seed and row number, so that it depends on no library's random generator.
 
     Raises:
         UsageError: the task has no classes, or a class has too few rows.
     """
     check_supported(spec)
-    rows_of_label: dict[Any, list[Row]] = defaultdict(list)
     shuffled = sorted(range(len(rows)), key=lambda number: hashlib.sha256(f"{seed}:{number}".encode()).digest())
-    splits: tuple[list[Row], list[Row]] = ([], [])  # train, dev
+    splits: list[list[Row]] = [[], []]  # train, dev
+    counts: list[Counter[int]] = [Counter(), Counter()]  # rows of each class in them
     for number in shuffled:
-        sampled = rows_of_label[rows[number].label]
-        if len(sampled) < 2 * shots:
-            splits[len(sampled) >= shots].append(rows[number])
-            sampled.append(rows[number])
+        classes = rows[number].classes
+        for split, count in zip(splits, counts, strict=True):
+            if any(count[index] < shots for index in classes):
+                split.append(rows[number])
+                count.update(classes)
+                break
     for index, label in enumerate(spec.labels):
-        if len(rows_of_label[index]) < 2 * shots:
+        if min(count[index] for count in counts) < shots:
+            in_all = sum(index in row.classes for row in rows)
             raise UsageError(
-                f"task {spec.label} has {len(rows_of_label[index])} training rows of '{label}';"
+                f"task {spec.label} has {in_all} training rows of '{label}';"
                 f" {shots} shots require {2 * shots}, half for training and half for validation"
             )
     return FewShotSplit(*splits)

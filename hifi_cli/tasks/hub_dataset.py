@@ -8,7 +8,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import row_formats
 from hifi_cli.tasks.local_files import warn_about_row_count
 from hifi_cli.tasks.readers import RawRecord
-from hifi_cli.tasks.task_spec import HubDataset, Row, Split, TaskData, TaskSpec, is_labelled, rows_digest
+from hifi_cli.tasks.task_spec import HubDataset, Label, Row, Split, TaskData, TaskSpec, is_labelled, rows_digest
 
 PARQUET_REVISION = "refs/convert/parquet"  # the hub's own conversion of repositories that need a script
 
@@ -64,9 +64,12 @@ def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
 
 
 def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: bool) -> list[Row]:
-    column = hub.columns.get("label", "label")
+    column, *others = spec.label_columns or [hub.columns.get("label", "label")]
     if spec.kind == "span":
         values = [None] * len(table)
+    elif others and {column, *others}.issubset(table.column_names):
+        records = (row_formats.CheckedRecord(spec, RawRecord(row, f"{hub.id}, {split}"), hub.columns) for row in table)
+        values = [row_formats.label_value(record) for record in records]
     elif column in table.column_names:
         values = table[column]
     elif labelled:
@@ -74,23 +77,29 @@ def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: 
     else:
         values = [None] * len(table)
     expected = hub.labels or spec.labels
-    names = getattr(table.features.get(column), "names", None)
-    if names and list(names) != expected:
+    names = class_names(table.features.get(column))
+    if names and names != expected:
         raise UsageError(f"{hub.id}, {split}: the labels are {names}, the task has {expected}")
     class_indices = [str(index) for index in range(len(spec.labels))]
-    stored_names = class_indices if names else hub.labels or class_indices
+    stored_names = class_indices if names else spec.labels if others else hub.labels or class_indices
     origin = f"{hub.id}, {split}"
-    records = (
+    labelled_records = (
         (
             RawRecord(record, f"{origin}, row {number}"),
             _label(spec, value, stored_names, f"{origin}, row {number}", labelled=labelled),
         )
         for number, (value, record) in enumerate(zip(values, table, strict=True))
     )
-    return row_formats.parse_rows(spec, records, hub.columns, origin)
+    return row_formats.parse_rows(spec, labelled_records, hub.columns, origin)
 
 
-def _label(spec: TaskSpec, value: Any, names: list[str], where: str, *, labelled: bool) -> int | float | None:
+def class_names(feature: Any) -> list[str] | None:
+    """Return the class names of a column of class indices, or of lists of them; None for other columns."""
+    names = getattr(getattr(feature, "feature", feature), "names", None)
+    return list(names) if names else None
+
+
+def _label(spec: TaskSpec, value: Any, names: list[str], where: str, *, labelled: bool) -> Label | None:
     hidden = value is None or value == -1  # -1: the hub's value for a hidden test label
     if hidden and labelled and spec.kind != "span":
         raise UsageError(f"{where}: no label")

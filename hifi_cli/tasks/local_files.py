@@ -8,7 +8,7 @@ from hifi_cli.errors import MissingError
 from hifi_cli.files import file_digest
 from hifi_cli.tasks import readers, row_formats
 from hifi_cli.tasks.readers import RawRecord
-from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, LocalFiles, Row, Split, TaskData, TaskSpec, is_labelled
+from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, Label, LocalFiles, Row, Split, TaskData, TaskSpec, is_labelled
 
 logger = logging.getLogger("hifi")
 PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # usual names of the downloads' root directories
@@ -70,6 +70,6 @@ def _rows(path: Path, spec: TaskSpec, *, labelled: bool) -> list[Row]:
     )
 
 
-def _label(spec: TaskSpec, record: RawRecord) -> int | float:
-    value = row_formats.CheckedRecord(spec, record, spec.local.columns).value("label")
+def _label(spec: TaskSpec, record: RawRecord) -> Label:
+    value = row_formats.label_value(row_formats.CheckedRecord(spec, record, spec.local.columns))
     return row_formats.parse_label(spec, value, spec.local.labels or spec.labels, record.where)

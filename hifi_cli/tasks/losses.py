@@ -14,8 +14,8 @@ from hifi_cli.tasks.tokenization import Example
 def loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
     """Return the loss, summed over examples.
 
-    Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, squared error for
-    regression, and for spans the mean of the cross-entropies of the first and the last token.
+    Cross-entropy over classes or choices, binary cross-entropy for two classes with one logit, its mean over the classes for
+    multi-label, squared error for regression, and for spans the mean of the cross-entropies of the first and the last token.
 
     Args:
         spec: the task.
@@ -27,6 +27,8 @@ def loss(spec: TaskSpec, logits: Tensor, examples: Sequence[Example]) -> Tensor:
     labels = copy_to_device([example.row.label for example in examples], logits.device)
     if spec.kind == "regression":
         return functional.mse_loss(logits[:, 0], labels.float(), reduction="sum")
+    if spec.kind == "multi-label":
+        return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum") / len(spec.labels)
     if logits.shape[1] == 1 and len(spec.labels) == 2:
         return functional.binary_cross_entropy_with_logits(logits[:, 0], labels.float(), reduction="sum")
     return functional.cross_entropy(logits, labels, reduction="sum")

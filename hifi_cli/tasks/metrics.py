@@ -16,12 +16,12 @@ from hifi_cli.tasks.task_spec import Row, TaskSpec
 from hifi_cli.tasks.tokenization import Example
 
 Values = NDArray[np.float64]
-Predictions = Values | list[spans.Answer]  # class, choice or number per row; or an answer per row
+Predictions = Values | list[spans.Answer]  # class, choice or number per row, 0 or 1 per row and class; or an answer per row
 
 
 def accuracy(labels: Values, predictions: Values) -> float:
-    """Fraction of equal entries, in [0, 1]."""
-    return float(np.mean(labels == predictions))
+    """Fraction of rows with the correct class (multi-label: with exactly the correct classes), in [0, 1]."""
+    return float(np.mean((labels == predictions).reshape(len(labels), -1).all(1)))
 
 
 def f1(labels: Values, predictions: Values) -> float:
@@ -32,10 +32,17 @@ def f1(labels: Values, predictions: Values) -> float:
 
 
 def f1_macro(labels: Values, predictions: Values) -> float:
-    """Mean F1 of the classes that occur in labels or predictions (CB), in [0, 1]."""
+    """Mean F1 of the classes, in [0, 1]: those that occur in labels or predictions (CB), for multi-label all."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(labels, predictions, average="macro", zero_division=0))
+
+
+def f1_micro(labels: Values, predictions: Values) -> float:
+    """F1 over all pairs of row and class (multi-label), in [0, 1]."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predictions, average="micro", zero_division=0))
 
 
 def matthews(labels: Values, predictions: Values) -> float:
@@ -83,6 +90,7 @@ METRICS: dict[str, Callable[[Values, Values], float]] = {  # arguments: labels, 
     "accuracy": accuracy,
     "f1": f1,
     "f1_macro": f1_macro,
+    "f1_micro": f1_micro,
     "f1a": f1,  # MultiRC's F1a is the F1 over all answers
     "matthews": matthews,
     "pearson": pearson,
@@ -98,6 +106,8 @@ ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # arguments: 
 def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) -> Predictions:
     """Return the predictions: the class or choice of the highest logit (the lowest index on a tie), the number, or the answer.
 
+    For multi-label 0 or 1 of each class: those with a positive logit, which is a probability above one half, are 1.
+
     Args:
         spec: the task.
         examples: the examples that the model read.
@@ -112,6 +122,8 @@ def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) 
     if spec.kind == "regression":
         numbers: Values = logits[:, 0]
         return numbers
+    if spec.kind == "multi-label":
+        return (logits > 0).astype(np.float64)
     if logits.shape[1] == 1:
         return (logits[:, 0] > 0).astype(np.float64)
     classes: Values = logits.argmax(-1).astype(np.float64)
@@ -119,7 +131,7 @@ def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) 
 
 
 def labels_of(rows: Sequence[Row]) -> Values:
-    """Return the rows' labels as float64."""
+    """Return the rows' labels as float64, [rows], or [rows, classes] for multi-label."""
     return np.array([row.label for row in rows], dtype=np.float64)
 
 
@@ -171,8 +183,8 @@ def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predi
         references: list[Any] = [_as_squad(row) for row in rows]
     else:
         number = float if spec.kind == "regression" else int
-        outputs = [number(value) for value in np.asarray(predictions)]
-        references = [number(row.label or 0) for row in rows]
+        outputs = np.asarray(predictions).astype(number).tolist()
+        references = labels_of(rows).astype(number).tolist()
     scores = metric.compute(predictions=outputs, references=references)
     return {key: float(value) for key, value in scores.items()}
 
@@ -190,4 +202,4 @@ def is_collapsed(predictions: Predictions) -> bool:
 
 
 def _constant(values: Values) -> bool:
-    return bool(np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())))
+    return bool(np.ptp(values, axis=0).max() <= 1e-12 * max(1.0, float(np.abs(values).max())))

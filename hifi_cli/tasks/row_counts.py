@@ -51,7 +51,7 @@ def count(task: TaskSpec, data: TaskData) -> list[SplitCount]:
 
 def _count_split(task: TaskSpec, split: Split, data: TaskData) -> SplitCount:
     rows = data.splits.get(split)
-    has_classes = task.kind in ("classification", "multiple-choice")
-    counter = Counter(row.label for row in rows or [] if row.label is not None and has_classes)
-    labels = {task.labels[int(label)]: number for label, number in sorted(counter.items())}
+    has_classes = task.kind in ("classification", "multi-label", "multiple-choice")
+    counter = Counter(index for row in rows or [] if has_classes for index in row.classes)
+    labels = {task.labels[index]: number for index, number in sorted(counter.items())}
     return SplitCount(split, None if rows is None else len(rows), task.rows.get(split), labels)

@@ -7,10 +7,9 @@ from typing import Any
 
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.readers import RawRecord
-from hifi_cli.tasks.task_spec import Row, TaskSpec
+from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
 
 Columns = dict[str, str]
-Label = int | float | None
 logger = logging.getLogger("hifi")
 _MAX_CHARACTERS = 1_000_000  # of a text; tokenization takes several hundred bytes of memory per character
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
@@ -58,7 +57,7 @@ class CheckedRecord:
         return UsageError(f"{self.raw.where}: {what}")
 
 
-def parse_rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label]], columns: Columns, origin: str) -> list[Row]:
+def parse_rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label | None]], columns: Columns, origin: str) -> list[Row]:
     """Convert the records and labels of a split to rows.
 
     Args:
@@ -93,7 +92,7 @@ def parse_rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label]], colum
     return rows
 
 
-def _parse_row(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: int, label: Label) -> Row:
+def _parse_row(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: int, label: Label | None) -> Row:
     record = CheckedRecord(spec, raw, columns)
     for name in spec.inputs:
         record.text(name)
@@ -107,8 +106,32 @@ def label_name(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> int | float:
-    """Convert a source's label to the class index or the number.
+def label_value(record: CheckedRecord) -> Any:
+    """Return a record's label as the source stores it; with `label_columns` the names of the labels whose column is 1.
+
+    Raises:
+        UsageError: a column is missing, or is neither 0 nor 1.
+    """
+    spec = record.spec
+    if not spec.label_columns:
+        return record.value("label")
+    labels = []
+    for label, column in zip(spec.labels, spec.label_columns, strict=True):
+        value = label_name(record.value(column))
+        if value not in ("0", "1", "false", "true"):
+            raise record.error(f"column '{column}' is '{value[:40]}'; 0 or 1 is expected")
+        labels += [label] if value in ("1", "true") else []
+    return labels
+
+
+def labels_in(value: Any, separator: str) -> list[str]:
+    """Return the labels of a multi-label row, which is a list or a text with separators."""
+    parts = value.split(separator) if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    return [label for part in parts if (label := label_name(part).strip())]
+
+
+def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> Label:
+    """Convert a source's label to the class index, to 0 or 1 of each class, or to the number.
 
     Args:
         spec: the task.
@@ -119,11 +142,12 @@ def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> int
     Raises:
         UsageError: not one of the task's labels, or not a number in its range.
     """
+    if spec.kind == "multi-label":
+        present = {_class_index(name, names, where) for name in labels_in(value, spec.label_separator)}
+        return tuple(int(index in present) for index in range(len(names)))
     name = label_name(value)
     if spec.kind != "regression":
-        if name not in names:
-            raise UsageError(f"{where}: unknown label '{name[:40]}'; the labels are {', '.join(names)}")
-        return names.index(name)
+        return _class_index(name, names, where)
     low, high = spec.value_range or (float("-inf"), float("inf"))
     try:
         number = float(name)
@@ -134,11 +158,17 @@ def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> int
     return number
 
 
-def _plain(record: CheckedRecord, row_id: str, label: Label) -> Row:
+def _class_index(name: str, names: list[str], where: str) -> int:
+    if name not in names:
+        raise UsageError(f"{where}: unknown label '{name[:40]}'; the labels are {', '.join(names)}")
+    return names.index(name)
+
+
+def _plain(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
     return Row(row_id, (tuple(record.text(name) for name in record.spec.inputs),), label)
 
 
-def _copa(record: CheckedRecord, row_id: str, label: Label) -> Row:
+def _copa(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
     """One text per choice: the premise without final period, `because` or `so`, and the choice without its initial capital."""
     question = record.text("question")
     if question not in CONNECTIVES:
@@ -149,7 +179,7 @@ def _copa(record: CheckedRecord, row_id: str, label: Label) -> Row:
     return Row(row_id, tuple((text,) for text in texts), label)
 
 
-def _wic(record: CheckedRecord, row_id: str, label: Label) -> Row:
+def _wic(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
     """The two sentences as a pair, and the character span of the target word in each."""
     sentences = (record.text("sentence1"), record.text("sentence2"))
     spans = tuple((record.integer(f"start{at}"), record.integer(f"end{at}")) for at in (1, 2))
@@ -171,7 +201,7 @@ def _is_word(text: str, start: int, end: int) -> bool:
     return begins and ends and word[0].isalnum() and word == word.strip()
 
 
-def _wsc(record: CheckedRecord, row_id: str, label: Label) -> Row:
+def _wsc(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
     """A pair: the text with asterisks around the pronoun, and the noun phrase that the pronoun may refer to."""
     words = record.text("text").split()
     first, length = record.integer("span2_index"), len(record.text("span2_text").split())
@@ -181,7 +211,7 @@ def _wsc(record: CheckedRecord, row_id: str, label: Label) -> Row:
     return Row(row_id, ((" ".join(marked), record.text("span1_text")),), label)
 
 
-def _multirc(record: CheckedRecord, _: str, label: Label) -> Row:
+def _multirc(record: CheckedRecord, _: str, label: Label | None) -> Row:
     """A pair: the paragraph, and the question with one of its answers; the rows of a question share a group."""
     idx = record.value("idx")
     if not isinstance(idx, dict) or not all(isinstance(idx.get(key), int) for key in ("paragraph", "question", "answer")):
@@ -191,14 +221,14 @@ def _multirc(record: CheckedRecord, _: str, label: Label) -> Row:
     return Row(f"{group}-{idx['answer']}", (texts,), label, group=group)
 
 
-def _swag(record: CheckedRecord, row_id: str, label: Label) -> Row:
+def _swag(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
     """One pair per ending: the first sentence, and the beginning of the second sentence with the ending."""
     context, start = record.text("sent1"), record.text("sent2")
     endings = [record.text(f"ending{at}") for at in range(4)]
     return Row(row_id, tuple((context, f"{start} {ending}") for ending in endings), label)
 
 
-def _squad(record: CheckedRecord, row_id: str, _: Label) -> Row:
+def _squad(record: CheckedRecord, row_id: str, _: Label | None) -> Row:
     """A pair: the question and the context; with the accepted answers."""
     context, answers = record.text("context"), record.value("answers")
     texts = answers.get("text") if isinstance(answers, dict) else None
@@ -213,7 +243,7 @@ def _squad(record: CheckedRecord, row_id: str, _: Label) -> Row:
     return Row(row_id, ((record.text("question"), context),), None, answers=tuple(zip(texts, starts, strict=True)))
 
 
-_FORMATS: dict[str, Callable[[CheckedRecord, str, Label], Row]] = {
+_FORMATS: dict[str, Callable[[CheckedRecord, str, Label | None], Row]] = {
     "plain": _plain,
     "copa": _copa,
     "wic": _wic,

@@ -152,7 +152,7 @@ def tasks_by_file(benchmark: str) -> dict[str, tuple[str, TaskSpec, Split]]:
 
 def majority(task: TaskSpec, train: Iterable[Row]) -> int:
     """Return the most frequent label of a task's training rows; the lowest index on a tie."""
-    counter = Counter(int(row.label) for row in train if row.label is not None)
+    counter = Counter(index for row in train for index in row.classes)
     return max(range(len(task.labels)), key=lambda label: (counter[label], -label))
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import parse_override
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import safe_name, write_text
-from hifi_cli.tasks import hub_dataset, readers
+from hifi_cli.tasks import hub_dataset, readers, row_formats
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.row_formats import label_name
 from hifi_cli.tasks.task_spec import HubDataset, Kind, LocalFiles, TaskSpec
@@ -27,7 +27,8 @@ logger = logging.getLogger("hifi")
 HUB = "hub:"
 LABEL_NAMES = ("label", "labels", "target", "class", "category", "stars", "rating", "score", "sentiment", "intent", "topic")
 ID_NAMES = ("id", "idx", "guid", "uid", "index")
-METRICS: dict[Kind, list[str]] = {"regression": ["spearman", "pearson"]}
+METRICS: dict[Kind, list[str]] = {"regression": ["spearman", "pearson"], "multi-label": ["f1_micro", "f1_macro"]}
+SEPARATORS = "|;,"  # between the labels of a row, the likeliest first
 MAX_CLASSES = 1000
 REGRESSION_VALUES = 20  # whole numbers with more different values than this are a quantity, not classes
 LISTED = 6  # labels in the message
@@ -46,8 +47,10 @@ class DataOptions(ConfigModel):
 
     inputs: Names = []
     """One or two text columns."""
-    label: str | None = None
-    """Column of the label."""
+    label: Names = []
+    """Column of the label; for multi-label it may be several columns of 0 and 1."""
+    separator: str | None = Field(None, min_length=1)
+    """The character between the labels of a row (multi-label)."""
     id: str | None = None
     """Column of the row's unique id."""
     kind: Kind | None = None
@@ -201,8 +204,8 @@ def _read_hub(source: str, options: DataOptions) -> DataTable:
         for split, name in splits.items()
         if split != "test"
     ]
-    names = {column: getattr(feature, "names", None) for column, feature in tables["train"].features.items()}
-    class_names = {column: list(labels) for column, labels in names.items() if labels}
+    features = tables["train"].features.items()
+    class_names = {column: names for column, feature in features if (names := hub_dataset.class_names(feature))}
     sections = {
         "local": {"folder": ".", "files": {}},
         "hub": {"id": repository, **({"config": config} if config else {}), "splits": splits},
@@ -217,31 +220,29 @@ def _recognize(name: str, table: DataTable, options: DataOptions) -> dict[str, A
     row_id = options.id or next((column for column in table.columns if column.lower() in ID_NAMES), None)
     if row_id and not options.id and len(set(map(str, table.values(row_id)))) < len(table.records):
         row_id = None
-    label = options.label or _label_column(table, options, row_id)
-    inputs = options.inputs or _text_columns(table, [column for column in (label, row_id) if column])
+    label_columns = options.label or [_label_column(table, options, row_id)]
+    inputs = options.inputs or _text_columns(table, [*label_columns, *([row_id] if row_id else [])])
     for column in inputs:
         table.values(column)
     if len(inputs) > 2:
         raise UsageError(f"{table.source}: one or two text columns are read: {_choose('inputs=[COLUMN,COLUMN]', inputs)}")
-    values = _label_values(table, label)
-    kind = options.kind or ("classification" if label in table.class_names else _kind(values))
-    labels = options.labels or _labels(table, label, kind, values)
+    target = _recognize_label(table, options, label_columns)
+    kind, labels = target["kind"], target["labels"]
     metrics = METRICS.get(kind, ["accuracy", "f1", "matthews"] if len(labels) == 2 else ["accuracy", "f1_macro"])
     sections = {key: dict(section) for key, section in table.sections.items()}
     for section in sections.values():
-        section["columns"] = {"label": label}
+        section["columns"] = {"label": label_columns[0]} if len(label_columns) == 1 else {}
     if "hub" in sections and kind != "regression":
         sections["hub"]["labels"] = labels
     cut = {} if table.has_validation else {"cut": {"validation": options.validation or 0.1, "seed": options.split_seed}}
-    _log(table, kind, inputs, label, labels, cut)
+    _log(table, kind, inputs, label_columns, labels, cut)
     return {
-        "description": f"{kind} of {' and '.join(inputs)} by {label}",
+        "description": f"{kind} of {' and '.join(inputs)} by {' and '.join(label_columns)}",
         "label": name,
         "source": table.source,
-        "kind": kind,
         "inputs": inputs,
         **({"id": row_id} if row_id else {}),
-        "labels": labels,
+        **target,
         "metrics": metrics,
         "primary": metrics[0],
         **sections,
@@ -284,12 +285,40 @@ def _is_text(values: Sequence[Any]) -> bool:
     return words >= 3 or len(set(values)) > len(values) / 2
 
 
-def _label_values(table: DataTable, column: str) -> list[Any]:
-    values = table.values(column)
+def _recognize_label(table: DataTable, options: DataOptions, columns: list[str]) -> dict[str, Any]:
+    """Return the keys `kind`, `labels`, `label_columns` and `label_separator` of the task's YAML."""
+    if len(columns) > 1:
+        for column in columns:
+            table.values(column)
+        return {"kind": "multi-label", "labels": options.labels or columns, "label_columns": columns}
+    (column,) = columns
+    values, names = table.values(column), table.class_names.get(column)
+    separator = options.separator or _separator(values)
+    is_list = any(isinstance(value, (list, tuple)) for value in values)
+    if options.kind == "multi-label" or (options.kind is None and (is_list or separator)):
+        separator = separator or SEPARATORS[0]
+        present = {label for value in values if value is not None for label in row_formats.labels_in(value, separator)}
+        labels = options.labels or names or sorted(present)
+        return {"kind": "multi-label", "labels": labels, **({} if is_list else {"label_separator": separator})}
+    _refuse_empty(table, column, values)
+    kind = options.kind or ("classification" if names else _kind(values))
+    return {"kind": kind, "labels": options.labels or _labels(table, column, kind, values)}
+
+
+def _separator(values: Sequence[Any]) -> str | None:
+    """Return the character between the labels of a row if there is one: some label then occurs in several combinations."""
+    texts = {value for value in values if isinstance(value, str) and value.strip() and _number(value) is None}
+    for separator in SEPARATORS:
+        parts = [part.strip() for text in texts for part in text.split(separator)]
+        if len(texts) < len(parts) > len(set(parts)):
+            return separator
+    return None
+
+
+def _refuse_empty(table: DataTable, column: str, values: Sequence[Any]) -> None:
     for record, value in zip(table.records, values, strict=True):
         if value is None or (isinstance(value, str) and not value.strip()):
             raise UsageError(f"{record.where}: the label column '{column}' is empty; fill it in, or remove the row")
-    return values
 
 
 def _kind(values: Sequence[Any]) -> Kind:
@@ -328,12 +357,18 @@ def _number(value: Any) -> float | None:
     return number if abs(number) < float("inf") else None
 
 
-def _log(table: DataTable, kind: Kind, inputs: Sequence[str], label: str, labels: Sequence[str], cut: dict[str, Any]) -> None:
+def _log(
+    table: DataTable, kind: Kind, inputs: Sequence[str], label: Sequence[str], labels: Sequence[str], cut: dict[str, Any]
+) -> None:
     listed = ", ".join(labels[:LISTED]) + (", ..." if len(labels) > LISTED else "")
     classes = "" if kind == "regression" else f" ({len(labels)} labels: {listed})"
     pair = " of pairs" if len(inputs) == 2 else ""
     split = f", {cut['cut']['validation']:.0%} of them cut off for validation" if cut else ""
     logger.info(
-        f"{table.source}: {kind}{pair}, inputs=[{','.join(inputs)}] label={label}{classes}, {table.rows} rows{split};"
+        f"{table.source}: {kind}{pair}, inputs={_listed(inputs)} label={_listed(label)}{classes}, {table.rows} rows{split};"
         " change it with key=value"
     )
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return columns[0] if len(columns) == 1 else f"[{','.join(columns)}]"

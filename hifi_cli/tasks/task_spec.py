@@ -12,7 +12,8 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
 
 Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
-Kind = Literal["classification", "regression", "multiple-choice", "span"]
+Kind = Literal["classification", "multi-label", "regression", "multiple-choice", "span"]
+Label = int | float | tuple[int, ...]
 Reader = Literal["tsv", "csv", "jsonl", "parquet", "multirc", "squad"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")  # training is not possible without them
@@ -93,7 +94,7 @@ class TaskSpec(ConfigModel):
     source: str
     """Where the task comes from."""
     kind: Kind = "classification"
-    """What is predicted: a class, a number, one of several texts, or a part of the text."""
+    """What is predicted: a class, any number of classes, a number, one of several texts, or a part of the text."""
     format: Literal["plain", "copa", "wic", "wsc", "multirc", "swag", "squad"] = "plain"
     """How a record's columns become a row's texts; see `hifi_cli.tasks.row_formats`."""
     inputs: list[str]
@@ -102,6 +103,10 @@ class TaskSpec(ConfigModel):
     """Column of the row's unique id; without it the rows are numbered."""
     labels: list[str] = []
     """Class names in label order; for regression one name, that of the number; for spans none."""
+    label_separator: str = "|"
+    """Multi-label: the character between the labels of a row, where the data have a text and not a list."""
+    label_columns: list[str] = []
+    """Multi-label: one column of 0 and 1 per label, in label order, where the data have no column with all labels."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value, for regression."""
     metrics: list[str]
@@ -155,7 +160,8 @@ class Row:
     Attributes:
         id: unique within its split.
         sequences: one sequence of one or two texts; for multiple choice one sequence per choice.
-        label: index of the class or choice, or the number; None if it is unknown, and for spans.
+        label: index of the class or choice, or the number; for multi-label 0 or 1 of each class; None if it is unknown, and for
+            spans.
         word_spans: for WiC, the character span [start, end) of the target word in each text.
         answers: for span tasks, the accepted answers as (text, first character in the last text).
         group: for MultiRC, the id of the question; the rows of a question's answers share it.
@@ -163,10 +169,17 @@ class Row:
 
     id: str
     sequences: tuple[tuple[str, ...], ...]
-    label: int | float | None
+    label: Label | None
     word_spans: tuple[tuple[int, int], ...] = ()
     answers: tuple[tuple[str, int], ...] = ()
     group: str = ""
+
+    @property
+    def classes(self) -> list[int]:
+        """The index of the row's class, or the indices of its classes."""
+        if isinstance(self.label, tuple):
+            return [index for index, is_present in enumerate(self.label) if is_present]
+        return [] if self.label is None else [int(self.label)]
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
@@ -215,6 +228,8 @@ def load(name: str) -> TaskSpec:
     if not spec.inputs or (spec.format == "plain" and len(spec.inputs) > 2):
         raise UsageError(f"{path}: inputs: one or two text columns are required")
     label_count_is_valid = {"regression": len(spec.labels) == 1, "span": not spec.labels}.get(spec.kind, len(spec.labels) > 1)
+    if spec.label_columns and (spec.kind != "multi-label" or len(spec.label_columns) != len(spec.labels)):
+        raise UsageError(f"{path}: label_columns: multi-label tasks have as many of them as labels")
     if not label_count_is_valid:
         raise UsageError(f"{path}: labels: spans require none, regression requires one name, all others two or more")
     return spec

@@ -1,0 +1,138 @@
+"""Multi-label classification: rows, loss, metrics, few-shot samples, and a run from training to export and prediction."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import pipeline
+
+from hifi_cli import demo_data
+from hifi_cli.errors import UsageError
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
+from hifi_cli.tasks.task_spec import Row
+from hifi_cli.tasks.tokenization import Example
+
+TEXTS = ["the dog sees a cat", "a bird likes the fish", "the man hears a dog", "a girl knows the bird", "a big old fish now"]
+LABELS = [["dog", "cat"], ["bird", "fish"], ["dog"], ["bird"], []]
+
+
+def write(path: Path, form: str) -> Path:
+    """The same 40 rows as lists, as texts with separators, or as columns of 0 and 1."""
+    rows = [(f"{TEXTS[at % 5]} {at}", LABELS[at % 5]) for at in range(40)]
+    if form == "lists":
+        path.write_text("".join(json.dumps({"text": text, "labels": labels}) + "\n" for text, labels in rows))
+        return path
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        if form == "columns":
+            writer.writerow(["text", "bird", "cat", "dog", "fish"])
+            writer.writerows(
+                [text, *(int(label in labels) for label in ("bird", "cat", "dog", "fish"))] for text, labels in rows
+            )
+        else:
+            writer.writerow(["text", "labels"])
+            writer.writerows([text, form.join(labels)] for text, labels in rows)
+    return path
+
+
+def load(path, *overrides):
+    spec = task_spec.load(task_from_data.register(str(path), overrides))
+    return spec, data_sources.load(spec, data_dir=None, results_dir=path.parent)
+
+
+def test_every_form_of_labels_gives_the_same_rows(tmp_path):
+    fingerprints = []
+    for name, form, overrides in [
+        ("a.jsonl", "lists", []),
+        ("b.csv", "|", []),
+        ("c.csv", ",", []),
+        ("d.csv", "columns", ["label=[bird,cat,dog,fish]"]),
+    ]:
+        spec, data = load(write(tmp_path / name, form), *overrides)
+        assert (spec.kind, spec.labels, spec.inputs) == ("multi-label", ["bird", "cat", "dog", "fish"], ["text"])
+        fingerprints.append(data.fingerprint)
+        row = next(row for row in data.rows("train") if row.id == "5")
+        assert row.label == (0, 1, 1, 0)
+    assert all(fingerprint == fingerprints[0] for fingerprint in fingerprints)
+
+
+def test_a_wrong_label_is_named(tmp_path):
+    path = write(tmp_path / "a.csv", "|")
+    with pytest.raises(UsageError, match="line 2: unknown label 'cat'; the labels are bird, dog"):
+        load(path, "labels=[bird,dog]")
+    path = write(tmp_path / "b.csv", "columns")
+    path.write_text(path.read_text().replace("dog 2,0,0,1,0", "dog 2,0,0,yes,0"))
+    with pytest.raises(UsageError, match="line 4: column 'dog' is 'yes'; 0 or 1 is expected"):
+        load(path, "label=[bird,cat,dog,fish]")
+
+
+def test_the_loss_is_the_binary_cross_entropy_by_hand():
+    spec = task_spec.load("demo-topics").model_copy(update={"labels": ["a", "b", "c"]})
+    examples = [Example(Row("0", (("x",),), (1, 0, 1)), ()), Example(Row("1", (("x",),), (0, 0, 0)), ())]
+    logits = torch.tensor([[2.0, -1.0, 0.5], [0.0, 1.0, -3.0]])
+    probabilities = 1 / (1 + np.exp(-logits.double().numpy()))
+    correct = np.array([[1, 0, 1], [0, 0, 0]])
+    expected = -np.log(np.where(correct, probabilities, 1 - probabilities)).mean(1).sum()
+    assert losses.loss(spec, logits, examples).item() == pytest.approx(expected)
+    assert metrics.predictions_of(spec, examples, logits.numpy()).tolist() == [[1, 0, 1], [0, 1, 0]]  # 0 is not above 1/2
+
+
+def test_the_metrics_are_those_by_hand():
+    labels = np.array([[1, 0, 1], [0, 0, 1], [1, 0, 0]], dtype=float)
+    predictions = np.array([[1, 0, 0], [0, 0, 1], [0, 1, 0]], dtype=float)
+    # class 0: 1 hit, 0 false, 1 missed; class 1: 0, 1, 0; class 2: 1, 0, 1
+    assert metrics.f1_micro(labels, predictions) == pytest.approx(2 * 2 / (2 * 2 + 1 + 2))
+    assert metrics.f1_macro(labels, predictions) == pytest.approx((2 / 3 + 0 + 2 / 3) / 3)
+    assert metrics.accuracy(labels, predictions) == pytest.approx(1 / 3)
+    assert not metrics.is_collapsed(predictions)
+    assert metrics.is_collapsed(np.array([[1.0, 0.0], [1.0, 0.0]]))
+
+
+def test_few_shot_samples_have_enough_rows_of_every_label(tmp_path):
+    spec, data = load(write(tmp_path / "a.jsonl", "lists"), "validation=0.1")
+    rows = data.rows("train")
+    sample = fewshot.sample(spec, rows, 2, seed=1)
+    for split in (sample.train, sample.dev):
+        counts = Counter(index for row in split for index in row.classes)
+        assert all(counts[index] >= 2 for index in range(4))
+        assert len(split) <= 2 * 4
+    assert not {row.id for row in sample.train} & {row.id for row in sample.dev}
+    with pytest.raises(UsageError, match=r"has \d+ training rows of 'cat'; 5 shots require 10"):
+        fewshot.sample(spec, rows, 5, seed=1)
+
+
+@pytest.fixture
+def trained(make, tmp_path, monkeypatch):
+    """A finished run on the demo data, made small, and its results directory."""
+    monkeypatch.setattr(demo_data, "TRAIN_ROWS", 60)
+    monkeypatch.setattr(demo_data, "DEV_ROWS", 30)
+    resources = ResourceCache(tmp_path / "results")
+    config = make("full-ft", "epochs=8", "learning_rate=0.003", "log_every=2", task="demo-topics")
+    return runs.run(config, resources), RunDirectory.of(config, resources.results_dir).path, resources
+
+
+def test_a_run_trains_evaluates_exports_and_predicts(hifi, trained, tmp_path):
+    result, run, resources = trained
+    assert set(result.metrics) == {"f1_micro", "f1_macro"}
+    lines = [line for line in RunDirectory(run).read_metrics() if hasattr(line, "loss")]
+    assert lines[-1].loss < lines[0].loss
+    assert not evaluate(run, resources).differing
+    stored = RunDirectory(run).read_predictions()
+    names = task_spec.load("demo-topics").labels
+    assert all(row.prediction == [name for name, logit in zip(names, row.logits, strict=True) if logit > 0] for row in stored)
+    (tmp_path / "new.jsonl").write_text('{"sentence": "the dog saw the box"}\n')
+    predicted = json.loads(hifi("predict", run, tmp_path / "new.jsonl").out)
+    assert predicted["prediction"] == [name for name, value in predicted["probabilities"].items() if value > 0.5]
+    assert list(predicted["probabilities"]) == names
+    assert hifi("export", run, "--to", tmp_path / "model").code == 0
+    opened = pipeline("text-classification", str(tmp_path / "model"), top_k=None)(["the dog saw the box"])[0]
+    assert {item["label"]: item["score"] for item in opened} == pytest.approx(predicted["probabilities"], abs=1e-5)
+    assert "top_k=None" in (tmp_path / "model" / "README.md").read_text()
