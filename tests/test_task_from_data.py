@@ -78,7 +78,7 @@ def test_what_is_recognized_is_said_and_changed(tmp_path, caplog):
     assert (content["metrics"], content["primary"]) == (["spearman", "pearson"], "spearman")
     assert content["cut"] == {"validation": 0.25, "seed": 3}
     assert caplog.messages[-1].endswith("60 rows, 25% of them cut off for validation; change it with key=value")
-    assert "regression, inputs=[body] label=price," in caplog.messages[-1]
+    assert "regression, inputs=body label=price," in caplog.messages[-1]
     content = spec_of(path, "kind=regression")[1]
     assert content["labels"] == ["stars"]
     assert spec_of(path, "labels=[3, 2, 1]")[1]["labels"] == ["3", "2", "1"]
