@@ -3,7 +3,12 @@
 from pathlib import Path
 
 import pytest
+from finished_runs import read_json
+from synthetic_runs import write_run
 from tiny_inputs import QUICK, write_lines
+
+from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
+from hifi_cli.reports.run_records import Results
 
 
 @pytest.fixture
@@ -80,3 +85,107 @@ def test_a_dry_run_names_missing_weights_tokenizers_and_gpus(hifi, encoders, dat
 def test_a_dry_run_counts_the_rows_that_are_there(tiny):
     assert "2 epochs of 48 examples" in tiny("train", "--method", "full-ft", "--dry-run").out
     assert not Path("results").exists()
+
+
+def test_an_empty_results_directory_names_those_beside_it(finish_run, hifi, tmp_path):
+    finish_run().parents[5].rename(tmp_path / "trained")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "trained").rename(tmp_path / "results/demo")
+    for words in (["table"], ["report"], ["ls", "runs"], ["compare", "full-ft", "bitfit"]):
+        answer = hifi(*words)
+        command = f"hifi {' '.join(words)} --results-dir results/demo"
+        assert answer.code == 3 and f"no finished run in results, but in results/demo: {command}" in answer.err
+    assert "hifi table hifi-2 --results-dir results/demo" in hifi("table", "hifi-2").err
+    assert "Full-FT" in hifi("table", "--results-dir", "results/demo").out
+    assert "full-ft/seed1" in hifi("ls", "runs", "--results-dir", "results/demo").out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--task", "rte", "--method", "hifi"], "did you mean 'hifi-layerwise'?"),
+        (["compare", "hifi"], "unknown method 'hifi'; did you mean 'hifi-layerwise'?"),
+        (["compare", "hifi", "full-ft"], "unknown method 'hifi'; did you mean 'hifi-layerwise'?"),
+        (["compare", "full-ft"], "needs two or more different methods"),
+        (["ls", "runs", "extra"], "takes no further word, not 'extra'"),
+        (["table", "hifi-2", "extra"], "takes one name, not 'hifi-2' and 'extra'"),
+        (["table", "search", "demo-search"], "hifi grid demo-search makes it"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_what_is_true(hifi, words, message):
+    answer = hifi(*words)
+    assert answer.code == 2 and message in answer.err
+
+
+def write_search(chosen="0.002", backbone="tiny-bert"):
+    """The chosen.json of a search with two settings, and four runs of it."""
+    tried = [
+        SettingScore(setting={"learning_rate": rate, "heads.k": "1"}, score=score, deviation=0.01, seeds=2)
+        for rate, score in (("0.0005", 0.6), ("0.002", 0.7))
+    ]
+    search = MethodSearch(
+        task="rte", method="full-ft", chosen=next(s for s in tried if s.setting["learning_rate"] == chosen), tried=tried
+    )
+    path = Path("results/grids/my-search/chosen.json")
+    SearchResult(grid="my-search", protocol="hifi", backbone=backbone, searches=[search]).write(path)
+    for variant in ("a", "b"):
+        for seed in (1, 2):
+            run = write_run("results", "full-ft", "rte", seed, 0.6, backbone=backbone)
+            target = run.parent / variant / run.name
+            target.parent.mkdir(exist_ok=True)
+            run.rename(target)
+    return path
+
+
+def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
+    write_search()
+    for words in (["table"], ["compare", "full-ft", "bitfit"]):
+        answer = hifi(*words)
+        assert answer.code == 3 and "no finished run in results but 4 of searches: hifi table search" in answer.err
+    answer = hifi("table", "search", "--format", "md")
+    assert answer.code == 0, answer.err
+    assert "| learning_rate=0.0005 heads.k=1 | 60.00 | 1.00 | 2 |" in answer.out
+    assert "| learning_rate=0.002 heads.k=1 | 70.00 | 1.00 | 2 | chosen |" in answer.out
+    assert "-c results/grids/my-search/chosen.json" in answer.out
+    assert hifi("table", "search", "my-search", "--format", "md").out == answer.out
+    assert hifi("report").code == 0
+    assert "Search my-search: Full-FT on RTE" in Path("results/report.html").read_text()
+    for method in ("full-ft", "bitfit"):
+        for seed in (1, 2):
+            write_run("results", method, "rte", seed, 0.5, backbone="tiny-bert")
+    for words in (["table"], ["compare", "full-ft", "bitfit"]):
+        assert "4 runs of searches and other variants left out" in hifi(*words).out
+    assert hifi("report").code == 0
+    assert "4 runs of searches and other variants left out" in Path("results/report.html").read_text()
+
+
+def test_a_file_of_a_search_or_a_run_is_a_configuration(hifi, tiny, finish_run, tmp_path, data):
+    chosen = write_search()
+    answer = tiny("train", "--method", "full-ft", "-c", chosen, "--dry-run")
+    assert "learning_rate: 0.002" in answer.out and f"# -c {chosen}" in answer.out
+    answer = tiny("train", "--method", "bitfit", "-c", chosen, "--dry-run")
+    assert answer.code == 2 and "holds no chosen setting of bitfit on rte" in answer.err
+    run = finish_run("hifi-layerwise")
+    stored = read_json(run / "results.json")
+    config = run / "config.yaml"
+    answer = tiny("train", "--method", "full-ft", "-c", config)
+    assert answer.code == 2 and "method hifi-layerwise, not full-ft: give --method hifi-layerwise" in answer.err
+    again = tiny("train", "--method", "hifi-layerwise", "-c", config)
+    assert again.code == 0 and "finished before" in again.err
+
+    repeated = hifi("train", "--from", run, "--results-dir", "again", "--data-dir", data)
+    assert repeated.code == 0, repeated.err
+    copy = read_json(Path("again") / run.relative_to(tmp_path / "results") / "results.json")
+    assert (copy["config_hash"], copy["scores"]) == (stored["config_hash"], stored["scores"])
+    other = hifi("train", "--from", run, "--seeds", "2", "--data-dir", data, "epochs=1", "--dry-run")
+    assert "seed2 (new)" in other.out and "seed: 2" in other.out and "epochs: 1" in other.out
+    answer = hifi("train", "--from", run, "--method", "bitfit")
+    assert answer.code == 2 and "--from repeats a run, which decides --method" in answer.err
+
+
+def test_a_conflict_names_the_variant(hifi, finish_run, tiny):
+    finish_run()
+    answer = tiny("train", "--method", "full-ft", "learning_rate=0.5")
+    assert answer.code == 4 and "variant=NAME" in answer.err
+    assert tiny("train", "--method", "full-ft", "learning_rate=0.5", "variant=fast").code == 0
+    assert Results(Path("results")).variants.total() == 1

@@ -305,7 +305,9 @@ def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
     scores = {"0.0005": (0.5, 0.7), "0.002": (0.9, 0.2)}
     done = {cell: write(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1]) for cell in found}
     (one,) = search.choose(done, tmp_path)
-    assert one.chosen.model_dump() == {"setting": {"learning_rate": "0.0005"}, "score": pytest.approx(0.6), "seeds": 2}
+    assert one.chosen.setting == {"learning_rate": "0.0005"}
+    assert (one.chosen.score, one.chosen.seeds) == (pytest.approx(0.6), 2)
+    assert one.chosen.deviation == pytest.approx(0.1 * 2**0.5)
     assert len(one.tried) == 2
     done[found[0]] = write(found[0], tmp_path, "diverged")
     assert search.choose(done, tmp_path)[0].chosen.setting == {"learning_rate": "0.002"}

@@ -1,5 +1,6 @@
 """`hifi compare`: what finished runs allow to conclude about methods."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -63,10 +64,15 @@ def compare(
     from hifi_cli.reports import comparison_details, method_comparison, run_pairs
     from hifi_cli.reports.formats import FORMATS
     from hifi_cli.reports.run_records import Results, RunRecord
+    from hifi_cli.reports.table_spec import check_names
 
+    results = Results(results_dir)
+    are_runs = all(Path(word).is_dir() for word in methods)
+    if not are_runs:
+        check_names("methods", methods, results.names["methods"])
     if len(set(methods)) < 2 or len(set(methods)) < len(methods):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
-    if all(Path(word).is_dir() for word in methods):
+    if are_runs:
         if len(methods) > 2:
             raise UsageError("hifi compare needs two run directories, or methods by name")
         directories = [RunDirectory(Path(word)) for word in methods]
@@ -74,10 +80,14 @@ def compare(
         tables = [comparison_details.of_runs(first, second)]
     else:
         counted = options.counted_flags(include, exclude)
-        records = run_pairs.setting_of(Results(results_dir).records, methods, protocol, backbone, options.shots_of_runs(shots))
+        if not results.records:
+            raise results.no_run(f"hifi compare {' '.join(methods)}")
+        records = run_pairs.setting_of(results.records, methods, protocol, backbone, options.shots_of_runs(shots))
         table, comparisons = method_comparison.compare(
             records, methods, tasks=options.names(tasks), score=score, counted=counted, margin=margin
         )
+        left_out = results.variant_notes(records[0].result.protocol, records[0].result.backbone, methods)
+        table = replace(table, notes=[*table.notes, *left_out])
         tables = [table, *(comparison_details.build(comparisons, score) if details else [])]
     text = FORMATS[format](tables)
     if out:

@@ -85,9 +85,15 @@ def ls(
         return explain.print_columns([*counts, *([kind, _KINDS[kind]] for kind in ("runs", "schema"))])
     if words[0] == "schema":
         return _print_schema(words[1:])
-    if words == ["runs"]:
+    if words[0] == "runs":
+        from hifi_cli.records.run_directory import run_directories
         from hifi_cli.reports.run_listing import list_runs
+        from hifi_cli.reports.run_records import Results
 
+        if len(words) > 1:
+            raise UsageError(f"hifi ls runs takes no further word, not '{words[1]}': choose runs by its options")
+        if not run_directories(results_dir):
+            raise Results(results_dir).no_run("hifi ls runs")
         names = {"task": options.names(tasks), "method": options.names(methods)}
         names |= {"backbone": options.names(backbone), "protocol": options.names(protocol)}
         return show.print_runs(list_runs(results_dir, states=status or (), sort=sort, **names), format)

@@ -311,29 +311,6 @@ def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], l
     return [task_from_data.register(task, about_data) if is_data_source(task) else task for task in tasks], others
 
 
-def with_heads(runs: "list[ResolvedConfig]", path: Path) -> "list[ResolvedConfig]":
-    """The runs with the attention heads of a file that `hifi select` wrote; heads chosen by hand are `heads.given`.
-
-    Raises:
-        MissingError: no such file.
-        UsageError: not a heads file, damaged, or one of another backbone.
-        SchemaError: written by a version with another layout.
-    """
-    from hifi_cli.config.sources import ResolvedConfig
-    from hifi_cli.records.head_files import HeadSelection
-
-    selection, backbone = HeadSelection.read(path), runs[0].config.backbone.name
-    if selection.backbone != backbone:
-        raise UsageError(f"{path} holds heads of backbone '{selection.backbone}', not of '{backbone}'")
-    return [
-        ResolvedConfig(
-            run.config.model_copy(update={"heads": run.config.heads.model_copy(update={"given": selection.heads})}),
-            run.set_by | {"heads.given": f"--heads {path}"},
-        )
-        for run in runs
-    ]
-
-
 def parse_seeds(text: str) -> list[int]:
     """`1,2,3` or `1-5` as numbers.
 

@@ -46,16 +46,17 @@ def report(
 ) -> None:
     """Write tables, pictures, chosen heads and every number's origin to one HTML file; default: RESULTS_DIR/report.html."""
     from hifi_cli.cli import show
-    from hifi_cli.errors import MissingError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import claim_spec, html_report, score_table, table_types
+    from hifi_cli.records.search_result import SearchResult
+    from hifi_cli.reports import claim_spec, html_report, score_table, search_table, table_types
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
     results = Results(results_dir)
-    if not results.records:
-        raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
+    searches = search_table.build_all(results_dir) if SearchResult.paths(results_dir) else []
+    if not results.records and not searches:
+        raise results.no_run("hifi report")
     names = options.names(tables)
     specs = [table_types.load(name) for name in names] if names else [*score_table.specs_of(results.records)]
     counted = options.counted_flags(include, exclude)
@@ -66,6 +67,8 @@ def report(
         (file, entries) for file, entries in decided if claims or any(entry.verdict != "not run" for entry in entries)
     ]
     target = out or results_dir / "report.html"
-    page = html_report.render(table_types.build_all(specs, request), results.records, results_dir, target, claims=with_results)
+    page = html_report.render(
+        [*table_types.build_all(specs, request), *searches], results.records, results_dir, target, claims=with_results
+    )
     write_text(target, page)
     show.print_path(target, format)

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 def table(
     name: Annotated[
         str | None,
-        typer.Argument(help="A table's name or YAML; default: all finished runs.", autocompletion=options.complete("tables")),
+        typer.Argument(
+            help="A table's name or YAML, or search; default: all finished runs.", autocompletion=options.complete("tables")
+        ),
+    ] = None,
+    search: Annotated[
+        str | None,
+        typer.Argument(metavar="[GRID]", help="After search: only this grid's.", autocompletion=options.complete("grids")),
     ] = None,
     format: options.TableFormat = "text",  # noqa: A002
     score: options.ScoreChoice = None,
@@ -46,36 +52,46 @@ def table(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print mean and standard deviation over seeds, a method per row and a task per column, as the papers do."""
-    from hifi_cli.errors import MissingError
+    """Print mean and standard deviation over seeds, a method per row and a task per column, as the papers do.
+
+    `hifi table search` prints the settings that searches tried.
+    """
+    from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import score_choices, score_table, table_spec, table_types
+    from hifi_cli.reports import score_choices, score_table, search_table, table_spec, table_types
     from hifi_cli.reports.formats import FORMATS
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
     counted, shots = options.counted_flags(include, exclude), options.shots_of_runs(shots)
     results = Results(results_dir)
-    layout = table_types.load(name) if name else None
-    if layout is None and not results.records:
-        raise MissingError(f"no finished run in {results_dir}; make one with hifi train")
-    specs = [
-        table_spec.with_changes(
-            spec,
-            protocol=protocol,
-            backbone=backbone,
-            methods=options.names(methods),
-            tasks=options.names(tasks),
-            seeds=options.parse_seeds(seeds) if seeds else None,
-            shots=shots,
-            known=results.names if tasks or methods else {},
-        )
-        for spec in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
-    ]
-    measurements = _measurements(specs[0], results_dir, data_dir) if specs else {}
-    request = TableRequest(results, score, counted, published, **measurements)
-    build = score_choices.under_all_scores if compare_scores else table_types.build_all
-    tables = build(specs, request, layout=layout)
+    if search and name != "search":
+        raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
+    if name == "search":
+        tables = search_table.build_all(results_dir, [search] if search else [])
+    else:
+        layout = table_types.load(name) if name else None
+        if not results.records and not layout:
+            raise results.no_run("hifi table")
+        specs = [
+            table_spec.with_changes(
+                spec,
+                protocol=protocol,
+                backbone=backbone,
+                methods=options.names(methods),
+                tasks=options.names(tasks),
+                seeds=options.parse_seeds(seeds) if seeds else None,
+                shots=shots,
+                known=results.names if tasks or methods else {},
+            )
+            for spec in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
+        ]
+        measurements = _measurements(specs[0], results_dir, data_dir) if specs else {}
+        request = TableRequest(results, score, counted, published, **measurements)
+        build = score_choices.under_all_scores if compare_scores else table_types.build_all
+        tables = build(specs, request, layout=layout)
+        if not results.records and isinstance(layout, table_spec.ScoresSpec):
+            options.logger.warning(str(results.no_run(f"hifi table {name}")))
     text = FORMATS[format](tables)
     if out:
         write_text(out, text)

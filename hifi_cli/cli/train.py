@@ -13,8 +13,27 @@ def train(
     task: options.Task = None,
     method: options.Method = None,
     backbone: options.Backbone = None,
-    protocol: options.Protocol = options.DEFAULT_PROTOCOL,
-    seeds: options.Seeds = options.DEFAULT_SEEDS,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How the runs are set up; default: {options.DEFAULT_PROTOCOL}.",
+            rich_help_panel=options.WHAT,
+            autocompletion=options.complete("protocols"),
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5; default: 1.", rich_help_panel=options.WHAT),
+    ] = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="RUN_DIR",
+            help="Repeat this run, with other --seeds, --results-dir or key=value.",
+            rich_help_panel=options.WHAT,
+        ),
+    ] = None,
     heads: Annotated[
         Path | None,
         typer.Option(help="Tune the attention heads in this file instead of selecting them.", rich_help_panel=options.WHAT),
@@ -39,20 +58,26 @@ def train(
     debug: options.Debug = False,
 ) -> None:
     """Train and evaluate; finished runs are skipped. Heads are scored and chosen when the method needs them."""
+    from hifi_cli.cli import stored_runs
     from hifi_cli.cli.show import print_json, print_plans
 
-    resolved = options.resolve_runs(
-        task=task,
-        method=method,
-        backbone=backbone,
-        protocol=protocol,
-        seeds=seeds,
-        files=files,
-        overrides=overrides,
-        extra={"shots": shots, "limit": limit},
-    )
+    extra = {"shots": shots, "limit": limit}
+    if from_run:
+        named = {"--task": task, "--method": method, "--backbone": backbone, "--protocol": protocol, "-c": files}
+        resolved = stored_runs.repeated_runs(from_run, named, seeds=seeds, overrides=overrides or [], extra=extra)
+    else:
+        resolved = options.resolve_runs(
+            task=task,
+            method=method,
+            backbone=backbone,
+            protocol=protocol or options.DEFAULT_PROTOCOL,
+            seeds=seeds or options.DEFAULT_SEEDS,
+            files=files,
+            overrides=overrides,
+            extra=extra,
+        )
     if heads:
-        resolved = options.with_heads(resolved, heads)
+        resolved = stored_runs.with_heads(resolved, heads)
     if report_to:
         from hifi_cli.runs import trackers
 

@@ -45,6 +45,20 @@ def nearest(name: str, among: Iterable[str]) -> str:
     return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
+def unknown(kind: str, name: str, others: Iterable[str] = ()) -> UsageError:
+    """Return the error for an unknown name, which suggests the nearest: of names that it begins, the base of the others.
+
+    Args:
+        others: names that have no YAML and are known nevertheless.
+    """
+    begun = [known for known in names(kind) if known.startswith(f"{name}-")]
+    bases = [load(kind, known).get("base") for known in begun]
+    suggestion = nearest(name, [*names(kind), *others])
+    if begun:
+        suggestion = f"; did you mean '{max(begun, key=bases.count)}'?"
+    return UsageError(f"unknown {kind.removesuffix('s')} '{name}'{suggestion} (hifi ls {kind} lists all)")
+
+
 def is_file(name: str) -> bool:
     """Whether a name given by the user is a YAML file of their own rather than a shipped one."""
     return name.endswith((".yaml", ".yml"))
@@ -88,7 +102,7 @@ def find(kind: str, name: str) -> Path:
     if path := user_file(kind, name):
         return path
     if name not in names(kind):
-        raise UsageError(f"unknown {kind.removesuffix('s')} '{name}'{nearest(name, names(kind))} (hifi ls {kind} lists all)")
+        raise unknown(kind, name)
     return configs_directory() / kind / f"{name}.yaml"
 
 

@@ -175,6 +175,23 @@ class ConfigResolver:
         return self._stage1[method]
 
 
+def with_overrides(config: RunConfig, overrides: Sequence[str], *, name: str, seed: int) -> ResolvedConfig:
+    """A stored configuration with another seed and other keys.
+
+    Args:
+        name: where the stored configuration comes from.
+
+    Raises:
+        UsageError: an override has an unknown key, or a key has a wrong value.
+    """
+    values, set_by = config.model_dump(mode="json"), dict.fromkeys(RunConfig.model_fields, name)
+    for text in overrides:
+        source = _checked_override(text)
+        _merge(values, source.values)
+        set_by |= dict.fromkeys(flatten(source.values), COMMAND_LINE)
+    return ResolvedConfig(parse(RunConfig, {**values, "seed": seed}, COMMAND_LINE), set_by)
+
+
 def _checked(source: ConfigSource) -> ConfigSource:
     """The source, whose keys may be set by it.
 
@@ -213,7 +230,40 @@ def _sources(
         sources.append(ConfigSource(f"method {file.stem}", str(file), spec.config))
         sources.append(ConfigSource(f"method {file.stem} (task {task})", f"{file} (tasks: {task})", spec.tasks.get(task, {})))
     sources += _blocks_of_protocols(protocols, task, method_names, backbone_name)
-    return sources + [ConfigSource(f"-c {file}", str(file), registry.read_yaml(file)) for file in files]
+    named = {"task": task, "method": method_names[-1], "backbone": backbone_name, "protocol": list(protocols)[-1].stem}
+    return sources + [ConfigSource(f"-c {file}", str(file), _values_of_file(file, named)) for file in files]
+
+
+def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
+    """The keys that a `-c` file sets: some keys, the config.yaml of a run, or the chosen.json of a search.
+
+    Args:
+        named: task, method, backbone and protocol of the command line.
+
+    Raises:
+        UsageError: the file is that of another task, method, backbone or protocol.
+    """
+    content = registry.read_yaml(file)
+    if "searches" in content:
+        return _chosen_setting(file, content, named)
+    if not {*named, "seed"} <= content.keys():
+        return content
+    for key, name in named.items():
+        of_file = content[key]["name"] if isinstance(content[key], dict) else content[key]
+        if of_file != name:
+            raise UsageError(f"{file} is the configuration of a run with {key} {of_file}, not {name}: give --{key} {of_file}")
+    return {key: value for key, value in content.items() if key not in (*named, "seed")}
+
+
+def _chosen_setting(file: Path, content: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
+    """The setting that a search chose for a task and method."""
+    values: dict[str, Any] = {}
+    for search in content["searches"]:
+        if (search.get("task"), search.get("method")) == (named["task"], named["method"]) and search.get("chosen"):
+            for key, value in search["chosen"]["setting"].items():
+                _merge(values, parse_override(f"{key}={value}").values)
+            return values
+    raise UsageError(f"{file} holds no chosen setting of {named['method']} on {named['task']}")
 
 
 def _blocks_of_protocols(

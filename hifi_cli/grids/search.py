@@ -1,6 +1,7 @@
 """A grid search: the setting of each task and method with the best mean score on its selection split."""
 
 import math
+import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def choose(statuses: dict[GridCell, RunStatus], results_dir: Path) -> list[Metho
         seeds.append(selection_score(cell.run_directory(results_dir), status.result) if status.result else None)
     searches = []
     for (task, method), settings in scores.items():
-        tried = [SettingScore(setting=dict(keys), score=_mean(values), seeds=len(values)) for keys, values in settings.items()]
+        tried = [_setting_score(keys, values) for keys, values in settings.items()]
         best = max(tried, key=lambda setting: -math.inf if setting.score is None else setting.score)
         chosen = None if best.score is None else best
         searches.append(MethodSearch(task=task, method=method, chosen=chosen, tried=tried))
@@ -54,7 +55,7 @@ def selection_score(directory: RunDirectory, result: RunResult) -> float | None:
 
 
 def lines(searches: list[MethodSearch]) -> Iterable[str]:
-    """The choices as lines, with the words that `hifi train` takes."""
+    """The choices as lines, with the words that `hifi train` takes; `-c chosen.json` stands for them."""
     for search in searches:
         best, name = search.chosen, f"{search.task}  {search.method}"
         if best is None or best.score is None:
@@ -66,6 +67,8 @@ def lines(searches: list[MethodSearch]) -> Iterable[str]:
         yield f"{name}  {setting}  {100 * best.score:.2f} ({spread}, {best.seeds} seeds)"
 
 
-def _mean(values: list[float | None]) -> float | None:
+def _setting_score(keys: tuple[tuple[str, str], ...], values: list[float | None]) -> SettingScore:
     known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if len(known) == len(values) else None
+    mean = statistics.fmean(known) if len(known) == len(values) else None
+    deviation = statistics.stdev(known) if mean is not None and len(known) > 1 else None
+    return SettingScore(setting=dict(keys), score=mean, deviation=deviation, seeds=len(values))

@@ -25,6 +25,7 @@ from hifi_cli.records.stored_file import describe_problem
 DELTA = "delta.safetensors"
 Line = TypeVar("Line")
 _SUBFOLDERS = ("checkpoints", "tensorboard", "own")  # of a run
+_OTHER_PLACE = "keep both with variant=NAME or another --results-dir, or replace it with --force"
 _AGAIN = "train the run again with --force"
 
 
@@ -236,13 +237,11 @@ class RunDirectory:
             contents = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in files}
             if len(contents) > 1:
                 raise ConflictError(
-                    f"{self.path} holds a run by another {kind.removesuffix('s')} file {name}.yaml;"
-                    " use --force to replace it or another --results-dir"
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} file {name}.yaml; {_OTHER_PLACE}"
                 )
         if stored.hash != config.hash:
             raise ConflictError(
-                f"{self.path} holds a run of another configuration ({_first_difference(stored, config)});"
-                " use --force to replace it or another --results-dir"
+                f"{self.path} holds a run of another configuration ({_first_difference(stored, config)}); {_OTHER_PLACE}"
             )
 
     def leftovers(self) -> list[Path]:
@@ -293,6 +292,18 @@ def finished_runs(results_dir: Path) -> Iterator[tuple[RunDirectory, RunResult]]
     for file in sorted((results_dir / "runs").glob("*/*/*/*/seed*/results.json")):
         directory = RunDirectory(file.parent)
         yield directory, directory.read_result(results_dir)
+
+
+def variant_paths(results_dir: Path) -> list[PurePath]:
+    """The paths in `runs` of all finished variants: protocol, backbone, task, method, variant, seed. No file is read."""
+    runs = results_dir / "runs"
+    return [file.parent.relative_to(runs) for file in sorted(runs.glob("*/*/*/*/*/seed*/results.json"))]
+
+
+def directories_with_runs(results_dir: Path) -> list[Path]:
+    """The results directories with finished runs in `results_dir` and beside it."""
+    folders = {*results_dir.glob("*/runs"), *results_dir.parent.glob("*/runs")}
+    return sorted(folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json")))
 
 
 def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Line]) -> list[Line]:

@@ -1,5 +1,6 @@
 """chosen.json: the settings that a search tried, and the best one of each task and method."""
 
+from pathlib import Path
 from typing import ClassVar
 
 from hifi_cli.records.stored_file import Record, StoredFile
@@ -11,11 +12,13 @@ class SettingScore(Record):
     Attributes:
         setting: configuration keys and their values, as on the command line.
         score: mean over seeds on the selection split, a fraction of 1; None where a run diverged.
+        deviation: sample standard deviation over seeds; None for fewer than two, and in files of earlier versions.
         seeds: number of seeds.
     """
 
     setting: dict[str, str]
     score: float | None
+    deviation: float | None = None
     seeds: int
 
 
@@ -43,3 +46,8 @@ class SearchResult(StoredFile):
     protocol: str
     backbone: str
     searches: list[MethodSearch]
+
+    @staticmethod
+    def paths(results_dir: Path) -> dict[str, Path]:
+        """The files of all searches in a results directory, by the grid's name."""
+        return {path.parent.name: path for path in sorted((results_dir / "grids").glob("*/chosen.json"))}

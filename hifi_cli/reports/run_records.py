@@ -1,11 +1,15 @@
 """Finished runs, as tables and comparisons read them."""
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from hifi_cli.config.choices import Score
-from hifi_cli.records.run_directory import RunDirectory, finished_runs
+from hifi_cli.errors import MissingError
+from hifi_cli.files import command_line, safe_name
+from hifi_cli.records.run_directory import RunDirectory, directories_with_runs, finished_runs, variant_paths
 from hifi_cli.records.run_result import RunResult
 
 
@@ -96,6 +100,34 @@ class Results:
             UsageError: a run is damaged, or at another path than its configuration's.
         """
         return [RunRecord(directory, result) for directory, result in finished_runs(self.directory)]
+
+    @cached_property
+    def variants(self) -> "Counter[tuple[str, str, str]]":
+        """Number of finished runs of searches, by protocol, backbone and method; no table of scores shows them."""
+        return Counter((path.parts[0], path.parts[1], path.parts[3]) for path in variant_paths(self.directory))
+
+    def variant_notes(self, protocol: str, backbone: str, methods: Collection[str] = ()) -> list[str]:
+        """Return a note on the runs of searches that a table leaves out; none where there is none.
+
+        Args:
+            methods: only of these; empty: of all.
+        """
+        setting = (safe_name(protocol), safe_name(backbone))
+        names = {safe_name(method) for method in methods}
+        count = sum(self.variants[key] for key in self.variants if key[:2] == setting and (not names or key[2] in names))
+        runs = f"{count} run{'s' * (count > 1)} of searches and other variants"
+        return [f"{runs} left out (hifi table search shows searches)"] if count else []
+
+    def no_run(self, command: str) -> MissingError:
+        """Return the error for a results directory without a finished run that `command` could show; it says where runs are."""
+        if self.variants:
+            where = "" if self.directory == Path("results") else f" --results-dir {self.directory}"
+            count = self.variants.total()
+            return MissingError(f"no finished run in {self.directory} but {count} of searches: hifi table search{where}")
+        if others := directories_with_runs(self.directory):
+            listed, first = ", ".join(map(str, others)), command_line([*command.split(), "--results-dir", str(others[0])])
+            return MissingError(f"no finished run in {self.directory}, but in {listed}: {first}")
+        return MissingError(f"no finished run in {self.directory}; make one with hifi train")
 
     @property
     def names(self) -> dict[str, set[str]]:

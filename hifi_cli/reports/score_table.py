@@ -68,6 +68,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     ]
     headings += [TableHeading(label, None, name=f"{key}_percent") for label, key in FRACTIONS]
     notes = [] if spec.shots else _runs_of_other_shots(all_records, shots)
+    notes += request.results.variant_notes(*setting)
     reference = published.load(spec.published) if request.published and spec.published else None
     if reference:
         split = next((record.result.split for record in records), None)

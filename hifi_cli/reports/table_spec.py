@@ -1,6 +1,6 @@
 """Table specifications: what a table's YAML says, and how the command line changes it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed
 from hifi_cli.config.protocols import protocol_chain
-from hifi_cli.errors import UsageError
 
 
 def _named(key: str) -> BeforeValidator:
@@ -127,12 +126,12 @@ def with_changes(
         update |= {key: value for key, value in {"seeds": seeds, "shots": shots}.items() if value}
     if names := list(methods):
         rows = {row.method: row for row in spec.rows if row.method}
-        _check_names("methods", names, known["methods"] | rows.keys())
+        check_names("methods", names, known["methods"] | rows.keys())
         update["rows"] = [row for name, row in rows.items() if name in names]
         update["rows"] += [RowSpec(method=name) for name in names if name not in rows]
     if names := list(tasks):
         present = {column.task for column in spec.columns}
-        _check_names("tasks", names, known["tasks"] | present)
+        check_names("tasks", names, known["tasks"] | present)
         update["columns"] = [column for column in spec.columns if column.task in names]
         update["columns"] += [ColumnSpec(task=name) for name in names if name not in present]
     return spec.model_copy(update=update)
@@ -151,8 +150,12 @@ def shots_of(protocol: str) -> str:
     return str(keys.get("shots") or "full")
 
 
-def _check_names(kind: str, names: list[str], known: set[str]) -> None:
-    choices = known | set(registry.names(kind))
+def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
+    """Refuse a name that has neither a YAML nor a finished run.
+
+    Args:
+        known: names of finished runs.
+    """
     for name in names:
-        if name not in choices:
-            raise UsageError(f"unknown {kind[:-1]} '{name}'{registry.nearest(name, choices)} (hifi ls {kind} lists all)")
+        if name not in known and name not in registry.names(kind):
+            raise registry.unknown(kind, name, known)
