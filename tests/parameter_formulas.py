@@ -1,5 +1,6 @@
 """How many numbers each method trains in the backbone, as closed formulas of the encoder's shape."""
 
+import math
 from dataclasses import dataclass
 
 from hifi_cli.methods.base import method_spec
@@ -25,6 +26,7 @@ class Shape:
     lines: int = 3
     child: float = 0.3
     diff: float = 0.005
+    circulant: int = 64
 
     @property
     def biases(self):
@@ -50,6 +52,25 @@ class Shape:
     def low_rank(self):
         return self.L * 2 * self.rank * 2 * self.D  # query and key, A and B
 
+    @property
+    def pair(self):
+        return 2 * self.L  # matrices, [D, D]: query and value of every layer
+
+    @property
+    def chosen_rows(self):
+        return self.k * self.D // self.H  # of a matrix
+
+    @property
+    def all_outputs(self):
+        return 4 * self.D + self.F + self.D  # of a layer's six matrices
+
+    @property
+    def lokr(self):
+        """LoKr's two factors of a [D, D]: [a, a], and [b, b] or its rank-r product, where a b = D and a <= b are close."""
+        a = max(size for size in range(1, math.isqrt(self.D) + 1) if self.D % size == 0)
+        b = self.D // a
+        return a * a + (2 * b * self.rank if self.rank < b / 2 else b * b)
+
     def kronecker(self, width):
         return 2 * (self.D + width) + self.D + width  # of a bottleneck: two layers of s and t, and their biases
 
@@ -71,6 +92,28 @@ FORMULAS = {
     "hifi-layerwise": lambda s: s.L * s.rows,
     "hifi-midtop": lambda s: s.L // 2 * s.rows,
     "rocoft-row": lambda s: s.L * (s.lines + 1) * (5 * s.D + s.F),  # rows or columns and biases of six matrices
+    "rslora": lambda s: s.low_rank,
+    "dora": lambda s: s.low_rank + s.pair * s.D,  # and the norms of the columns
+    "pissa": lambda s: s.low_rank,
+    "olora": lambda s: s.low_rank,
+    "adalora": lambda s: s.L * 12 * (4 * (2 * s.D + 1) + 2 * (s.D + s.F + 1)),  # P, E and Q of six matrices
+    "ia3": lambda s: s.L * (2 * s.D + s.F),
+    "vera": lambda s: s.pair * (256 + s.D),
+    "oft": lambda s: s.pair * s.D // 32 * (32 * 31 // 2),  # skew-symmetric blocks
+    "boft": lambda s: s.pair * (s.D * 8 + s.D),  # blocks, and a scale of every output
+    "hra": lambda s: s.pair * s.D * 8,
+    "fourierft": lambda s: s.pair * 1000,
+    "loha": lambda s: s.pair * 4 * s.D * s.rank,
+    "lokr": lambda s: s.pair * s.lokr,
+    "randlora": lambda s: s.pair * math.ceil(s.D / 32) * (s.D + 32),
+    "road": lambda s: s.L * s.all_outputs,  # an angle and a scale of every pair of outputs
+    "shira": lambda s: s.pair * 2 * s.D * s.rank,
+    "c3a": lambda s: s.pair * s.D * s.D // s.circulant,
+    "waveft": lambda s: s.pair * 1000,
+    "ln-tuning": lambda s: s.norms,
+    "hifi-lora": lambda s: s.pair * s.rank * (s.D + s.chosen_rows),
+    "hifi-dora": lambda s: s.pair * (s.rank * (s.D + s.chosen_rows) + s.chosen_rows),
+    "hifi-ia3": lambda s: s.pair * s.chosen_rows,
     "lp-ft": lambda s: s.backbone,
     "eh-ft": lambda s: s.backbone,
     "eh-ft-bitfit": lambda s: s.backbone,

@@ -113,6 +113,17 @@ def test_the_defaults_of_method_settings_stay():
     implementations = {method_spec(name).implementation for name in registry.names("methods")}
     defaults = {name: implementation(name).Settings().model_dump() for name in implementations}
     assert {name: settings for name, settings in defaults.items() if settings} == {
+        "adalora": {
+            "initial_r": 12,
+            "target_r": 8,
+            "alpha": 32,
+            "dropout": 0.0,
+            "targets": ["query", "key", "value", "output", "ffn", "ffn_output"],
+            "warmup_fraction": 0.1,
+            "final_fraction": 0.5,
+            "interval": 1,
+            "orthogonality": 0.1,
+        },
         "adapter": {"bottleneck": 64},
         "bitfit": {"biases": "all"},
         "child_tuning_d": {"p": 0.3, "fisher_max_grad_norm": 1.0},
@@ -126,7 +137,9 @@ def test_the_defaults_of_method_settings_stay():
             "penalty": 1.25e-07,
         },
         "hifi": {"biases": True},
+        "hifi_peft": {"type": "lora", "options": {}, "targets": ["query", "value"]},
         "lora": {"r": 8, "alpha": 16, "dropout": 0.0, "targets": ["query", "value"]},
+        "peft": {"type": "lora", "options": {}, "targets": ["query", "value"]},
         "mixout": {"p": 0.7, "place": "after-dropout", "backward": "exact"},
         "prefix_tuning": {"length": 16, "mlp": 0, "init_std": 0.01},
         "rocoft": {

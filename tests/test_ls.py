@@ -139,7 +139,7 @@ def test_a_copy_works_wherever_it_lies(hifi, tmp_path):
     [
         ("hifi train --task demo-", {"demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics"}),
         ("hifi train --task rte,wn", {"rte,wnli"}),
-        ("hifi train --method hifi-l", {"hifi-layerwise"}),
+        ("hifi train --method hifi-la", {"hifi-layerwise"}),
         ("hifi train --backbone mini", {"minilm"}),
         ("hifi ls hifi-mid", {"hifi-midtop"}),
         ("hifi cp backbones/", {f"backbones/{name}" for name in registry.names("backbones")}),

@@ -30,7 +30,7 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     embeddings = (28 + 40 + 2) * HIDDEN + 2 * HIDDEN
     sizes = {"rank": config.stage1.settings["r"]} if config.stage1 and "r" in config.stage1.settings else {}
     shape = Shape(
-        LAYERS, HEADS, HIDDEN, INNER, embeddings, k=2, top=1, reduction=4, bottleneck=8, prefix=4, mlp=8, diff=0.05, **sizes
+        LAYERS, HEADS, HIDDEN, INNER, embeddings, k=2, top=1, reduction=4, bottleneck=8, prefix=4, mlp=8, diff=0.05, circulant=8, **sizes
     )
     stages = found.size.trained
     if method == "diff-pruning":

@@ -22,6 +22,9 @@ LIMITS = {
     "adapter": 1.25,
     "eh-ft-lora-reserve": 1.4,
     "rocoft-column": 1.5,
+    "adalora": 2.3,  # updates of all six matrices, a penalty and the importance of every entry
+    "boft": 1.45,
+    "hifi-dora": 1.4,
 }
 NOT_WAITED_FOR = "hifi_cli/models/device_copy.py"  # a batch and its labels, through pinned memory
 

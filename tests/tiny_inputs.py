@@ -44,6 +44,8 @@ TINY = {  # settings that a two-layer encoder of width 32 can have
     "prefix-tuning-mlp": ["settings.length=4", "settings.mlp=8"],
     "eh-ft-prefix": ["stage1.settings.length=16", "stage1.settings.mlp=0"],
     "eh-ft-prefix-reserve": ["stage1.settings.length=16", "stage1.settings.mlp=0"],
+    "road": ["settings.options.group_size=8"],
+    "c3a": ["settings.options.block_size=8"],
     "diff-pruning": ["settings.kept_fraction=0.05"],
 }
 FAMILIES = ("bert", "roberta")

@@ -11,6 +11,7 @@ from hifi_cli.config.choices import Ranking, Score, Strategy
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, safe_name
 
+SettingValue = bool | int | float | str | list[str] | None
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 # Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
 # a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves.
@@ -120,7 +121,7 @@ class TrainingConfig(ConfigModel):
     """Factor on the learning rate at the end of a linear decay."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Gradients are clipped to this norm; null: no clipping."""
-    settings: dict[str, bool | int | float | str | list[str] | None] = {}
+    settings: dict[str, SettingValue | dict[str, SettingValue]] = {}
     """The method's own settings; `hifi ls METHOD` lists them."""
 
 

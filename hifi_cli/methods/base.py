@@ -85,6 +85,13 @@ class Method:
             gradients: each step through it leaves one training batch's gradient in the parameters, dropout on, not clipped.
         """
 
+    def set_steps(self, steps: range) -> None:
+        """Called before the first step of the method's phase, and again when it is resumed.
+
+        Args:
+            steps: the numbers of the phase's steps within the run, as `before_step` gets them.
+        """
+
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters that the optimizer updates, by name."""
         return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -122,7 +129,7 @@ class Method:
         """Called with the clipped gradient, before the optimizer's step."""
 
     def after_optimizer_step(self, model: nn.Module) -> None:
-        """Called after the optimizer's step."""
+        """Called after the optimizer's step; the gradients are still there."""
 
     def before_evaluation(self, model: nn.Module) -> None:
         """Called before the model is evaluated, in the middle of a phase too: its weights must be what training has reached."""

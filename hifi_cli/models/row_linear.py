@@ -1,7 +1,7 @@
 """A Linear of which only some rows (HiFi: Gui & Xiao, ACL 2023, Algorithm 3) or some columns train."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,9 @@ class _Linear(Function):
         ctx.dtypes, ctx.has_row_bias = (x.dtype, rows.dtype), row_bias is not None
         ctx.bias_dtype = next((value.dtype for value in (row_bias, bias) if value is not None), None)
         ctx.multiply = multiply
-        return multiply(factor, weight, None if bias is None else bias.to(weight.dtype))
+        output = multiply(factor.flatten(0, -2), weight, None if bias is None else bias.to(weight.dtype))
+        # A view made here could not be changed in place, which adapters of peft do.
+        return cast(Tensor, torch.ops.aten._unsafe_view(output, [*x.shape[:-1], output.shape[-1]]))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -209,8 +209,9 @@ class Trainer:
         number = self.progress.phase
         if self.config.reuse_frozen:
             self.runner.reuse_frozen(self.train_examples)
-        first_step = self.phase_ends[number - 1] if number else 0
-        self.phase_state = PhaseState.create(self.runner, self.phases[number], self.phase_ends[number] - first_step)
+        steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
+        self.phases[number].method.set_steps(steps)
+        self.phase_state = PhaseState.create(self.runner, self.phases[number], len(steps))
         self.runner.wrap()
 
     def train_step(self, batch: list[Example]) -> None:
@@ -229,8 +230,8 @@ class Trainer:
         method.before_optimizer_step(model)
         state.optimizer.step()
         state.lr_scheduler.step()
-        state.optimizer.zero_grad(set_to_none=True)
         method.after_optimizer_step(model)
+        state.optimizer.zero_grad(set_to_none=True)
         self.loss_sum += loss
         self.progress.end_step()
         for callback in self.callbacks:

@@ -1,0 +1,97 @@
+"""HiFi with adapters of peft: the rows of the chosen attention heads are adapted, and the task head trains."""
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hifi_cli.config.base import ConfigModel
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.peft_adapters import PROJECTIONS, add_adapters, merge_adapters, peft_config
+
+
+class AdaptedRows(nn.Module):
+    """Compute y = x W' + b, where some rows of W are those of a Linear of their own, to which peft adds an adapter.
+
+    Attributes:
+        base_layer: the frozen pretrained Linear, W [out, in] and b [out].
+        index: the numbers of the adapted rows, int64 [adapted rows].
+        rows: a Linear of these rows of W and b, [adapted rows, in].
+    """
+
+    index: Tensor
+
+    def __init__(self, base_layer: nn.Linear, rows: list[int]) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+        self.register_buffer("index", torch.tensor(rows, device=base_layer.weight.device), persistent=False)
+        bias = base_layer.bias is not None
+        with torch.no_grad():
+            self.rows: nn.Linear = nn.utils.skip_init(
+                nn.Linear, base_layer.in_features, len(rows), bias=bias, device=base_layer.weight.device
+            )
+            self.rows.weight.copy_(base_layer.weight[rows])
+            if bias:
+                self.rows.bias.copy_(base_layer.bias[rows])
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.base_layer(x)
+        return output.index_copy(-1, self.index, self.rows(x).to(output.dtype))
+
+    @torch.no_grad()
+    def merge(self) -> nn.Linear:
+        """Write the rows, whose adapter is merged, into W and b, and return the Linear, which computes the same."""
+        self.base_layer.weight.index_copy_(0, self.index, self.rows.weight)
+        if self.base_layer.bias is not None:
+            self.base_layer.bias.index_copy_(0, self.index, self.rows.bias)
+        return self.base_layer
+
+
+class HiFiPeft(Method):
+    """Train adapters of the rows of W_Q, W_K and W_V that belong to the chosen heads, and the task head.
+
+    The rows of a projection that belong to the chosen heads are one matrix, which gets one adapter: a LoRA update of rank r
+    is B A with B [rows of the chosen heads, r] and A [r, hidden size]. All other rows stay as they are.
+    """
+
+    class Settings(ConfigModel):
+        """The adapters' type, their options and places."""
+
+        type: Literal["lora", "ia3"] = "lora"
+        """peft's `lora` (with its option `use_dora`: DoRA) or `ia3`, which scales the outputs of the rows."""
+        options: dict[str, Any] = {}
+        """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`; the others keep peft's
+        defaults."""
+        targets: list[Literal["query", "key", "value"]] = ["query", "value"]
+        """The adapted projections."""
+
+    needs_heads = True
+
+    def prepare(self, encoder: Encoder) -> None:
+        heads = self.context.heads or []
+        inside = all(0 <= head < encoder.num_heads for layer in heads for head in layer)
+        if len(heads) != encoder.num_layers or not inside:
+            shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
+            raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
+        task_head, modules = task_head_names(encoder), []
+        for layer, chosen in enumerate(heads):
+            rows = [row for head in chosen for row in encoder.head_rows(head)]
+            for part in self.settings.targets if rows else ():
+                encoder.replace(layer, part, partial(AdaptedRows, rows=rows))
+                modules.append(f"{encoder.path(layer, part)}.rows")
+        config = peft_config(encoder, self.settings.type, self.settings.options, modules)
+        _, added = add_adapters(encoder, config, self.context.seed)
+        freeze_except(encoder, [*task_head, *added])
+
+    def unfreeze_all(self, encoder: Encoder) -> None:
+        self.merge(encoder)
+        super().unfreeze_all(encoder)
+
+    def merge(self, encoder: Encoder) -> None:
+        merge_adapters(encoder)
+        for layer in range(encoder.num_layers):
+            for part in PROJECTIONS:
+                encoder.replace(layer, part, lambda module: module.merge() if isinstance(module, AdaptedRows) else module)

@@ -1,0 +1,146 @@
+"""Every adapter type of peft: what it trains, what stays frozen, its delta, its merge; and HiFi's adapters of chosen heads."""
+
+import copy
+
+import pytest
+import torch
+from parameter_formulas import Shape, trained_count
+from prepared_models import first_batch, logits_of, prepare
+from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS
+
+from hifi_cli.config import registry
+from hifi_cli.config.methods import method_spec
+from hifi_cli.errors import UsageError
+from hifi_cli.methods import base
+
+TYPES = [name for name in registry.names("methods") if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")]
+SHAPE = Shape(LAYERS, HEADS, HIDDEN, INNER, 0, k=2, circulant=8)
+
+
+def two_steps(prepared, batch):
+    """Train for two steps with weight decay, as the trainer does."""
+    method, model = prepared.method, prepared.encoder.model
+    optimizer = torch.optim.AdamW(method.param_groups(model, 0.5), lr=0.01)
+    method.set_steps(range(2))
+    model.train()
+    for step in range(2):
+        method.before_step(model, step)
+        (model(**batch).logits.square().sum() + method.regularization_loss(model)).backward()
+        optimizer.step()
+        method.after_optimizer_step(model)
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("method", TYPES)
+def test_an_adapter_type(make, resources, method):
+    prepared, config = prepare(make, resources, method)
+    model, batch = prepared.encoder.model, first_batch(config, resources)
+    plain = resources.encoder(config)[0].model
+    pretrained, started_at = plain.state_dict(), logits_of(model, batch)
+    if method not in ("c3a", "fourierft"):  # whose initial updates are not zero
+        torch.testing.assert_close(started_at, logits_of(plain, batch), rtol=1e-5, atol=1e-5)
+    head, trained = set(base.task_head_names(prepared.encoder)), prepared.method.trainable_parameters(model)
+    assert head <= trained.keys()
+    assert sum(value.numel() for name, value in trained.items() if name not in head) == trained_count(method, SHAPE)
+
+    values = dict(model.named_parameters()) | dict(model.named_buffers())
+    before = {name: value.detach().clone() for name, value in values.items()}
+    two_steps(prepared, batch)
+    changed = {name for name, value in values.items() if not torch.equal(value, before[name])}
+    assert changed <= trained.keys()
+    assert len(changed) > 0.9 * len(trained)
+    adapted = logits_of(model, batch)
+    assert not torch.allclose(adapted, started_at, atol=1e-3)
+
+    reloaded, _ = prepare(make, resources, method)
+    base.load_final_delta(reloaded.method, reloaded.encoder, prepared.method.delta(model))
+    assert torch.equal(logits_of(reloaded.encoder.model, batch), adapted)
+
+    prepared.method.merge(prepared.encoder)
+    torch.testing.assert_close(logits_of(model, batch), adapted, rtol=1e-4, atol=1e-5)
+    merged = model.state_dict()
+    assert merged.keys() == pretrained.keys()
+    if method != "ln-tuning":
+        touched = {
+            name.split(".")[-2] for name in merged if name not in head and not torch.equal(merged[name], pretrained[name])
+        }
+        parts = [getattr(prepared.encoder.module_names, part) for part in prepared.method.settings.targets]
+        assert touched == {part.split(".")[-1] for part in parts}
+
+
+@pytest.mark.parametrize("method", ["hifi-lora", "hifi-dora", "hifi-ia3"])
+def test_only_rows_of_the_chosen_heads_move(make, resources, method):
+    prepared, config = prepare(make, resources, method, "heads.given=[[0,3],[]]")
+    encoder, batch = prepared.encoder, first_batch(config, resources)
+    pretrained = resources.encoder(config)[0].model.state_dict()
+    two_steps(prepared, batch)
+    prepared.method.merge(encoder)
+    rows = torch.tensor([row for head in (0, 3) for row in encoder.head_rows(head)])
+    targets = config.settings["targets"]
+    for name, value in encoder.model.base_model.state_dict(prefix="bert.").items():
+        differs = (value != pretrained[name]).reshape(len(value), -1).any(1) if value.dim() else torch.tensor(False)
+        is_target = ".layer.0." in name and any(f".{target}.weight" in name for target in targets)
+        if "pooler" not in name and not (method == "hifi-ia3" and name.endswith("bias")):
+            assert differs.nonzero().flatten().tolist() == (rows.tolist() if is_target else []), name
+
+
+def test_lora_of_chosen_rows_is_a_low_rank_product_on_these_rows_alone(make, resources):
+    prepared, config = prepare(make, resources, "hifi-lora", "heads.given=[[1],[2]]", "settings.options.r=2")
+    encoder, model = prepared.encoder, prepared.encoder.model
+    pretrained = resources.encoder(config)[0].model.state_dict()
+    two_steps(prepared, first_batch(config, resources))
+    path = encoder.path(1, "value")
+    a, b = (model.get_parameter(f"{path}.rows.lora_{side}.default.weight").detach() for side in "AB")
+    prepared.method.merge(encoder)
+    update = torch.zeros(HIDDEN, HIDDEN)
+    update[list(encoder.head_rows(2))] = 16 / 2 * b @ a
+    torch.testing.assert_close(model.get_parameter(f"{path}.weight"), pretrained[f"{path}.weight"] + update)
+
+
+def test_adalora_chooses_the_singular_values_that_pefts_own_allocator_chooses(make, resources):
+    from peft import AdaLoraConfig
+    from peft.tuners.adalora.layer import RankAllocator
+
+    prepared, _ = prepare(make, resources, "adalora", "settings.warmup_fraction=0.2", "settings.final_fraction=0.3")
+    method, model = prepared.method, prepared.encoder.model
+    schedule = AdaLoraConfig(target_r=8, init_r=12, tinit=2, tfinal=3, total_step=10, beta1=0.85, beta2=0.85)
+    oracle = copy.deepcopy(model)
+    allocator = RankAllocator(oracle, schedule, "default")
+    values = {name: value for name, value in model.named_parameters() if ".lora_" in name}
+    for name, value in values.items():
+        torch.nn.init.normal_(value)
+        oracle.get_parameter(name).data.copy_(value)
+    singular = [name for name in values if ".lora_E." in name]
+    method.set_steps(range(5, 15))
+    counts = []
+    for step in range(1, 11):
+        for name, value in values.items():
+            value.grad = oracle.get_parameter(name).grad = torch.randn_like(value)
+        method.before_step(model, step + 4)
+        method.after_optimizer_step(model)
+        counts.append(sum(int(values[name].count_nonzero()) for name in singular))
+        if step < 7:
+            allocator.update_and_allocate(oracle, step)
+            assert all(torch.equal(values[name], oracle.get_parameter(name)) for name in singular)
+    assert counts[:2] == [12 * len(singular)] * 2
+    assert all(count <= allocator.budget_schedule(step)[0] for step, count in enumerate(counts, 1))
+    assert 0 < counts[6] <= 8 * len(singular) and counts[6:] == [counts[6]] * 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("settings.type=lorra", "unknown 'lorra'; did you mean 'lora'"),
+        ("settings.type=prompt_tuning", "settings.type=prompt_tuning does not work here: it adds virtual tokens"),
+        ("settings.type=xlora", "it mixes trained LoRA adapters"),
+        ("settings.type=adalora", "use the method adalora"),
+        ("settings.options.rr=3", "peft's LoraConfig has no 'rr'; did you mean 'r'"),
+        ("settings.options.target_modules=[query]", "derived from settings.targets"),
+        ("settings.options.r=0", "settings.type=lora: peft refuses it: `r` should be a positive integer"),
+        ("settings.targets=[querry]", "unknown 'querry'; did you mean 'query'"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(make, resources, setting, message):
+    with pytest.raises(UsageError) as refused:
+        prepare(make, resources, "dora", setting)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
