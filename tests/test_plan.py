@@ -29,9 +29,8 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     found = plan(config, ResourceCache(tmp_path / "results"))
     embeddings = (28 + 40 + 2) * HIDDEN + 2 * HIDDEN
     sizes = {"rank": config.stage1.settings["r"]} if config.stage1 and "r" in config.stage1.settings else {}
-    shape = Shape(
-        LAYERS, HEADS, HIDDEN, INNER, embeddings, k=2, top=1, reduction=4, bottleneck=8, prefix=4, mlp=8, diff=0.05, circulant=8, **sizes
-    )
+    sizes |= {"k": 2, "top": 1, "reduction": 4, "bottleneck": 8, "prefix": 4, "mlp": 8, "diff": 0.05, "circulant": 8}
+    shape = Shape(LAYERS, HEADS, HIDDEN, INNER, embeddings, **sizes)
     stages = found.size.trained
     if method == "diff-pruning":
         assert stages[0][1] > 2 * shape.backbone and stages[1] is None
