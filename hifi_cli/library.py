@@ -126,6 +126,7 @@ def tune_heads(model: nn.Module, heads: Selection | list[list[int]], *, biases: 
     if any(name.endswith(".rows") for name, _ in model.named_parameters()):
         raise UsageError("tune_heads: heads of this model are tuned already; merge_heads(model) comes first")
     chosen = heads.heads if isinstance(heads, Selection) else heads
+    encoder.split_projections()
     HiFi(HiFi.Settings(biases=biases), MethodContext(heads=chosen)).prepare(encoder)
     return model
 
@@ -136,7 +137,9 @@ def merge_heads(model: nn.Module) -> nn.Module:
     Returns:
         The same model, changed in place; `save_pretrained` and everything else work on it as before.
     """
-    HiFi(HiFi.Settings(), MethodContext()).unfreeze_all(Encoder(model))
+    encoder = Encoder(model)
+    HiFi(HiFi.Settings(), MethodContext()).unfreeze_all(encoder)
+    encoder.join_projections()
     return model
 
 

@@ -7,11 +7,12 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from tiny_inputs import HEADS, LAYERS, random_encoder
 
 from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.errors import UsageError
-from hifi_cli.models.encoder import FAMILIES, Encoder
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.head_outputs import attention_probabilities
 from hifi_cli.records.head_files import HeadSelection
 from hifi_cli.runs import head_measures, head_selection
@@ -21,21 +22,15 @@ from hifi_cli.scoring.head_choice import choose_heads
 from hifi_cli.scoring.head_statistics import attention_entropy, confidence, output_norm
 from hifi_cli.tasks.batches import padding_values
 
-LAYERS, HEADS, HIDDEN = 2, 4, 32
-SHAPE = {"vocab_size": 40, "pad_token_id": 0, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
-EXTRA = {
-    "distilbert": {"dim": HIDDEN, "n_layers": LAYERS, "n_heads": HEADS, "hidden_dim": 48},
-    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4, "share_att_key": True},
-}
 LENGTHS, LABELS = [7, 4, 5], [1, 0, 1]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
 def random_model(family):
     """A random classifier in float64, whose heads differ enough that rounding does not decide."""
-    config = AutoConfig.for_model(family, intermediate_size=48, initializer_range=0.2, **(SHAPE | EXTRA.get(family, {})))
-    torch.manual_seed(0)
-    return Encoder(AutoModelForSequenceClassification.from_config(config).double().eval())
+    encoder = Encoder(random_encoder(family).double())
+    encoder.split_projections()
+    return encoder
 
 
 def batch_of(examples):
@@ -43,7 +38,7 @@ def batch_of(examples):
     width = max(LENGTHS[example] for example in examples)
     ids, mask = torch.zeros(len(examples), width, dtype=torch.long), torch.zeros(len(examples), width, dtype=torch.long)
     for row, example in enumerate(examples):
-        text = torch.randint(5, 40, (LENGTHS[example],), generator=torch.Generator().manual_seed(example))
+        text = torch.randint(5, 28, (LENGTHS[example],), generator=torch.Generator().manual_seed(example))
         text[-1] = text[2] = 2
         ids[row, : len(text)], mask[row, : len(text)] = text, 1
     return {"input_ids": ids, "attention_mask": mask}
@@ -74,12 +69,13 @@ def scaled_losses(encoder, layer, head, factor):
 def test_gradients_are_finite_differences_of_the_mask(family):
     encoder = random_model(family)
     values = head_measures.gradient(runner_of(encoder), [0, 1, 2])
-    step = 1e-5
+    computes_in_float32 = family in ("modernbert", "eurobert")  # rotary positions, RMSNorm
+    step, tolerance = (3e-3, 2e-3) if computes_in_float32 else (1e-5, 1e-5)
     for layer in range(LAYERS):
         for head in range(HEADS):
             up, down = (scaled_losses(encoder, layer, head, 1 + sign * step) for sign in (1, -1))
             expected = ((up - down) / (2 * step)).abs().mean()  # of each example first: the mean of the signed ones is smaller
-            torch.testing.assert_close(values[layer, head], expected, rtol=1e-5, atol=1e-9)
+            torch.testing.assert_close(values[layer, head], expected, rtol=tolerance, atol=tolerance * 1e-4)
     assert float(values.std()) > 1e-3
 
 
@@ -107,7 +103,7 @@ def test_fisher_is_the_mean_squared_gradient_of_each_example(family):
         for part in ("query", "key", "value")
         for kind in ("weight", "bias")
     }
-    parameters = {name: encoder.model.get_parameter(name) for name in parts}
+    parameters = {name: value for name, value in encoder.model.named_parameters() if name in parts}  # some have no biases
     expected = torch.zeros(LAYERS, HEADS, dtype=torch.float64)
     for example in range(3):
 
@@ -134,6 +130,8 @@ def test_confidence_and_entropy_are_those_of_the_eager_attention(family):
     encoder, batch = random_model(family), batch_of([0, 1, 2])
     token_mask, separators = batch["attention_mask"].bool(), batch["input_ids"] == 2
     eager = random_model(family)
+    for model in (encoder.model, eager.model):
+        model.float()  # the eager attention of float64 gives NaN for a padding token far from all real ones
     eager.base.set_attn_implementation("eager")
     with torch.no_grad():
         attentions = eager.base(**batch, output_attentions=True).attentions
@@ -143,9 +141,9 @@ def test_confidence_and_entropy_are_those_of_the_eager_attention(family):
     for layer in range(LAYERS):
         torch.testing.assert_close(captured[layer], attentions[layer])
         largest = by_hand(attentions[layer], LENGTHS, lambda p, s: max(p[~separators[s, : len(p)].numpy()]))
-        entropy = by_hand(attentions[layer], LENGTHS, lambda p, _: -sum(p * np.log(p)))
-        np.testing.assert_allclose(confidence(captured[layer], token_mask, separators), largest, rtol=1e-9)
-        np.testing.assert_allclose(attention_entropy(captured[layer], token_mask), entropy, rtol=1e-9)
+        entropy = by_hand(attentions[layer], LENGTHS, lambda p, _: -sum(p[p > 0] * np.log(p[p > 0])))
+        np.testing.assert_allclose(confidence(captured[layer], token_mask, separators), largest, rtol=1e-5)
+        np.testing.assert_allclose(attention_entropy(captured[layer], token_mask), entropy, rtol=1e-5)
 
 
 def test_output_norm_is_a_mean_over_real_tokens():

@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,6 +50,40 @@ TINY = {  # settings that a two-layer encoder of width 32 can have
     "diff-pruning": ["settings.kept_fraction=0.05"],
 }
 FAMILIES = ("bert", "roberta")
+FAMILY_SETTINGS = {  # of models of the other families; local attention reaches two tokens
+    "distilbert": {"hidden_dim": INNER},
+    "electra": {"embedding_size": 8},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 4, "share_att_key": True},
+    "eurobert": {"mask_token_id": 3},
+    "rembert": {"input_embedding_size": 8, "cls_token_id": 1, "sep_token_id": 2},
+    "modernbert": {
+        "global_attn_every_n_layers": 2,
+        "local_attention": 4,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
+}
+
+
+def random_encoder(family: str, **settings: Any) -> Any:
+    """A random model of any family that classifies two classes, whose heads differ enough that rounding does not decide."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    shape = {
+        "vocab_size": len(WORDS) + 4,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+        "max_position_embeddings": 40,
+        "initializer_range": 0.2,
+    }
+    config = AutoConfig.for_model(family, **(shape | FAMILY_SETTINGS.get(family, {}) | settings))
+    torch.manual_seed(0)
+    return AutoModelForSequenceClassification.from_config(config).eval()
 
 
 def write_encoder(directory: Path, family: str = "bert") -> Path:

@@ -56,6 +56,6 @@ def export(
                 export_peft.export(prepared, resources, folder)
             else:
                 prepared.method.merge(prepared.encoder)
-                exports.export(prepared.encoder.model, prepared.inputs.pretrained.tokenizer, prepared.task_head, folder)
+                exports.export(prepared.encoder, prepared.inputs.pretrained.tokenizer, prepared.task_head, folder)
             model_card.write(prepared, run_dir, form, folder, name=to.resolve().name)
     options.logger.info(f"model: {to}")

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except, names_without_pretrained_values, task_head_names
 from hifi_cli.models.encoder import Encoder
 
@@ -21,6 +22,9 @@ class BitFit(Method):
 
     def prepare(self, encoder: Encoder) -> None:
         parameters = [name for name, _ in encoder.model.named_parameters()]
+        head = task_head_names(encoder)
+        if not any("bias" in name and name not in head for name in parameters):
+            raise UsageError(f"nothing to train: this '{encoder.model_type}' encoder has no biases; choose another method")
         if self.settings.biases == "all":
             outside = names_without_pretrained_values(encoder, self.context.missing_keys)
             freeze_except(encoder, [*outside, *(name for name in parameters if "bias" in name)])
@@ -29,4 +33,4 @@ class BitFit(Method):
             of_embeddings = [name for name in biases if encoder.is_in_embeddings(name) and "norm" in name.lower()]
             of_layers = [name for name in biases if encoder.layer_of(name) is not None]
             last = max(index for index, name in enumerate(of_layers) if "norm" in name.lower())
-            freeze_except(encoder, [*task_head_names(encoder), *of_embeddings, *of_layers[:last], *of_layers[last + 1 :]])
+            freeze_except(encoder, [*head, *of_embeddings, *of_layers[:last], *of_layers[last + 1 :]])

@@ -98,7 +98,7 @@ class Mixout(Method):
     def _linears(self, encoder: Encoder) -> list[str]:
         if self.settings.place == "all":
             return [name for name, module in encoder.model.named_modules() if isinstance(module, nn.Linear)]
-        return [encoder.path(layer, part) for layer in range(encoder.num_layers) for part in AFTER_DROPOUT]
+        return [path for layer in range(encoder.num_layers) for part in AFTER_DROPOUT for path in encoder.paths(layer, part)]
 
     def _replaced_dropouts(self, encoder: Encoder) -> dict[str, nn.Dropout]:
         """The dropouts in whose place Mixout stands: those that a mixed Linear reads, by name."""
@@ -106,7 +106,8 @@ class Mixout(Method):
         if self.settings.place == "all":
             return dropouts
         layers = range(encoder.num_layers)
-        not_read = {encoder.path(layers[-1], "after_ffn"), *(encoder.path(at, "attention_dropout") for at in layers)}
+        not_read = {path for at in layers for path in encoder.paths(at, "inner_dropouts")}
+        not_read.add(encoder.path(layers[-1], "after_ffn"))
         in_backbone = set(encoder.base.modules())
         return {name: module for name, module in dropouts.items() if module in in_backbone and name not in not_read}
 

@@ -74,7 +74,7 @@ def prefix_attention(
 
     Args:
         query, key, value: [batch, heads, tokens, head size].
-        attention_mask: added to the scores, [batch, 1, 1, tokens]; None: no padding.
+        attention_mask: added to the scores, [batch or 1, 1, tokens or 1, tokens]; None: no padding.
     """
     prefix: Any = module.prefix
     batch, heads, tokens, size = key.shape
@@ -83,7 +83,7 @@ def prefix_attention(
     if attention_mask is None:
         attention_mask = key.new_zeros(batch, 1, 1, tokens)
     prefix_mask = additive_mask(prefix.prefixes.visible[None], attention_mask.dtype)
-    mask = torch.cat([attention_mask, prefix_mask.expand(batch, -1, -1, -1)], -1)
+    mask = torch.cat([attention_mask, prefix_mask.expand(*attention_mask.shape[:3], -1)], -1)
     key, value = torch.cat([key, key_values[0]], 2), torch.cat([value, key_values[1]], 2)
     attended: tuple[Tensor, Tensor | None] = prefix.attention(module, query, key, value, mask, **settings)
     return attended

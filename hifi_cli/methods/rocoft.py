@@ -42,7 +42,7 @@ class RoCoFT(Method):
             index = self._index(linear, generator)
             by_row = self.settings.axis == "row"
             module = RowLinear(linear, index, biases=False) if by_row else ColumnLinear(linear, index)
-            if self.settings.biases:
+            if self.settings.biases and linear.bias is not None:
                 module.base_layer.bias.requires_grad_(True)
             return module
 

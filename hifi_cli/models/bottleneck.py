@@ -50,8 +50,8 @@ def insert_adapters(encoder: Encoder, build: Callable[[], BottleneckAdapter]) ->
 
 
 def _layer_norm_names(encoder: Encoder) -> list[str]:
-    """The names of the backbone's LayerNorm weights and biases, the embeddings' included."""
-    norms = {id(module) for module in encoder.base.modules() if isinstance(module, nn.LayerNorm)}
+    """The names of the weights and biases of the backbone's LayerNorms (RMSNorms), the embeddings' included."""
+    norms = {id(module) for module in encoder.base.modules() if type(module).__name__.endswith("Norm")}
     return [
         f"{path}.{name}"
         for path, module in encoder.model.named_modules()

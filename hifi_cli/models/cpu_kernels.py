@@ -30,17 +30,16 @@ def install(encoder: Encoder, *, bf16: bool) -> None:
     # of two or three batches are enough, and compiling costs less than can be measured.
     for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and PyTorch's over it
         os.environ.setdefault(capacity, "64")
-    has_interface = encoder.module_names.interface
-    layers = range(encoder.num_layers if has_interface else 0)
-    bf16_outputs = {encoder.path(layer, part) for layer in layers for part in _BF16_OUTPUTS}
+    layers = range(encoder.num_layers if encoder.can_pack else 0)  # rotary positions are float32
+    bf16_outputs = {path for layer in layers for part in _BF16_OUTPUTS for path in encoder.paths(layer, part)}
     for name, module in list(encoder.model.named_modules()):
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
         elif type(module) is nn.Linear:
             dtype = torch.bfloat16 if name in bf16_outputs else torch.float32
-            in_bf16 = bf16 and encoder.layer_of(name) is not None
+            in_bf16 = bf16 and encoder.has_known_parts and encoder.layer_of(name) is not None
             encoder.model.set_submodule(name, FastLinear(module, training_dtype=dtype if in_bf16 else None))
-    if has_interface:
+    if encoder.has_known_parts and encoder.module_names.interface:
         encoder.set_attention(ATTENTION, attention)
     encoder.model.register_forward_pre_hook(_reseed)
 

@@ -1,8 +1,7 @@
-"""The only file that knows how encoders name their parts."""
+"""An encoder as the rest of the program sees it: embeddings, layers of attention heads, and a task head."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -10,101 +9,73 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.errors import UsageError
+from hifi_cli.models.families import FAMILIES, ModuleNames, why_unknown
+from hifi_cli.models.qkv_linear import QKVLinear
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 
-@dataclass(frozen=True)
-class ModuleNames:
-    """Where a family of encoders keeps its layers and, within a layer, what methods change.
-
-    Attributes:
-        attention: the module that computes attention over heads; `query`, `key` and `value` are inside it.
-        attention_dropout: the dropout of attention probabilities.
-        output: the projection of the concatenated head outputs.
-        after_attention, after_ffn: the last module of each sub-layer, whose output is added to the residual.
-        ffn, ffn_output: the feed-forward network's two Linears.
-        embeddings, projection: what makes the first layer's input, and what widens it where that is a module of its own.
-        interface: whether attention goes through transformers' attention interface.
-    """
-
-    layers: str = "encoder.layer"
-    attention: str = "attention.self"
-    attention_dropout: str = "attention.self.dropout"
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    output: str = "attention.output.dense"
-    after_attention: str = "attention.output.dropout"
-    after_ffn: str = "output.dropout"
-    ffn: str = "intermediate.dense"
-    ffn_output: str = "output.dense"
-    embeddings: str = "embeddings"
-    projection: str | None = None
-    interface: bool = True
-
-
-_BERT = ModuleNames()
-_ELECTRA = ModuleNames(projection="embeddings_project")
-_DEBERTA = ModuleNames(
-    query="attention.self.query_proj",
-    key="attention.self.key_proj",
-    value="attention.self.value_proj",
-    interface=False,
-)
-_DISTILBERT = ModuleNames(
-    layers="transformer.layer",
-    attention="attention",
-    attention_dropout="attention.dropout",
-    query="attention.q_lin",
-    key="attention.k_lin",
-    value="attention.v_lin",
-    output="attention.out_lin",
-    after_attention="attention.out_lin",
-    after_ffn="ffn.dropout",
-    ffn="ffn.lin1",
-    ffn_output="ffn.lin2",
-)
-_MPNET = ModuleNames(
-    attention="attention.attn",
-    attention_dropout="attention.attn.dropout",
-    query="attention.attn.q",
-    key="attention.attn.k",
-    value="attention.attn.v",
-    output="attention.attn.o",
-    after_attention="attention.dropout",
-    interface=False,
-)
-
-FAMILIES = {
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "camembert": _BERT,
-    "electra": _ELECTRA,
-    "deberta-v2": _DEBERTA,
-    "distilbert": _DISTILBERT,
-    "mpnet": _MPNET,
-}
 _POOLER = "pooler"  # freshly trained on top of the encoder by every method, so part of the task head
 
 
 class Encoder:
-    """A Hugging Face encoder, bare or with a task's classifier, seen as embeddings, layers of attention heads, and a head."""
+    """A Hugging Face encoder, bare or with a task's classifier, seen as embeddings, layers of attention heads, and a head.
+
+    Of a family that is not in `FAMILIES`, `base` and the task head are known, and nothing within the backbone: whatever asks
+    for more raises UsageError.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         config: Any = getattr(model, "config", None)
-        if getattr(config, "model_type", None) not in FAMILIES:
-            kind = f"'{config.model_type}' model" if hasattr(config, "model_type") else "model that is not Hugging Face's"
-            raise UsageError(f"the attention heads of a {kind} are not known here; known are {', '.join(FAMILIES)}")
+        if not hasattr(config, "model_type"):
+            raise UsageError(f"the model is not Hugging Face's; encoders with known attention heads: {', '.join(FAMILIES)}")
         self.model = model
+        self.config = config
         self.model_type: str = config.model_type
-        self.module_names = FAMILIES[config.model_type]
-        self.num_heads: int = config.num_attention_heads
-        self.hidden_size: int = config.hidden_size
-        self.head_size: int = self.hidden_size // self.num_heads
         prefix = str(model.base_model_prefix)
         self._prefix = f"{prefix}." if hasattr(model, prefix) else ""  # before the encoder's own names
+
+    @property
+    def has_known_parts(self) -> bool:
+        """Whether layers, their parts and attention heads can be named."""
+        return why_unknown(self.config) is None
+
+    @property
+    def module_names(self) -> ModuleNames:
+        """The names of the family.
+
+        Raises:
+            UsageError: they are not known.
+        """
+        if reason := why_unknown(self.config):
+            raise UsageError(f"{reason}; choose another backbone, or a method that names no parts (full-ft, linear-probing)")
+        return FAMILIES[self.model_type]
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether the layers can compute on packed tokens: all they receive is hidden states and an attention mask."""
+        return self.has_known_parts and self.module_names.interface and not self.module_names.rotary
+
+    @property
+    def classifies_first_token(self) -> bool:
+        """Whether transformers' own classifier reads the first token's state alone."""
+        return getattr(self.config, "classifier_pooling", "cls") in ("cls", "bos")
+
+    @property
+    def num_heads(self) -> int:
+        """Attention heads of a layer."""
+        _ = self.module_names  # raises where heads are not known
+        return int(self.config.num_attention_heads)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the hidden states."""
+        return int(self.config.hidden_size)
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head's output."""
+        return self.hidden_size // self.num_heads
 
     @property
     def base(self) -> nn.Module:
@@ -141,19 +112,39 @@ class Encoder:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
+    def paths(self, layer: int, part: str) -> list[str]:
+        """The names in the whole model of a layer's `part` (an attribute of `ModuleNames`), which may be several modules."""
+        names = getattr(self.module_names, part)
+        layers = f"{self._prefix}{self.module_names.layers}"
+        return [f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)]
+
     def path(self, layer: int, part: str) -> str:
-        """The name in the whole model of a layer's `part` (an attribute of `ModuleNames`)."""
-        return f"{self._prefix}{self.module_names.layers}.{layer}.{getattr(self.module_names, part)}"
+        """The name in the whole model of a layer's `part` that is one module."""
+        (path,) = self.paths(layer, part)
+        return path
 
     def replace(self, layer: int, part: str, build: Callable[[Any], nn.Module]) -> None:
-        """Put `build(module)` in the place of a layer's `part`."""
-        path = self.path(layer, part)
-        self.model.set_submodule(path, build(self.model.get_submodule(path)))
+        """Put `build(module)` in the place of each module of a layer's `part`."""
+        for path in self.paths(layer, part):
+            self.model.set_submodule(path, build(self.model.get_submodule(path)))
+
+    def split_projections(self) -> None:
+        """Make query, key and value Linears of their own where the family has one Linear for all three."""
+        if self.has_known_parts and self.module_names.fused:
+            for layer in range(self.num_layers):
+                self.replace(layer, "fused", lambda module: module if isinstance(module, QKVLinear) else QKVLinear(module))
+
+    def join_projections(self) -> None:
+        """Undo `split_projections`: the model is again as its class makes it."""
+        if self.has_known_parts and self.module_names.fused:
+            for layer in range(self.num_layers):
+                self.replace(layer, "fused", lambda module: module.join() if isinstance(module, QKVLinear) else module)
 
     def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
         """Let every layer compute its attention with `function`, registered under `name` in transformers' attention interface.
 
-        Its attention mask is added to the scores: [batch, 1, 1, tokens], or None if every token may attend to every other.
+        Its attention mask is added to the scores: [batch, 1, 1, tokens], [batch, 1, tokens, tokens] for local attention, or
+        None if every token may attend to every other.
 
         Returns:
             The function that computed it before.
@@ -189,13 +180,17 @@ class Encoder:
         """Within this context, a forward pass computes the layers [first, last) only.
 
         Args:
-            states: the input of layer `first`, [sequences, tokens, hidden size], in the place of the embeddings.
+            states: the input of layer `first`, [sequences, tokens, hidden size], in the place of the embeddings. Without
+                it, the output is the input of layer `last`: no final norm.
         """
         parts: dict[str, nn.Module] = {self.module_names.layers: self.layers[first:last]}
         if states is not None:
             parts[self.module_names.embeddings] = _PrecomputedStates(states)
-            if self.module_names.projection and hasattr(self.base, self.module_names.projection):
-                parts[self.module_names.projection] = nn.Identity()
+            projection = self.module_names.projection
+            if projection and projection in dict(self.base.named_modules()):
+                parts[projection] = nn.Identity()
+        elif self.module_names.final_norm:
+            parts[self.module_names.final_norm] = nn.Identity()
         before = {name: self.base.get_submodule(name) for name in parts}
         try:
             for name, module in parts.items():
@@ -232,9 +227,27 @@ def additive_mask(token_mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, torch.finfo(dtype).min)[:, None, None]
 
 
-def _attention_mask(attention_mask: Tensor | None = None, dtype: torch.dtype = torch.float32, **_: Any) -> Tensor | None:
-    """`additive_mask` for transformers' mask interface; it does not wait for the device to tell whether there is padding."""
-    return None if attention_mask is None else additive_mask(attention_mask, dtype)
+def _attention_mask(
+    attention_mask: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    *,
+    local_size: int | None = None,
+    q_length: int,
+    device: torch.device,
+    **_: Any,
+) -> Tensor | None:
+    """`additive_mask` for transformers' mask interface; it does not wait for the device to tell whether there is padding.
+
+    Args:
+        local_size: the distance up to which a token attends to another; None: any distance.
+    """
+    mask = None if attention_mask is None else additive_mask(attention_mask, dtype)
+    if local_size is None:
+        return mask
+    position = torch.arange(q_length, device=device)
+    is_near = (position[:, None] - position).abs() <= local_size
+    local = torch.zeros_like(is_near, dtype=dtype).masked_fill_(~is_near, torch.finfo(dtype).min)[None, None]
+    return local if mask is None else torch.minimum(mask, local)
 
 
 class _PrecomputedStates(nn.Module):

@@ -14,8 +14,19 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import file_digest
-from hifi_cli.models.encoder import FAMILIES
+from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
+
+_DROPOUT_RATES = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+    "classifier_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+)
 
 
 def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
@@ -59,7 +70,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
 
     Raises:
         MissingError: it is not available.
-        UsageError: it is not an encoder with attention heads known here.
+        UsageError: transformers has no model of this kind for the task.
     """
     import transformers
 
@@ -72,7 +83,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     config = _config(backbone, source, where, task_head, dropout)
     tokenizer = load_tokenizer(backbone, source, where)
     try:
-        model, report = getattr(transformers, task_head.transformers_class).from_pretrained(
+        model, report = _model_class(task_head, config).from_pretrained(
             source,
             **where,
             config=config,
@@ -82,11 +93,12 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise _not_available(backbone, source, error) from None
+    Encoder(model).split_projections()
     weights = Path(source) / "model.safetensors"
     weights_id = file_digest(weights) if weights.is_file() else str(commit or getattr(config, "_commit_hash", None))
     missing_keys = sorted(report["missing_keys"])
     if task_head.is_own:
-        model = EncoderWithTaskHead(model.get_submodule(model.base_model_prefix), task_head)
+        model = EncoderWithTaskHead(Encoder(model).base, task_head)
         missing_keys = [name for name, _ in model.named_parameters() if name.startswith("task_head.")]
     return Pretrained(model, tokenizer, missing_keys, weights_id)
 
@@ -117,16 +129,34 @@ def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: fl
 
     Raises:
         MissingError: its configuration is not available.
-        UsageError: it is not an encoder with attention heads known here.
+        UsageError: transformers has no model of this kind for the task.
     """
-    import transformers
-
     source, revision = locate(backbone)
     where = {"revision": revision, "local_files_only": True, "trust_remote_code": False}
     config = _config(backbone, source, where, task_head, dropout)
     with torch.device("meta"):
-        model: nn.Module = getattr(transformers, task_head.transformers_class).from_config(config)
-        return EncoderWithTaskHead(model.get_submodule(str(model.base_model_prefix)), task_head) if task_head.is_own else model
+        model: nn.Module = _model_class(task_head, config).from_config(config)
+        encoder = Encoder(model)
+        encoder.split_projections()
+        return EncoderWithTaskHead(encoder.base, task_head) if task_head.is_own else model
+
+
+def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
+    """The auto class that makes a model for the task; our own heads sit on the bare encoder where spans have no class.
+
+    Raises:
+        UsageError: transformers has none.
+    """
+    import transformers
+
+    auto_class = getattr(transformers, task_head.transformers_class)
+    if type(config) in auto_class._model_mapping and not config.is_encoder_decoder:
+        return auto_class
+    if task_head.is_own and not config.is_encoder_decoder:
+        return transformers.AutoModel
+    raise UsageError(
+        f"transformers has no '{config.model_type}' encoder for {task_head.kind} tasks; choose another backbone or task"
+    )
 
 
 def _config(
@@ -139,18 +169,12 @@ def _config(
         config = AutoConfig.from_pretrained(source, **where)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # transformers takes JSON of any kind
         raise _not_available(backbone, source, error) from None
-    if config.model_type not in FAMILIES:
-        raise UsageError(
-            f"backbone {source}: the attention heads of a '{config.model_type}' model are not known here;"
-            f" known are {', '.join(FAMILIES)}"
-        )
     if task_head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
         config.num_labels = len(task_head.labels)
         config.id2label = dict(enumerate(task_head.labels))
         config.label2id = {label: index for index, label in enumerate(task_head.labels)}
     if dropout is not None:
-        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout")
-        for key in rates:
+        for key in _DROPOUT_RATES:
             if hasattr(config, key):
                 setattr(config, key, dropout)
     return config

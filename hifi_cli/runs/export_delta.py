@@ -52,7 +52,9 @@ def export(prepared: PreparedRun, delta: Path, to: Path) -> None:
     """
     config = prepared.runner.config
     pretrained = prepared.inputs.pretrained
-    Encoder(pretrained.model).base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
+    backbone_model = Encoder(pretrained.model)
+    backbone_model.join_projections()
+    backbone_model.base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]
     pretrained.tokenizer.save_pretrained(to / "backbone")
     shutil.copyfile(delta, to / DELTA)
     task_head = prepared.task_head

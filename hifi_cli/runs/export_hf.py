@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
+from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
 
 _PROBLEM = {
@@ -14,9 +13,10 @@ _PROBLEM = {
 }
 
 
-def export(model: nn.Module, tokenizer: Any, task_head: TaskHeadSpec, to: Path) -> None:
+def export(encoder: Encoder, tokenizer: Any, task_head: TaskHeadSpec, to: Path) -> None:
     """Write a merged model and its tokenizer, so that `from_pretrained(to)` and `pipeline(TASK, to)` open them."""
-    config: Any = model.config
-    config.problem_type = _PROBLEM.get(task_head.kind)  # a pipeline chooses between softmax, sigmoid and neither by it
-    model.save_pretrained(to, safe_serialization=True)  # type: ignore[operator]
+    encoder.join_projections()
+    model: Any = encoder.model
+    model.config.problem_type = _PROBLEM.get(task_head.kind)  # a pipeline chooses between softmax, sigmoid and neither by it
+    model.save_pretrained(to, safe_serialization=True)
     tokenizer.save_pretrained(to)

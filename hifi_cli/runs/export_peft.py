@@ -24,7 +24,9 @@ def fits(prepared: PreparedRun) -> bool:
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a cache, by whose length
     BERT-type encoders move the position ids on.
     """
-    return isinstance(prepared.method, LoRA) and not prepared.task_head.is_own
+    if not isinstance(prepared.method, LoRA) or prepared.task_head.is_own:
+        return False
+    return prepared.encoder.module_names.fused is None  # else peft would look for three Linears where the file has one
 
 
 def export(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:

@@ -61,7 +61,7 @@ class ModelRunner:
         self.gradient_accumulation_steps = self.config.gradient_accumulation_steps
         self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
-        self.is_padding_free = self.config.padding_free and self.encoder.module_names.interface
+        self.is_padding_free = self.config.padding_free and self.encoder.can_pack
         self.frozen_layers: FrozenLayerCache | None = None
         self.frozen_casts: FrozenCasts | None = None
         self.to_device()
@@ -110,7 +110,7 @@ class ModelRunner:
         from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
 
         layer = lowest_trained_layer(self.encoder)
-        reads_first_token = self.task.kind != "span" and not self.task.has_target_words
+        reads_first_token = self.task.kind != "span" and not self.task.has_target_words and self.encoder.classifies_first_token
         first_token_only = layer == self.encoder.num_layers and reads_first_token
         self.frozen_layers = FrozenLayerCache(self.encoder, layer, first_token_only=first_token_only) if layer else None
         if self.frozen_layers:

@@ -30,13 +30,14 @@ class ModelSize:
         total: parameters of the plain model.
         trained: trained parameters of each stage, in all and in the backbone; None where only training decides.
         with_method: parameters of the model with what the method adds to it.
-        activations: numbers kept for the backward pass, per token and per pair of tokens (attention).
+        activations: numbers kept for the backward pass, per token and per pair of tokens (attention); None for encoders
+            whose layers are not known.
     """
 
     total: int
     trained: list[tuple[int, int] | None]
     with_method: int
-    activations: tuple[int, int]
+    activations: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     steps = config.epochs * math.ceil(examples / batch) if examples else None
     if size and steps:
         phase_ends(phases, steps)
-    memory = _memory(config, size, batch) if size else None
+    memory = _memory(config, size, batch) if size and size.activations else None
     return RunPlan(directory.path, _directory_state(directory, config), examples, batch, steps, size, memory, missing)
 
 
@@ -135,6 +136,8 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
             continue
         sizes = {name: value.numel() for name, value in phase.method.trainable_parameters(encoder.model).items()}
         trained.append((sum(sizes.values()), sum(size for name, size in sizes.items() if name not in head_names)))
+    if not encoder.has_known_parts:
+        return ModelSize(total, trained, with_method, None)
     shape: Any = encoder.model.config
     inner = getattr(shape, "intermediate_size", None) or shape.hidden_dim  # DistilBERT's name
     per_token = encoder.num_layers * (9 * encoder.hidden_size + 2 * inner)
@@ -147,6 +150,7 @@ def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, i
     The activations are those of a batch of the longest allowed inputs, none of whose layers is frozen. With bf16, frozen
     parameters count twice: as float32 numbers and as their copies.
     """
+    assert size.activations
     per_token, per_pair = size.activations
     sequences, tokens = math.ceil(batch / config.gradient_accumulation_steps), config.max_length
     width = FLOAT_BYTES // 2 if config.precision == "bf16" else FLOAT_BYTES

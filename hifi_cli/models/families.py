@@ -1,0 +1,146 @@
+"""The only file that knows how encoders name their parts."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModuleNames:
+    """Where a family of encoders keeps its layers and, within a layer, what methods change.
+
+    Attributes:
+        attention: the module that computes attention over heads; `query`, `key` and `value` are inside it.
+        fused: one Linear whose rows are query, key and value; `Encoder.split_projections` makes three Linears of it.
+        output: the projection of the concatenated head outputs.
+        after_attention, after_ffn: the last module of each sub-layer, whose output is added to the residual.
+        ffn, ffn_output: the feed-forward network's Linears; a gated network has two that read its input.
+        inner_dropouts: those within a sub-layer: of attention probabilities, and between the feed-forward network's Linears.
+        embeddings, projection: what makes the first layer's input, and what widens it where that is a module of its own.
+        final_norm: the norm that the last layer's output goes through.
+        interface: whether attention goes through transformers' attention interface.
+        rotary: whether layers also receive rotary positions, which the model computes for padded batches.
+    """
+
+    layers: str = "encoder.layer"
+    attention: str = "attention.self"
+    fused: str | None = None
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    output: str = "attention.output.dense"
+    after_attention: str = "attention.output.dropout"
+    after_ffn: str = "output.dropout"
+    ffn: str | tuple[str, str] = "intermediate.dense"
+    ffn_output: str = "output.dense"
+    inner_dropouts: tuple[str, ...] = ("attention.self.dropout",)
+    embeddings: str = "embeddings"
+    projection: str | None = None
+    final_norm: str | None = None
+    interface: bool = True
+    rotary: bool = False
+
+
+_BERT = ModuleNames()
+_ELECTRA = ModuleNames(projection="embeddings_project")
+_DEBERTA = ModuleNames(
+    query="attention.self.query_proj",
+    key="attention.self.key_proj",
+    value="attention.self.value_proj",
+    interface=False,
+)
+_DISTILBERT = ModuleNames(
+    layers="transformer.layer",
+    attention="attention",
+    query="attention.q_lin",
+    key="attention.k_lin",
+    value="attention.v_lin",
+    output="attention.out_lin",
+    after_attention="attention.out_lin",
+    after_ffn="ffn.dropout",
+    ffn="ffn.lin1",
+    ffn_output="ffn.lin2",
+    inner_dropouts=("attention.dropout",),
+)
+_MPNET = ModuleNames(
+    attention="attention.attn",
+    query="attention.attn.q",
+    key="attention.attn.k",
+    value="attention.attn.v",
+    output="attention.attn.o",
+    after_attention="attention.dropout",
+    inner_dropouts=("attention.attn.dropout",),
+    interface=False,
+)
+_REMBERT = ModuleNames(projection="encoder.embedding_hidden_mapping_in", interface=False)
+_MEGATRON_BERT = ModuleNames(final_norm="encoder.ln", interface=False)
+_MODERNBERT = ModuleNames(  # Ettin and mmBERT are of this family too
+    layers="layers",
+    attention="attn",
+    fused="attn.Wqkv",
+    query="attn.Wqkv.query",
+    key="attn.Wqkv.key",
+    value="attn.Wqkv.value",
+    output="attn.Wo",
+    after_attention="attn.out_drop",
+    after_ffn="mlp.Wo",
+    ffn="mlp.Wi",
+    ffn_output="mlp.Wo",
+    inner_dropouts=("mlp.drop",),
+    final_norm="final_norm",
+    rotary=True,
+)
+_EUROBERT = ModuleNames(
+    layers="layers",
+    attention="self_attn",
+    query="self_attn.q_proj",
+    key="self_attn.k_proj",
+    value="self_attn.v_proj",
+    output="self_attn.o_proj",
+    after_attention="self_attn.o_proj",
+    after_ffn="mlp.down_proj",
+    ffn=("mlp.gate_proj", "mlp.up_proj"),
+    ffn_output="mlp.down_proj",
+    inner_dropouts=(),
+    embeddings="embed_tokens",
+    final_norm="norm",
+    rotary=True,
+)
+_GTE = replace(  # post-norm, as BERT
+    _EUROBERT,
+    after_attention="post_attention_dropout",
+    after_ffn="post_mlp_dropout",
+    inner_dropouts=("mlp.dropout",),
+    embeddings="embeddings",
+    final_norm=None,
+)
+_NOMIC_BERT = replace(_GTE, inner_dropouts=())
+
+FAMILIES = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "camembert": _BERT,
+    "electra": _ELECTRA,
+    "deberta-v2": _DEBERTA,
+    "distilbert": _DISTILBERT,
+    "mpnet": _MPNET,
+    "ernie": _BERT,
+    "rembert": _REMBERT,
+    "megatron-bert": _MEGATRON_BERT,
+    "modernbert": _MODERNBERT,
+    "eurobert": _EUROBERT,
+    "gte": _GTE,
+    "nomic_bert": _NOMIC_BERT,
+}
+
+
+def why_unknown(config: Any) -> str | None:
+    """Why the parts of a model cannot be named; None if they can."""
+    kind, heads = config.model_type, getattr(config, "num_attention_heads", None)
+    if kind == "albert":
+        return "all layers of an 'albert' model are the same weights: no layer or head of it can be trained alone"
+    if kind not in FAMILIES:
+        return f"the attention heads of a '{kind}' model are not known here; known are {', '.join(FAMILIES)}"
+    if getattr(config, "num_key_value_heads", heads) != heads:
+        return f"the attention heads of this '{kind}' model share keys and values: no head of it can be trained alone"
+    return None

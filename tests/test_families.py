@@ -1,0 +1,124 @@
+"""Every encoder family: its heads, its attention, prefixes, merged models; and encoders whose parts are not known."""
+
+import pytest
+import torch
+from tiny_inputs import HEADS, HIDDEN, random_encoder
+from transformers import AutoModelForSequenceClassification
+
+from hifi_cli import library
+from hifi_cli.errors import UsageError
+from hifi_cli.methods.base import MethodContext
+from hifi_cli.methods.bitfit import BitFit
+from hifi_cli.methods.prefix_tuning import PrefixTuning
+from hifi_cli.models import cpu_kernels
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import FAMILIES
+from hifi_cli.models.head_outputs import head_outputs
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+WITH_INTERFACE = [family for family, names in FAMILIES.items() if names.interface]
+IDS = torch.randint(5, 28, (2, 9), generator=torch.Generator().manual_seed(0))
+BATCH = {"input_ids": IDS.masked_fill(torch.arange(9) >= torch.tensor([[9], [5]]), 0)}
+BATCH["attention_mask"] = (BATCH["input_ids"] != 0).long()
+
+
+def logits_of(model, batch=BATCH):
+    with torch.no_grad():
+        return model(**batch).logits
+
+
+def head_outputs_of(encoder):
+    ((layers, token_mask),) = head_outputs(encoder, [BATCH])
+    return [layer.transpose(1, 2)[token_mask].transpose(0, 1) for layer in layers]  # [heads, real tokens, head size]
+
+
+@every_family
+@pytest.mark.parametrize("part", ["query", "key", "value"])
+def test_a_heads_rows_change_this_heads_output_alone(family, part):
+    encoder = Encoder(random_encoder(family))
+    encoder.split_projections()
+    plain = head_outputs_of(encoder)
+    weight, rows = encoder.model.get_submodule(encoder.path(1, part)).weight, encoder.head_rows(2)
+    with torch.no_grad():
+        weight[rows.start : rows.stop] *= torch.linspace(-2, 3, HIDDEN)
+    changed = [(new - old).abs().amax((1, 2)) > 1e-3 for new, old in zip(head_outputs_of(encoder), plain, strict=True)]
+    assert [layer.tolist() for layer in changed] == [[False] * HEADS, [head == 2 for head in range(HEADS)]]
+
+
+@every_family
+def test_tuned_heads_are_merged_into_the_model_that_transformers_makes(family, tmp_path):
+    model, untouched = random_encoder(family), random_encoder(family)
+    library.tune_heads(model, [[1], [0, 3]])
+    rows = [value for name, value in model.named_parameters() if name.endswith(".rows")]
+    assert sum(value.numel() for value in rows) == 3 * 3 * HIDDEN // HEADS * HIDDEN
+    torch.testing.assert_close(logits_of(model), logits_of(untouched))
+    with torch.no_grad():
+        for value in rows:
+            value += 0.5 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0))
+    tuned = logits_of(model)
+    assert not torch.allclose(tuned, logits_of(untouched))
+    library.merge_heads(model)
+    assert [type(module) for module in model.modules()] == [type(module) for module in untouched.modules()]
+    model.save_pretrained(tmp_path)
+    opened = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(logits_of(opened), tuned)
+    names = FAMILIES[family]
+    parts = [names.fused] if names.fused else [names.query, names.key, names.value]
+    state = opened.state_dict()
+    changed = {name.rpartition(".")[0] for name, value in untouched.state_dict().items() if not torch.equal(value, state[name])}
+    encoder = Encoder(untouched)
+    assert changed == {
+        f"{encoder.path(layer, 'output').removesuffix(names.output)}{part}" for layer in (0, 1) for part in parts
+    }
+
+
+@pytest.mark.parametrize("family", WITH_INTERFACE)
+@pytest.mark.parametrize("batch", [BATCH, {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}], ids=["padded", "full"])
+def test_another_attention_function_gets_the_masks_of_the_family(family, batch):
+    encoder = Encoder(random_encoder(family))
+    before = logits_of(encoder.model, batch)
+    encoder.set_attention(cpu_kernels.ATTENTION, cpu_kernels.attention)
+    torch.testing.assert_close(logits_of(encoder.model, batch), before)
+    if family == "modernbert":  # every token is within reach of every other
+        encoder.base.config.local_attention = encoder.base.config.sliding_window = 40
+        assert not torch.allclose(logits_of(encoder.model, batch), before)
+
+
+@pytest.mark.parametrize("family", WITH_INTERFACE)
+def test_a_masked_prefix_changes_nothing_and_a_visible_one_every_sequence(family):
+    encoder = Encoder(random_encoder(family))
+    before = logits_of(encoder.model)
+    method = PrefixTuning(PrefixTuning.Settings(length=3, init_std=1.0), MethodContext())
+    method.prepare(encoder)
+    prefixed = logits_of(encoder.model)
+    assert ((prefixed - before).abs().amax(1) > 1e-3).all()
+    method._prefixes.visible.zero_()
+    torch.testing.assert_close(logits_of(encoder.model), before)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if not FAMILIES[family].interface])
+def test_families_that_compute_attention_themselves_take_no_prefix(family):
+    with pytest.raises(UsageError, match=f"'{family}' model is out of reach"):
+        PrefixTuning(PrefixTuning.Settings(), MethodContext()).prepare(Encoder(random_encoder(family)))
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "reason"),
+    [
+        ("albert", {"embedding_size": 16}, "the same weights"),
+        ("squeezebert", {"embedding_size": HIDDEN}, "known are bert, roberta"),
+        ("eurobert", {"num_key_value_heads": 2}, "share keys and values"),
+    ],
+)
+def test_an_encoder_without_known_heads_says_why(family, settings, reason):
+    model = random_encoder(family, **settings)
+    encoder = Encoder(model)
+    assert not encoder.has_known_parts and not encoder.can_pack
+    for use in (lambda: encoder.num_heads, lambda: encoder.path(0, "query"), lambda: library.tune_heads(model, [[0], [0]])):
+        with pytest.raises(UsageError, match=f"{reason}.*choose another backbone"):
+            use()
+
+
+def test_bitfit_needs_biases():
+    with pytest.raises(UsageError, match="nothing to train: this 'modernbert' encoder has no biases"):
+        BitFit(BitFit.Settings(), MethodContext()).prepare(Encoder(random_encoder("modernbert")))
