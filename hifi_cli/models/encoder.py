@@ -48,7 +48,8 @@ class Encoder:
             UsageError: they are not known.
         """
         if reason := why_unknown(self.config):
-            raise UsageError(f"{reason}; choose another backbone, or a method that names no parts (full-ft, linear-probing)")
+            then = "choose another backbone, or a method that names no parts (full-ft, linear-probing), without reuse_frozen"
+            raise UsageError(f"{reason}; {then}")
         return FAMILIES[self.model_type]
 
     @property
