@@ -93,7 +93,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     steps = config.epochs * math.ceil(examples / batch) if examples else None
     if size and steps:
         phase_ends(phases, steps)
-    memory = _memory(config, size, batch) if size and size.activations else None
+    memory = _memory(config, size, batch) if size else None
     return RunPlan(directory.path, _directory_state(directory, config), examples, batch, steps, size, memory, missing)
 
 
@@ -137,20 +137,21 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
         sizes = {name: value.numel() for name, value in phase.method.trainable_parameters(encoder.model).items()}
         trained.append((sum(sizes.values()), sum(size for name, size in sizes.items() if name not in head_names)))
     if not encoder.has_known_parts:
-        return ModelSize(total, trained, with_method, None)
+        return ModelSize(total, trained, with_method, None), phases
     shape: Any = encoder.model.config
     inner = getattr(shape, "intermediate_size", None) or shape.hidden_dim  # DistilBERT's name
     per_token = encoder.num_layers * (9 * encoder.hidden_size + 2 * inner)
     return ModelSize(total, trained, with_method, (per_token, 2 * encoder.num_layers * encoder.num_heads)), phases
 
 
-def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, int]:
-    """Bytes of parameters, of gradients and moments, and of activations (as Korthikanti et al. 2022 count them).
+def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, int] | None:
+    """Bytes of parameters, of gradients and moments, and of activations (as Korthikanti et al. 2022 count them), if known.
 
     The activations are those of a batch of the longest allowed inputs, none of whose layers is frozen. With bf16, frozen
     parameters count twice: as float32 numbers and as their copies.
     """
-    assert size.activations
+    if size.activations is None:
+        return None
     per_token, per_pair = size.activations
     sequences, tokens = math.ceil(batch / config.gradient_accumulation_steps), config.max_length
     width = FLOAT_BYTES // 2 if config.precision == "bf16" else FLOAT_BYTES
