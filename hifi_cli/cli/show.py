@@ -83,10 +83,10 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             "steps": f"{steps}{config.epochs} epochs of {examples} examples in batches of {run_plan.batch_size}",
             "parameters": _sizes(run_plan.size)
             if run_plan.size
-            else "unknown without the backbone's configuration, or for a family of encoders whose layers are not known",
+            else "unknown without the backbone's configuration",
             "memory": _memory(run_plan.memory)
             if run_plan.memory
-            else "unknown without the backbone's configuration, or for a family of encoders whose layers are not known",
+            else "unknown without the backbone's configuration",
         }
         for name, text in lines.items():
             print(f"# {name:10} {text}")
