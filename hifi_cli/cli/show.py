@@ -81,12 +81,8 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",
             "steps": f"{steps}{config.epochs} epochs of {examples} examples in batches of {run_plan.batch_size}",
-            "parameters": _sizes(run_plan.size)
-            if run_plan.size
-            else "unknown without the backbone's configuration",
-            "memory": _memory(run_plan.memory)
-            if run_plan.memory
-            else "unknown without the backbone's configuration",
+            "parameters": _sizes(run_plan.size) if run_plan.size else "unknown without the backbone's configuration",
+            "memory": _memory(run_plan.memory) if run_plan.memory else "unknown without the backbone's configuration",
         }
         for name, text in lines.items():
             print(f"# {name:10} {text}")
