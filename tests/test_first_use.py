@@ -1,8 +1,10 @@
 """What a new user meets: wrong input is refused in one line, before a run and not during it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from finished_runs import read_json
 from synthetic_runs import write_run
 from tiny_inputs import QUICK, write_lines
@@ -189,3 +191,29 @@ def test_a_conflict_names_the_variant(hifi, finish_run, tiny):
     assert answer.code == 4 and "variant=NAME" in answer.err
     assert tiny("train", "--method", "full-ft", "learning_rate=0.5", "variant=fast").code == 0
     assert Results(Path("results")).variants.total() == 1
+
+
+def test_eval_remembers_the_data_and_says_when_they_are_gone(hifi, encoders, data, tmp_path):
+    shutil.copytree(data, tmp_path / "glue")
+    words = ["--task", "rte", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", "glue"]
+    assert hifi("train", *words, *QUICK).code == 0
+    run = "results/runs/hifi/tiny-bert/rte/bitfit/seed1"
+    answer = hifi("eval", run)
+    assert answer.code == 0 and "logits identical" in answer.out
+    (tmp_path / "glue").rename(tmp_path / "moved")
+    answer = hifi("eval", run)
+    assert answer.code == 3 and "was trained on the data in glue/RTE, which are not there now" in answer.err
+    assert hifi("eval", run, "--data-dir", "moved").code == 0
+
+
+def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data, tmp_path):
+    grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"], "seeds": [1]}
+    Path("once.yaml").write_text(yaml.safe_dump(grid))
+    run = finish_run()
+    words = ["grid", "once.yaml", "--data-dir", data, *QUICK]
+    assert hifi(*words, "--print").out == ""
+    assert hifi(*words, "--print", "--force").code == 2 and (run / "results.json").is_file()
+    before = (run / "results.json").stat().st_mtime_ns
+    answer = hifi(*words, "--force", "-j", "1")
+    assert answer.code == 0, answer.err
+    assert (run / "results.json").stat().st_mtime_ns > before

@@ -40,7 +40,10 @@ def evaluate(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Rebuild finished runs from backbone and delta, predict again, and compare with the stored results; exit 1 if unequal."""
+    """Rebuild finished runs from backbone and delta, predict again, and compare with the stored results; exit 1 if unequal.
+
+    Without --data-dir the data are read from where the run was trained.
+    """
     from hifi_cli.cli.show import print_evaluation, print_json
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
@@ -63,6 +66,7 @@ def evaluate(
         outputs: list[EvalOutput] = []
         differing: list[str] = []
         for path in paths:
+            resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
             evaluated = evaluation.evaluate(path, resources)
             if format == "text":
                 print_evaluation(evaluated)
@@ -82,6 +86,7 @@ def evaluate(
             )
         return
     for path in paths:
+        resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
         for file in evaluation.predict_test(path, resources, submission):
             print(file)
     if submission:

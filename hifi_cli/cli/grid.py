@@ -87,6 +87,9 @@ def grid(
         int | None,
         typer.Option(min=2, max=1000, help="--until-decided: seeds per task at most.", rich_help_panel=options.HOW),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete the finished runs of the grid and repeat them.", rich_help_panel=options.HOW)
+    ] = False,
     auto_batch: options.AutoBatch = False,
     shard: Annotated[
         str | None,
@@ -128,8 +131,8 @@ def grid(
     figure = spec.figure
     directory = results_dir / "grids" / spec.name
     if until_decided:
-        if shard or print_only:
-            raise UsageError("--until-decided cannot be combined with --shard or --print")
+        if shard or print_only or force:
+            raise UsageError("--until-decided cannot be combined with --shard, --print or --force")
         return _until_decided(
             spec,
             job_options,
@@ -147,6 +150,11 @@ def grid(
         cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
     cells = grid_cells.shard(cells, shard) if shard else cells
     scheduler = Scheduler(cells, job_options, directory / "logs", retries=retries)
+    if force and print_only:
+        raise UsageError("--force deletes finished runs and --print only prints: give one of them")
+    if force:
+        for cell in cells:
+            cell.run_directory(results_dir).clear_if_unlocked()
     if print_only:
         for job in scheduler.plan(_job_count(jobs) or 1):
             print(job.command_line(job_options))

@@ -68,6 +68,7 @@ def score(
     resources = ResourceCache(results_dir, data_dir, backbone)
     if run is not None:
         assert out is not None
+        resources.use_data_dir(data_dir or evaluate.stored_data_dir(run))
         head_scores, path = evaluate.scores_of_run(run, resources, extra, out), out
         scored = [(head_scores, path)]
     else:

@@ -272,6 +272,19 @@ class RunDirectory:
             shutil.rmtree(folder, ignore_errors=True)
         self.config_file.unlink(missing_ok=True)
 
+    def clear_if_unlocked(self) -> None:
+        """Remove a former run's files; see `clear`.
+
+        Raises:
+            ConflictError: another process is writing here.
+        """
+        if not self.path.is_dir():
+            return
+        with locked(self.lock, wait=False) as is_held:
+            if not is_held:
+                raise ConflictError(f"another process is writing {self.path}; wait for it")
+            self.clear()
+
 
 def run_directories(results_dir: Path) -> list[RunDirectory]:
     """Every run in a results directory, finished or not, sorted by path."""

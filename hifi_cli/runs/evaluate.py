@@ -13,7 +13,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import ScoringConfig
 from hifi_cli.config.sources import backbone_config
-from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
@@ -25,7 +25,7 @@ from hifi_cli.runs.prepared_run import PreparedRun, measure_extra_validation, pr
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.tasks import metrics, submission
+from hifi_cli.tasks import metrics, submission, task_spec
 from hifi_cli.tasks.tokenization import rows_of
 
 logger = logging.getLogger("hifi")
@@ -101,6 +101,29 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, 
             )
         methods.load_final_delta(prepared.method, prepared.encoder, tensors)
         yield prepared, result
+
+
+def stored_data_dir(path: Path) -> Path | None:
+    """The `--data-dir` that a finished run was trained with; None if its data were generated or came from the hub.
+
+    Raises:
+        MissingError: there is no run, or its data are no longer there.
+    """
+    directory = RunDirectory(path)
+    with directory.opened() as config:
+        local = task_spec.load(config.task).local
+    if local.generated or local.directory or not directory.manifest.is_file():
+        return None
+    files = [Path(file) for split, file in directory.read_manifest().data.origin.items() if split in local.files]
+    if not files:
+        return None
+    data_dir = next((parent for parent in files[0].parents if (parent / local.folder).is_dir()), None)
+    if data_dir is None or not files[0].is_file():
+        raise MissingError(
+            f"the run in {path} was trained on the data in {files[0].parent}, which are not there now (seen from {Path.cwd()}):"
+            " give --data-dir"
+        )
+    return data_dir
 
 
 def evaluate(path: Path, resources: ResourceCache) -> Evaluation:

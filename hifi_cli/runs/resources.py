@@ -41,6 +41,13 @@ class ResourceCache:
         """Load a run's task, with the primary metric that its configuration names."""
         return self.task(config.task).with_primary(config.primary_metric)
 
+    def use_data_dir(self, data_dir: Path | None) -> None:
+        """Read all rows from another directory from now on."""
+        if data_dir != self.data_dir:
+            self.data_dir = data_dir
+            self._rows.clear()
+            self._examples.clear()
+
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
         spec = self.task(task)
