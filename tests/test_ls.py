@@ -147,6 +147,10 @@ def test_a_copy_works_wherever_it_lies(hifi, tmp_path):
         ("hifi export run --format d", {"delta"}),
         ("hifi table --score ", {"best", "last", "max"}),
         ("hifi table --include limited,u", {"limited,unequal"}),
+        ("hifi train heads.strat", {"heads.strategy="}),
+        ("hifi train heads.strategy=mid", {"heads.strategy=midtop"}),
+        ("hifi train heads.strategy = mid", {"midtop"}),  # the words that bash makes of it
+        ("hifi train --task rte tf32=", {"tf32=true", "tf32=false"}),
         ("hifi select --rank rich", {"richness", "richness-inverse"}),
     ],
 )
@@ -166,3 +170,10 @@ def test_a_protocol_lists_what_its_paper_leaves_open_its_bases_words_included(hi
     assert lines["lora"].endswith("settings: {r: 8}")
     lines = {line.split()[0]: line for line in hifi("ls", "protocols/hifi-fewshot").out.splitlines()}
     assert "128 for scoring only" in lines["max_length"]  # hifi's reason
+
+
+def test_flags_have_no_type_in_help_and_lists_have_both_names(hifi):
+    for command in ("train", "table", "grid", "ls"):
+        assert "<bool>" not in hifi(command, "--help").out
+    both = hifi("train", "--help").out
+    assert all(name in both for name in ("--task,--tasks", "--method,--methods"))

@@ -104,7 +104,10 @@ def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(start_logg
         assert metric_logger.throughput.seconds_left == 2  # 2 steps in 4 s, those before the resumption not counted; 1 is left
         metric_logger.on_log(LINES[3])
     assert len(metric_logger.directory.metrics.read_text().splitlines()) == 4
-    assert [record.message.split(",")[0] for record in caplog.records] == ["rte/full-ft/seed1: epoch 2 of 2"]
+    assert [record.message.split(",")[0] for record in caplog.records] == [
+        "rte/full-ft/seed1: resuming at epoch 2 of 2",
+        "rte/full-ft/seed1: epoch 2 of 2",
+    ]
     assert tracker.logged == [
         (5, {"loss": 0.5, "learning_rate": 5e-5}), (6, {"epoch": 2, "accuracy": 0.75, "f1": 0.5}), "finished"
     ]  # fmt: skip
@@ -180,3 +183,42 @@ def test_tensorboard_gets_what_metrics_jsonl_has(make, resources):
     assert yaml.safe_load(hparams.read_text())["learning_rate"] == config.learning_rate
     directory.clear()
     assert not (directory.path / "tensorboard").exists()  # a run made anew does not go on in the old one's curves
+
+
+def test_train_counts_runs_and_says_what_is_left_for_all(tiny, finish_run):
+    finish_run("full-ft")
+    said = tiny("train", "--method", "full-ft,linear-probing", "--seeds", "1,2").err
+    starts = re.findall(r"^run (\d) of 4: (\S+?)(, about [\d:]+ left for all)?$", said, re.MULTILINE)
+    assert [(number, bool(left)) for number, _, left in starts] == [("1", False), ("2", False), ("3", True), ("4", True)]
+    assert starts[3][1] == "rte/linear-probing/seed2"
+
+
+def test_a_grid_shows_a_row_for_each_running_cell(finish_run, tmp_path, make):
+    from concurrent.futures import Future
+
+    from rich.console import Console
+
+    from hifi_cli.grids import grid_display
+    from hifi_cli.grids.cells import GridCell
+    from hifi_cli.grids.jobs import Job
+    from hifi_cli.grids.scheduler import GridProgress
+
+    finish_run("full-ft")
+    cells = [
+        GridCell("rte", "full-ft", "tiny-bert", "hifi", (), (), make("full-ft", "epochs=3", seed=seed), 1.0, False)
+        for seed in (1, 2)
+    ]
+    progress = GridProgress(cells, running={Future(): (Job("train", (cell,)), tmp_path / "log") for cell in cells})
+    page = Console(width=120, file=io.StringIO())
+    page.print(grid_display.GridDisplay(object(), tmp_path / "results").draw(progress))
+    totals, first, second = page.file.getvalue().splitlines()
+    assert "0/2 done, 2 running" in totals
+    assert re.search(r"rte/full-ft/seed1\s+epoch 3 of 3\s+accuracy \d+\.\d\d\s+\d+:\d\d left", first)
+    assert re.search(r"seed2\s+starting", second)
+
+
+def test_verbose_lines_have_a_date(tiny):
+    said = tiny("train", "--method", "linear-probing", "-v").err
+    logging.getLogger("hifi").setLevel(logging.INFO)
+    lines = [line for line in said.splitlines() if "rte/linear-probing/seed1" in line]
+    assert lines and all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  rte/", line) for line in lines)

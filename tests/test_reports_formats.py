@@ -81,7 +81,12 @@ def _on_a_terminal(tables):
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX here")
 def test_latex_compiles_as_it_is(users_table, hifi):
-    assert hifi("table", users_table, "--published", "--compare-scores", "--format", "tex", "--out", "table.tex").code == 0
+    assert (
+        hifi(
+            "table", users_table, "--published", "--compare-scores", "--format", "tex", "--standalone", "--out", "table.tex"
+        ).code
+        == 0
+    )
     done = subprocess.run(
         ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"], capture_output=True, text=True
     )
@@ -90,7 +95,11 @@ def test_latex_compiles_as_it_is(users_table, hifi):
 
 
 def test_latex_is_a_balanced_document(users_table, hifi):
-    latex = hifi("table", users_table, "--published", "--format", "tex").out
+    fragment = hifi("table", users_table, "--published", "--format", "tex").out
+    assert r"\documentclass" not in fragment and fragment.count(r"\begin{table}") == 1
+    latex = hifi("table", users_table, "--published", "--format", "tex", "--standalone").out
+    assert fragment in latex
+    assert hifi("table", users_table, "--standalone").code == 2
     opened, closed = re.findall(r"\\begin\{(\w+)\}", latex), re.findall(r"\\end\{(\w+)\}", latex)
     assert sorted(opened) == sorted(closed) == ["document", "table", "tabular"]
     assert r"Bit\_Fit \& more" in latex and r"\usepackage{booktabs}" in latex

@@ -4,8 +4,10 @@ import signal
 import sys
 import traceback
 from types import FrameType
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from hifi_cli.cli import (
     claims,
@@ -16,7 +18,7 @@ from hifi_cli.cli import (
     figure,
     grid,
     ls,
-    options,
+    messages,
     predict,
     report,
     score,
@@ -27,8 +29,29 @@ from hifi_cli.cli import (
 from hifi_cli.errors import HifiError, RunFailed, Terminated
 from hifi_cli.version import __version__
 
+
+class _PlainFlags:
+    """Help of flags without a type: `--strict`, not `--strict <bool>`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class _Command(_PlainFlags, TyperCommand):
+    pass
+
+
+class _Group(_PlainFlags, TyperGroup):
+    pass
+
+
 app = typer.Typer(
     name="hifi",
+    cls=_Group,
     help="Fine-tune encoders on GLUE by the HiFi and EH-FT papers' methods, and print the scores beside theirs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -49,39 +72,45 @@ def _before_a_command(
     """Options before a command."""
 
 
-app.command("score", epilog="Example: hifi score --task rte --backbone bert-large --samples 300")(score.score)
-app.command("select", epilog="Example: hifi select --task rte --backbone bert-large --k 3")(select.select)
-app.command("train", epilog="Example: hifi train --task rte --method hifi-layerwise --backbone bert-large --seeds 1-3")(
-    train.train
+app.command("score", cls=_Command, epilog="Example: hifi score --task rte --backbone bert-large --samples 300")(score.score)
+app.command("select", cls=_Command, epilog="Example: hifi select --task rte --backbone bert-large --k 3")(select.select)
+app.command(
+    "train", cls=_Command, epilog="Example: hifi train --task rte --method hifi-layerwise --backbone bert-large --seeds 1-3"
+)(train.train)
+app.command("eval", cls=_Command, epilog="Example: hifi eval results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1")(
+    evaluate.evaluate
 )
-app.command("eval", epilog="Example: hifi eval results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1")(evaluate.evaluate)
-app.command("predict", epilog="Example: hifi predict results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 texts.tsv")(
-    predict.predict
-)
-app.command("grid", epilog="Example: hifi grid demo -j 2")(grid.grid)
-app.command("table", epilog="Example: hifi table hifi-2 --published --format md")(table.table)
-app.command("compare", epilog="Example: hifi compare hifi-layerwise full-ft --tasks rte")(compare.compare)
-app.command("claims", epilog="Example: hifi claims hifi --protocol laptop")(claims.claims)
-app.command("report", epilog="Example: hifi report --published")(report.report)
-app.command("figure", epilog="Example: hifi figure hifi-5 --protocol laptop")(figure.figure)
-app.command("export", epilog="Example: hifi export results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 --to my-model")(
-    export.export
-)
-app.command("ls", epilog="Example: hifi ls methods")(ls.ls)
-app.command("cp", epilog="Example: hifi cp tasks/rte my-rte.yaml")(cp.cp)
+app.command(
+    "predict",
+    cls=_Command,
+    epilog="Example: hifi predict results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 texts.tsv",
+)(predict.predict)
+app.command("grid", cls=_Command, epilog="Example: hifi grid demo -j 2")(grid.grid)
+app.command("table", cls=_Command, epilog="Example: hifi table hifi-2 --published --format md")(table.table)
+app.command("compare", cls=_Command, epilog="Example: hifi compare hifi-layerwise full-ft --tasks rte")(compare.compare)
+app.command("claims", cls=_Command, epilog="Example: hifi claims hifi --protocol laptop")(claims.claims)
+app.command("report", cls=_Command, epilog="Example: hifi report --published")(report.report)
+app.command("figure", cls=_Command, epilog="Example: hifi figure hifi-5 --protocol laptop")(figure.figure)
+app.command(
+    "export",
+    cls=_Command,
+    epilog="Example: hifi export results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 --to my-model",
+)(export.export)
+app.command("ls", cls=_Command, epilog="Example: hifi ls methods")(ls.ls)
+app.command("cp", cls=_Command, epilog="Example: hifi cp tasks/rte my-rte.yaml")(cp.cp)
 
 
 def main() -> None:
     """Run the command line; exit codes are those of `hifi_cli.errors`, 2 for wrong usage, 130 when interrupted."""
     debug = "--debug" in sys.argv
-    options.start_messages()
+    messages.start_messages()
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False)
     except HifiError as error:
         if debug:
             traceback.print_exc()
-        if options.is_first_process() or isinstance(error, RunFailed):  # the others of a run meet the same
+        if messages.is_first_process() or isinstance(error, RunFailed):  # the others of a run meet the same
             _say(f"hifi: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

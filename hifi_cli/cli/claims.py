@@ -43,6 +43,7 @@ def claims(
             callback=options.can_be_written,
         ),
     ] = None,
+    standalone: options.Standalone = False,
     out: options.Out = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -52,13 +53,13 @@ def claims(
     from hifi_cli.files import write_text
     from hifi_cli.reports import claim_spec, claim_table
     from hifi_cli.reports import claims as verdicts
-    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.formats import render
     from hifi_cli.reports.run_records import Results
 
     files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
     results, counted = Results(results_dir), options.counted_flags(include, exclude)
     decided = {name: verdicts.evaluate(file, results, name=name, score=score, counted=counted) for name, file in files.items()}
-    text = FORMATS[format]([claim_table.build(file, decided[name]) for name, file in files.items()])
+    text = render(format, [claim_table.build(file, decided[name]) for name, file in files.items()], standalone=standalone)
     if picture:
         from hifi_cli.reports.figures import claim_effects
 

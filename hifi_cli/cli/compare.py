@@ -49,6 +49,7 @@ def compare(
     ] = False,
     format: options.TableFormat = "text",  # noqa: A002
     results_dir: options.ResultsDir = Path("results"),
+    standalone: options.Standalone = False,
     out: options.Out = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -62,7 +63,7 @@ def compare(
     from hifi_cli.files import write_text
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.reports import comparison_details, method_comparison, run_pairs
-    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.formats import render
     from hifi_cli.reports.run_records import Results, RunRecord
     from hifi_cli.reports.table_spec import check_names
 
@@ -89,7 +90,7 @@ def compare(
         left_out = results.variant_notes(records[0].result.protocol, records[0].result.backbone, methods)
         table = replace(table, notes=[*table.notes, *left_out])
         tables = [table, *(comparison_details.build(comparisons, score) if details else [])]
-    text = FORMATS[format](tables)
+    text = render(format, tables, standalone=standalone)
     if out:
         write_text(out, text)
         options.logger.info(f"comparison: {out}")

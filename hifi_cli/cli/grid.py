@@ -160,7 +160,10 @@ def grid(
             print(job.command_line(job_options))
         return
     try:
-        with contextlib.closing(_engine(engine, site, jobs, mps, job_options, directory)) as job_engine, display() as show:
+        with (
+            contextlib.closing(_engine(engine, site, jobs, mps, job_options, directory)) as job_engine,
+            display(results_dir) as show,
+        ):
             progress = scheduler.run(job_engine, show)
     except BaseException:
         _print_summary(spec, scheduler)
@@ -203,7 +206,7 @@ def _until_decided(
         cells = claim_runs.cells(spec.claims, spec.name, plan.next_counts(), results_dir, overrides)
         scheduler = Scheduler(cells, job_options, results_dir / "grids" / spec.name / "logs", retries=retries)
         try:
-            with contextlib.closing(make_engine()) as job_engine, display() as show:
+            with contextlib.closing(make_engine()) as job_engine, display(results_dir) as show:
                 progress = scheduler.run(job_engine, _until(deadline, show))
         except _BudgetSpent:
             options.logger.info("the time is spent; the same command goes on where it stopped")

@@ -2,13 +2,13 @@
 
 import logging
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from hifi_cli.cli.completion import complete_override
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.errors import UsageError
@@ -99,6 +99,8 @@ WHAT, WHICH, DATA, HOW, OUTPUT = "What to run", "Which runs", "Data and results"
 Task = Annotated[
     str | None,
     typer.Option(
+        "--task",
+        "--tasks",
         help="Task, data file (CSV, TSV, JSONL, Parquet) or hub:owner/name; or several with commas.",
         rich_help_panel=WHAT,
         autocompletion=complete("tasks"),
@@ -108,6 +110,8 @@ Task = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
+        "--method",
+        "--methods",
         help="Method, or several with commas.",
         rich_help_panel=WHAT,
         autocompletion=complete("methods"),
@@ -193,7 +197,12 @@ ShotsOfRuns = Annotated[
 ]
 Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.", rich_help_panel=WHAT)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys; they override all others.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Configuration keys; they override all others.",
+        autocompletion=complete_override,
+    ),
 ]
 ReportTo = Annotated[
     Words | None,
@@ -228,26 +237,11 @@ AutoBatch = Annotated[
         "--auto-batch", help="Split a batch that does not fit in memory into more micro-batches.", rich_help_panel=HOW
     ),
 ]
+Standalone = Annotated[
+    bool,
+    typer.Option("--standalone", help="--format tex: a complete document, not a fragment for \\input.", rich_help_panel=OUTPUT),
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.", rich_help_panel=OUTPUT, callback=can_be_written)]
-
-
-class Messages(logging.Handler):
-    """Writes to whatever sys.stderr is at the time: a live view takes its place and prints messages above itself."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
-
-
-def start_messages() -> None:
-    """Send messages to stderr, a line each, beginning with those of level INFO."""
-    logger.handlers[:] = [Messages()]
-    logger.propagate = False
-    logger.setLevel(logging.INFO if is_first_process() else logging.ERROR)
-
-
-def is_first_process() -> bool:
-    """Whether this is the process of a run that speaks; torchrun numbers them."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def resolve_runs(

@@ -77,10 +77,10 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             _print_config(values, sources)
             run_plan = plan(config, resources)
         examples = "an unknown number of" if run_plan.examples is None else f"{run_plan.examples:,}"
-        steps = "" if run_plan.steps is None else f"{run_plan.steps:,} steps: "
+        steps = "" if run_plan.steps is None else f"{_counted(run_plan.steps, 'step')}: "
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",
-            "steps": f"{steps}{config.epochs} epochs of {examples} examples in batches of {run_plan.batch_size}",
+            "steps": f"{steps}{_counted(config.epochs, 'epoch')} of {examples} examples in batches of {run_plan.batch_size}",
             "parameters": _sizes(run_plan.size) if run_plan.size else "unknown without the backbone's configuration",
             "memory": _memory(run_plan.memory) if run_plan.memory else "unknown without the backbone's configuration",
         }
@@ -88,6 +88,11 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             print(f"# {name:10} {text}")
         for text in run_plan.missing or ["nothing"]:
             print(f"# missing    {text}")
+
+
+def _counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 epoch`, `2 epochs`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 @contextmanager

@@ -47,6 +47,7 @@ def table(
     seeds: options.SeedsOfRuns = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
+    standalone: options.Standalone = False,
     out: options.Out = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -59,7 +60,7 @@ def table(
     from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
     from hifi_cli.reports import score_choices, score_table, search_table, table_spec, table_types
-    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.formats import render
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
@@ -92,7 +93,7 @@ def table(
         tables = build(specs, request, layout=layout)
         if not results.records and isinstance(layout, table_spec.ScoresSpec):
             options.logger.warning(str(results.no_run(f"hifi table {name}")))
-    text = FORMATS[format](tables)
+    text = render(format, tables, standalone=standalone)
     if out:
         write_text(out, text)
         options.logger.info(f"table: {out}")

@@ -86,10 +86,17 @@ def train(
         return print_plans(resolved, results_dir, data_dir)
     from hifi_cli.runs import run as runs
     from hifi_cli.runs.resources import ResourceCache
+    from hifi_cli.runs.runs_progress import RunsProgress
 
     resources = ResourceCache(results_dir, data_dir)
     how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}
-    results = [runs.run(run.config, resources, **how) for run in resolved]
+    progress = RunsProgress([run.config for run in resolved], results_dir, force=force)
+    results = []
+    for run in resolved:
+        if len(resolved) > 1:
+            options.logger.info(progress.line(runs.name(run.config)))
+        with progress.next():
+            results.append(runs.run(run.config, resources, **how))
     if format == "json":
         from hifi_cli.cli.outputs import TrainOutput
 

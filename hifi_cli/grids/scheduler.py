@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
@@ -72,7 +72,6 @@ class GridProgress:
         losses: vanished workers per cell.
         finished_before: number of cells that were finished before the grid started.
         started: time in seconds, by `time.monotonic`.
-        cost_before: cost of the cells that were finished before.
     """
 
     cells: list[GridCell]
@@ -83,7 +82,6 @@ class GridProgress:
     losses: Counter[GridCell] = field(default_factory=Counter)
     finished_before: int = 0
     started: float = field(default_factory=time.monotonic)
-    cost_before: float = 0.0
 
     @property
     def left(self) -> int:
@@ -92,10 +90,19 @@ class GridProgress:
 
     @property
     def expected_seconds(self) -> float | None:
-        """Remaining time at the speed so far; None before the first cell is finished."""
-        done = sum(cell.cost for cell in self.finished) - self.cost_before
-        left = sum(cell.cost for cell in self.cells if cell not in self.finished and cell not in self.failed)
-        return (time.monotonic() - self.started) * left / done if done > 0 else None
+        """Remaining time from the measured times of finished runs, of the same method where there are; None without any."""
+        seconds: dict[str, float] = defaultdict(float)
+        costs: dict[str, float] = defaultdict(float)
+        for cell, run_status in self.finished.items():
+            if run_status.result and run_status.result.time_s:
+                seconds[cell.method] += run_status.result.time_s
+                costs[cell.method] += cell.cost
+        if not costs:
+            return None
+        mean = sum(seconds.values()) / sum(costs.values())
+        rates = {method: seconds[method] / cost for method, cost in costs.items()}
+        left = (cell for cell in self.cells if cell not in self.finished and cell not in self.failed)
+        return sum(cell.cost * rates.get(cell.method, mean) for cell in left) / max(1, len(self.running))
 
     @property
     def diverged(self) -> dict[GridCell, str]:
@@ -131,7 +138,6 @@ class Scheduler:
         scoring = scoring_jobs(unfinished)
         self._unscored = set(scoring)
         self.progress.finished_before = len(self.progress.finished)
-        self.progress.cost_before = sum(cell.cost for cell in self.progress.finished)
         return [*scoring.values(), *training_jobs(unfinished, processes, damaged=damaged)]
 
     def run(self, engine: Engine, show: Callable[[GridProgress], None]) -> GridProgress:

@@ -120,6 +120,8 @@ class MetricLogger(Callback):
         for line in log_history:
             self._write(line)
             self.throughput.start(self._step_of(line))
+        if self.is_main:
+            logger.info(f"{self.run}: resuming at epoch {self.epoch + 1} of {self.config.epochs}")
 
     def on_log(self, line: MetricsLine) -> None:
         """Write a line, show it and send it."""

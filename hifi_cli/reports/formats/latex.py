@@ -1,4 +1,4 @@
-"""Tables as a complete LaTeX document with booktabs; each table environment can be copied into another document."""
+r"""Tables in LaTeX with booktabs: a fragment for \input, or a complete document."""
 
 import re
 from collections.abc import Sequence
@@ -19,9 +19,15 @@ _HEAD = r"""\documentclass{article}
 
 
 def render(tables: Sequence[Table]) -> str:
-    """Return the document; comments at its beginning list the missing runs."""
+    r"""Return the table environments for \input into a document; comments before them list the missing runs."""
     comments = [_comment(f"missing: {missing.command}") for table in tables for missing in table.missing]
-    return "\n".join([*comments, _HEAD + "\n".join(map(_environment, tables)), r"\end{document}"]) + "\n"
+    needed = r"% in the preamble: \usepackage{booktabs}"
+    return "\n".join([*comments, needed, *map(_environment, tables)]) + "\n"
+
+
+def document(tables: Sequence[Table]) -> str:
+    """Return a complete document."""
+    return f"{_HEAD}{render(tables)}\\end{{document}}\n"
 
 
 def _environment(table: Table) -> str:

@@ -1,0 +1,31 @@
+"""Messages on stderr."""
+
+import logging
+import os
+import sys
+from datetime import datetime
+
+logger = logging.getLogger("hifi")
+
+
+class Messages(logging.Handler):
+    """Writes to whatever sys.stderr is at the time: a live view takes its place and prints messages above itself.
+
+    `-v` adds the date to each line.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        date = f"{datetime.now():%Y-%m-%d %H:%M:%S}  " if logger.level <= logging.DEBUG else ""
+        print(f"{date}{self.format(record)}", file=sys.stderr, flush=True)
+
+
+def start_messages() -> None:
+    """Send messages to stderr, a line each, beginning with those of level INFO."""
+    logger.handlers[:] = [Messages()]
+    logger.propagate = False
+    logger.setLevel(logging.INFO if is_first_process() else logging.ERROR)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process of a run that speaks; torchrun numbers them."""
+    return os.environ.get("RANK", "0") == "0"
