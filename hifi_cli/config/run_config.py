@@ -15,7 +15,13 @@ SettingValue = bool | int | float | str | list[str] | None
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 # Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
 # a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves.
-KEYS_ADDED_SINCE_0_2: dict[str, Any] = {"kernels": "auto", "padding_free": True, "tf32": False, "deterministic": False}
+KEYS_ADDED_SINCE_0_2: dict[str, Any] = {
+    "kernels": "auto",
+    "padding_free": True,
+    "tf32": False,
+    "deterministic": False,
+    "start_from": None,
+}
 _NOT_ADDED = object()
 
 
@@ -134,6 +140,9 @@ class RunConfig(TrainingConfig):
     """The pretrained encoder."""
     protocol: str
     """Name of the protocol."""
+    start_from: str | None = None
+    """The directory of a finished run whose encoder weights, pooler included, this run starts from instead of the pretrained
+    ones; the task's classifier is new. The run must have the same backbone and a method that can be merged."""
     seed: Seed = 1
     """Seed of the task head, the data order, dropout and whatever else the run draws."""
     epochs: PositiveCount = 3
@@ -243,6 +252,8 @@ def config_hash_of(content: Mapping[str, Any]) -> str:
     decisive["backbone"] = content["backbone"]["name"]
     if content["heads"]["rank"] != "random":  # the seed draws nothing then
         decisive["heads"] = {**content["heads"], "seed": 0}
+    if content.get("start_from"):
+        decisive["start_from"] = run_name(content["start_from"])  # wherever the results directory is
     values = flatten(decisive)
     as_before = {key: KEYS_ADDED_SINCE_0_2.get(key.removeprefix("stage1."), _NOT_ADDED) for key in values}
     return digest({key: value for key, value in values.items() if value != as_before[key]})
@@ -255,6 +266,13 @@ def run_path_of(
     task_folder = f"{task}-{shots}-shot" if shots else task  # both may be run by one protocol
     parts = (protocol, backbone, task_folder, method, *([variant] if variant else []))
     return PurePath("runs", *map(safe_name, parts), f"seed{seed}")
+
+
+def run_name(path: str) -> str:
+    """A run's path from `runs/` on, which does not depend on where the results directory is."""
+    parts = PurePath(path).parts
+    last = max((number for number, part in enumerate(parts) if part == "runs"), default=0)
+    return str(PurePath(*parts[last:]))
 
 
 def refuse_too_many(runs: int) -> None:

@@ -2,12 +2,12 @@
 
 import importlib.util
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hifi_cli import hub
 from hifi_cli.config import registry
@@ -16,6 +16,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
+from hifi_cli.records.run_files import StartingRun
 
 _DROPOUT_RATES = (
     "hidden_dropout_prob",
@@ -56,13 +57,33 @@ class Pretrained:
 
     Attributes:
         missing_keys: names of parameters that the weights file does not hold, to be initialized from a seed.
-        identity: what tells these weights from any others: the hub commit, or the SHA-256 of the file.
+        weights_id: what tells these weights from any others: the hub commit, or the SHA-256 of the file.
+        started_from: `Manifest.started_from`.
     """
 
     model: nn.Module
     tokenizer: Any
     missing_keys: list[str]
     weights_id: str
+    started_from: list[StartingRun] = field(default_factory=list)
+
+    def start_from(self, weights: dict[str, Tensor], runs: list[StartingRun], weights_id: str) -> None:
+        """Replace the encoder's weights by those of a finished run.
+
+        Raises:
+            UsageError: they do not fit.
+        """
+        encoder = Encoder(self.model)
+        try:
+            report = encoder.base.load_state_dict(weights, strict=False)
+        except RuntimeError as error:
+            raise UsageError(f"start_from: the weights do not fit: {_first_line(error)}") from None
+        differing = [name for name in (*report.missing_keys, *report.unexpected_keys) if not name.startswith("pooler.")]
+        if differing:
+            raise UsageError(f"start_from: the weights do not fit: {differing[0]}")
+        names = {f"{self.model.base_model_prefix}.{name}" for name in weights}
+        self.missing_keys = [name for name in self.missing_keys if name not in names]
+        self.weights_id, self.started_from = weights_id, runs
 
 
 def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> Pretrained:

@@ -44,12 +44,26 @@ class DataSource(Record):
     origin: dict[str, str]
 
 
+class StartingRun(Record):
+    """A run whose weights another run started from.
+
+    Attributes:
+        run: its path from `runs/` on.
+    """
+
+    run: str
+    config_hash: str
+    delta_sha256: str
+
+
 class Manifest(StoredFile, Provenance):
     """manifest.json: where the numbers of a run come from.
 
     Attributes:
         heads: the attention heads the method tunes, a list per layer; None for a method that needs none.
-        backbone_weights_id: commit on the hub, or SHA-256 of the weights file.
+        backbone_weights_id: commit on the hub, or SHA-256 of the weights file; with `start_from`, the SHA-256 of
+            that and of the delta of the run that this one started from.
+        started_from: the run whose weights this run started from, then the run that that one started from, and so on.
         processes: how many trained together.
         precision: of training's matrix products, fp32 or bf16; None, like the next two, in files of older versions.
         tf32: whether a GPU's float32 products in training may round their factors to TF32.
@@ -62,6 +76,7 @@ class Manifest(StoredFile, Provenance):
 
     heads: list[list[int]] | None
     backbone_weights_id: str
+    started_from: list[StartingRun] = []
     data: DataSource
     processes: int
     precision: str | None = None

@@ -13,14 +13,13 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import ScoringConfig
 from hifi_cli.config.sources import backbone_config
-from hifi_cli.errors import MissingError, RunFailed, UsageError
-from hifi_cli.files import file_digest
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.methods import base as methods
-from hifi_cli.models import delta as deltas
 from hifi_cli.records.head_files import HeadScores
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.runs import head_selection
+from hifi_cli.runs.finished_model import check_backbone, read_delta
 from hifi_cli.runs.prepared_run import PreparedRun, measure_extra_validation, prediction_rows, prepare
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run_inputs import ModelInputs
@@ -84,21 +83,12 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, 
     directory = RunDirectory(path)
     with directory.opened() as config:
         config = config.model_copy(update={"device": "auto"})  # the run's own may not be on this machine
-        result = directory.read_result()
-        if not result.is_done:
-            raise RunFailed(f"the run in {path} {result.status} and left no model")
-        if not directory.delta.is_file() or file_digest(directory.delta) != result.delta_sha256:
-            raise UsageError(f"{directory.delta} is missing or is not the file the run wrote; train the run again with --force")
-        tensors, metadata = deltas.load(directory.delta)
+        result, tensors, metadata = read_delta(directory)
         if resources.backbone:
             elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
             config = config.model_copy(update={"backbone": elsewhere})
         prepared = prepare(ModelInputs.resolve(config, resources, metadata["heads"]))
-        if prepared.inputs.pretrained.weights_id != metadata["backbone_weights_id"]:
-            raise UsageError(
-                f"the run in {path} was trained on other weights of backbone '{config.backbone.name}' than those found now;"
-                " give --backbone with the directory or hub id that has them"
-            )
+        check_backbone(directory, config, prepared.inputs.pretrained.weights_id, metadata)
         methods.load_final_delta(prepared.method, prepared.encoder, tensors)
         yield prepared, result
 

@@ -24,7 +24,7 @@ def fits(prepared: PreparedRun) -> bool:
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a cache, by whose length
     BERT-type encoders move the position ids on.
     """
-    if not isinstance(prepared.method, LoRA) or prepared.task_head.is_own:
+    if not isinstance(prepared.method, LoRA) or prepared.task_head.is_own or prepared.runner.config.start_from:
         return False
     return prepared.encoder.module_names.fused is None  # else peft would look for three Linears where the file has one
 

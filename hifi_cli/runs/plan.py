@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import ConflictError, HifiError, MissingError
+from hifi_cli.errors import ConflictError, HifiError, MissingError, RunFailed
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs.device import select_device
+from hifi_cli.runs.finished_model import find_start, read_delta
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.trainer import phase_ends
 from hifi_cli.tasks import fewshot
@@ -88,6 +89,11 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
         _check_tokenizer(config)
     except MissingError as error:
         missing.append(str(error))
+    if config.start_from:
+        try:
+            read_delta(RunDirectory(find_start(config, resources.results_dir)))
+        except (MissingError, RunFailed) as error:
+            missing.append(str(error))
     examples = _examples(config, task, train_rows)
     batch = _batch_size(config, task)
     steps = config.epochs * math.ceil(examples / batch) if examples else None

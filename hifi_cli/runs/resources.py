@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.files import digest
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.runs.finished_model import starting_weights
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
@@ -64,10 +66,14 @@ class ResourceCache:
         """Load the backbone of a run with the head of its task."""
         task_head = self.task_head(config)
         kernels = f"{config.kernels} {config.precision} {config.device}"
-        key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {kernels}"
+        key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {kernels} {config.start_from}"
         if key not in self._pretrained:
+            start = starting_weights(config, self.results_dir, self.encoder) if config.start_from else None
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
             loaded = backbones.load(config.backbone, task_head=task_head, dropout=config.dropout)
+            if start:
+                weights_id = digest([loaded.weights_id, start.chain[0].delta_sha256], 64)
+                loaded.start_from(start.weights, start.chain, weights_id)
             if uses_cpu_kernels(config):
                 cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision, select_device(config.device)))
             self._pretrained[key] = loaded

@@ -103,6 +103,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         **dict(provenance.describe(prepared.runner.device)),
         heads=heads,
         backbone_weights_id=inputs.model.pretrained.weights_id,
+        started_from=inputs.model.pretrained.started_from,
         data=inputs.data,
         processes=prepared.runner.accelerator.num_processes,
         precision=precision,

@@ -1,0 +1,104 @@
+"""A run that starts from another run's weights: what it starts with, what it keeps of the chain, evaluation and export."""
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.evaluate import evaluate, reload
+from hifi_cli.runs.export_delta import export as export_delta
+from hifi_cli.runs.export_delta import open_model
+from hifi_cli.runs.resources import ResourceCache
+
+
+@pytest.fixture
+def chain(make, resources):
+    """Runs on CoLA, on RTE from it, and on STS-B from that one; the directories of the three."""
+    paths = []
+    for task, method in (("cola", "hifi-layerwise"), ("rte", "lora"), ("stsb", "full-ft")):
+        overrides = [f"start_from={paths[-1]}"] if paths else []
+        config = make(method, "learning_rate=0.01", "epochs=1", *overrides, task=task)
+        runs.run(config, resources)
+        paths.append(RunDirectory.of(config, resources.results_dir).path)
+    return paths
+
+
+def merged_weights(path, resources):
+    with reload(path, resources) as (prepared, _):
+        prepared.method.merge(prepared.encoder)
+        return {name: value.clone() for name, value in prepared.encoder.base.state_dict().items()}
+
+
+def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(chain, make, resources):
+    expected = merged_weights(chain[0], resources)
+    with RunDirectory(chain[1]).opened() as config:
+        model, pretrained = resources.encoder(config)
+        fresh, original = ResourceCache(resources.results_dir, resources.data_dir).encoder(
+            config.model_copy(update={"start_from": None})
+        )
+    assert any(not torch.equal(value, expected[name]) for name, value in fresh.base.state_dict().items())
+    for name, value in model.base.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-6)
+    assert torch.equal(model.model.classifier.weight, fresh.model.classifier.weight)
+    assert pretrained.weights_id != original.weights_id
+
+
+def test_the_manifest_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
+    links = RunDirectory(chain[2]).read_manifest().started_from
+    assert [link.run for link in links] == [str(path.relative_to(resources.results_dir)) for path in (chain[1], chain[0])]
+    for link, path in zip(links, (chain[1], chain[0]), strict=True):
+        result = RunDirectory(path).read_result()
+        assert (link.delta_sha256, link.config_hash) == (result.delta_sha256, result.config_hash)
+    for path in chain:
+        assert not evaluate(path, ResourceCache(resources.results_dir, resources.data_dir)).differing
+    with reload(chain[1], resources) as (prepared, _):
+        tokens = torch.arange(4, 12)[None]
+        with torch.no_grad():
+            logits = prepared.encoder.model.eval()(input_ids=tokens).logits
+        export_delta(prepared, RunDirectory(chain[1]).delta, tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(open_model(tmp_path)[0](input_ids=tokens).logits, logits, rtol=0, atol=1e-5)
+
+
+def test_a_plain_export_holds_the_whole_chain(chain, hifi, resources, data, tmp_path):
+    answer = hifi("export", chain[1], "--to", tmp_path / "model", "--results-dir", resources.results_dir)
+    assert answer.code == 0, answer.err
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
+    for name, value in merged_weights(chain[1], resources).items():
+        torch.testing.assert_close(model.bert.state_dict()[name], value, rtol=0, atol=1e-6)
+    assert hifi("export", chain[1], "--to", tmp_path / "peft", "--format", "peft").code == 2  # the adapter's base is not stored
+
+
+def test_a_changed_chain_is_refused(chain, make, resources):
+    config = make("hifi-layerwise", "learning_rate=0.001", "epochs=1", task="cola")
+    runs.run(config, resources, force=True)
+    with pytest.raises(UsageError, match=r"trained on other weights .* train .* which the run started from, as it was"):
+        evaluate(chain[1], ResourceCache(resources.results_dir, resources.data_dir))
+
+
+def test_the_hash_names_the_run_and_not_its_place(make):
+    plain = make("full-ft")
+    first, moved, other = (
+        make("full-ft", f"start_from={path}")
+        for path in (
+            "results/runs/hifi/b/mnli/lora/seed1",
+            "/old/runs/x/runs/hifi/b/mnli/lora/seed1",
+            "runs/hifi/b/mnli/lora/seed2",
+        )
+    )
+    assert first.hash == moved.hash
+    assert len({plain.hash, first.hash, other.hash}) == 3
+
+
+def test_what_cannot_be_started_from_is_refused(make, resources, encoders):
+    with pytest.raises(MissingError, match=r"start_from=runs/none: no run there, nor in .*train it first"):
+        runs.run(make("full-ft", "start_from=runs/none"), resources)
+    config = make("adapter", "epochs=1", task="cola")
+    runs.run(config, resources)
+    path = RunDirectory.of(config, resources.results_dir).path
+    with pytest.raises(UsageError, match="method adapter adds modules"):
+        runs.run(make("full-ft", f"start_from={path}"), resources)
+    with pytest.raises(UsageError, match="that run's backbone is tiny-bert, this one's tiny-roberta"):
+        runs.run(make("full-ft", f"start_from={path}", family="roberta"), resources)
