@@ -75,7 +75,8 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
     runs.run(config, resources)
     batch, logits = expected(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
-    assert hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "peft").code == 0
+    answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "peft")
+    assert answer.code == 0 and answer.err == f"model: {tmp_path / 'out'}\n"
     torch.manual_seed(7)  # another draw of the fresh head than the run's: the adapter must bring its own
     base = AutoModelForSequenceClassification.from_pretrained(encoders[family], num_labels=2)
     model = PeftModel.from_pretrained(base, tmp_path / "out").eval()
@@ -83,7 +84,8 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
         torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
         with model.disable_adapter():
             assert not torch.allclose(model(**batch).logits, logits, atol=1e-3)
-    assert model.peft_config["default"].base_model_name_or_path == str(encoders[family])
+    assert model.peft_config["default"].base_model_name_or_path == f"tiny-{family}"
+    assert str(encoders[family]) not in "".join(path.read_text() for path in (tmp_path / "out").glob("*.[jm][sd]*"))
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("the dog")["input_ids"]
     assert ModelCard.load(tmp_path / "out" / "README.md").data.library_name == "peft"
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.methods.lora import LoRA
-from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.runs.resources import ResourceCache
@@ -38,9 +37,12 @@ def export(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
 
     config, settings, encoder = prepared.runner.config, prepared.method.settings, prepared.encoder
     fresh, pretrained = resources.encoder(config)
+    base = config.backbone.hub or config.backbone.package or config.backbone.name  # no path of this machine
+    plain: Any = fresh.model
+    plain.name_or_path = base  # peft would write the path that the model was read from
     adapter = LoraConfig(
         task_type=_TASK_TYPES.get(prepared.task_head.kind),
-        base_model_name_or_path=config.backbone.hub or backbones.locate(config.backbone)[0],
+        base_model_name_or_path=base,
         revision=config.backbone.revision,
         r=settings.r,
         lora_alpha=settings.alpha,
@@ -51,12 +53,12 @@ def export(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
     )
     with warnings.catch_warnings():  # peft 0.21 reads a name that transformers 5.23 calls deprecated
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        model: Any = get_peft_model(fresh.model, adapter)
+        model: Any = get_peft_model(plain, adapter)
     trained = prepared.method.trainable_parameters(encoder.model)
     state = {f"base_model.model.{name.replace('.default.', '.')}": value.detach() for name, value in trained.items()}
     report: Any = set_peft_model_state_dict(model, state)
     assert not report.unexpected_keys, report.unexpected_keys
-    model.save_pretrained(to, safe_serialization=True)
+    model.save_pretrained(to, safe_serialization=True, save_embedding_layers=False)  # else it looks for the base model
     pretrained.tokenizer.save_pretrained(to)
 
 

@@ -2,12 +2,19 @@
 
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from hifi_cli.config import registry
+from hifi_cli.config.base import flatten
 from hifi_cli.config.choices import Score
+from hifi_cli.config.command_arguments import train_arguments
 from hifi_cli.config.methods import method_spec
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.files import command_line, write_text
+from hifi_cli.methods.base import needs_heads
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply_delta
 from hifi_cli.records.run_directory import RunDirectory
@@ -24,6 +31,7 @@ _PIPELINES = {  # the hub's name of each kind of task, and the class that opens 
     "multiple-choice": ("multiple-choice", "AutoModelForMultipleChoice"),
     "span": ("question-answering", "AutoModelForQuestionAnswering"),
 }
+_ABSENT = object()
 _LIBRARIES = {"hf": "transformers", "peft": "peft", "delta": "hifi-cli"}
 
 
@@ -44,7 +52,7 @@ def write(prepared: PreparedRun, run: Path, form: str, to: Path, name: str) -> N
         _what_it_is(prepared, result),
         f"## Scores\n\n{_scores(result)}",
         f"## Use\n\n{_use(prepared, form, name)}",
-        f"## Training\n\n{_training(prepared, result, manifest)}",
+        f"## Training\n\n{_training(prepared, run, result, manifest)}",
     ]
     write_text(to / "README.md", "\n\n".join(parts) + "\n")
 
@@ -84,11 +92,18 @@ def _what_it_is(prepared: PreparedRun, result: RunResult) -> str:
     lines = [
         f"The encoder {result.backbone} on {prepared.task.label} ({prepared.task.source}):"
         f" {_lower(prepared.task.description)}.",
-        f"Method: {method.label} ({method.source}): {_lower(method.description)}.",
+        f"Method: {method.label} ({method.source}): {_lower(_with_own_k(method.description, prepared))}.",
         f"{params.trainable:,} of {params.total:,} parameters were trained ({share:.2%}).",
         *(f"**{text}**" for text in marks),
     ]
     return "\n".join(map(escaped, lines))
+
+
+def _with_own_k(description: str, prepared: PreparedRun) -> str:
+    """A method's description, in which k is the run's and not the method's default."""
+    config = prepared.runner.config
+    k = config.heads.k if needs_heads(config) else getattr(prepared.method.settings, "k", None)
+    return description if k is None else re.sub(r"\bk = \d+", f"k = {k}", description)
 
 
 _MARKS = {
@@ -156,8 +171,8 @@ def _without_this_project(opener: str, count: str, name: str) -> str:
     )
 
 
-def _training(prepared: PreparedRun, result: RunResult, manifest: Manifest) -> str:
-    config = prepared.runner.config
+def _training(prepared: PreparedRun, run: Path, result: RunResult, manifest: Manifest) -> str:
+    config = RunDirectory(run).read_config()
     weights = f"{config.backbone.hub or config.backbone.name}, {prepared.inputs.pretrained.weights_id}"
     origin = "; ".join(f"{split} {text}" for split, text in manifest.data.origin.items())
     versions = manifest.libraries
@@ -170,8 +185,29 @@ def _training(prepared: PreparedRun, result: RunResult, manifest: Manifest) -> s
         f"{result.time_s:.0f} s on {manifest.device}; hifi {manifest.hifi}, torch {versions.get('torch')},"
         f" transformers {versions.get('transformers')}",
     ]
-    lines = [f"command: {code(command_line(manifest.command))}", *map(escaped, facts)]
+    lines = [f"command: {code(command_line(_command(config) or manifest.command))}", *map(escaped, facts)]
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _command(config: RunConfig) -> list[str] | None:
+    """The command that makes this run alone; None for a protocol that is not here."""
+    if config.protocol not in registry.names("protocols"):
+        return None
+    backbone = config.backbone
+    word = backbone.name if backbone.name in registry.names("backbones") else backbone.hub or backbone.path or backbone.name
+    configured = resolve(task=config.task, method=config.method, backbone=word, protocol=config.protocol, seed=config.seed)
+    as_configured = flatten(configured.model_dump(mode="json"))
+    values = flatten(config.model_dump(mode="json", exclude={"backbone"}))
+    changed = {key: value for key, value in values.items() if as_configured.get(key, _ABSENT) != value}
+    task, method = (_word(kind, name) for kind, name in (("tasks", config.task), ("methods", config.method)))
+    shown = backbone.name if word == backbone.path else word  # no path of this machine
+    arguments = train_arguments([task], [method], shown, config.protocol, [config.seed])
+    return ["hifi", *arguments, *(f"{key}={override_value(value)}" for key, value in changed.items())]
+
+
+def _word(kind: str, name: str) -> str:
+    """A task or method as it stands on a command line: its name, or the file of the user's own YAML."""
+    return f"{name}.yaml" if registry.user_file(kind, name) else name
 
 
 def _python(text: str) -> str:
