@@ -196,3 +196,13 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     assert copied.code == 0, copied.err
     assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0
     assert hifi("cp", "tasks/rte", tmp_path / "rte.yaml", "label=x").code == 2
+
+
+def test_two_possible_labels_are_asked_for_and_csv_line_ends_need_no_note(tmp_path, caplog):
+    rows = [{"review": text, "topic": "ab"[row % 2], "opinion": "xy"[row % 2]} for row, text in enumerate(SENTENCES * 5)]
+    path = write(tmp_path / "reviews.csv", rows)
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(UsageError, match=r"which column is the label\? Give label=COLUMN, of topic, opinion"):
+        spec_of(path)
+    assert spec_of(path, "label=opinion")[1]["labels"] == ["x", "y"]
+    assert not [message for message in caplog.messages if "CRLF" in message]

@@ -25,7 +25,7 @@ from hifi_cli.tasks.task_spec import HubDataset, Kind, LocalFiles, TaskSpec
 
 logger = logging.getLogger("hifi")
 HUB = "hub:"
-LABEL_NAMES = ("label", "labels", "target", "class", "category", "stars", "rating", "score", "sentiment", "intent", "topic")
+LABEL_NAMES = ("label", "labels", "target", "class", "stars", "rating", "sentiment")
 ID_NAMES = ("id", "idx", "guid", "uid", "index")
 METRICS: dict[Kind, list[str]] = {"regression": ["spearman", "pearson"], "multi-label": ["f1_micro", "f1_macro"]}
 SEPARATORS = "|;,"  # between the labels of a row, the likeliest first
