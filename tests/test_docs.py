@@ -117,16 +117,12 @@ def load_script(name):
 
 
 def test_the_example_of_a_task_is_the_shipped_one():
-    assert blocks("extend.md", "yaml") == [(ROOT / "configs" / "tasks" / "wnli.yaml").read_text()]
+    assert blocks("extend.md", "yaml")[0] == (ROOT / "configs" / "tasks" / "wnli.yaml").read_text()
 
 
 def test_the_example_of_a_method_trains_what_it_says(make, resources):
-    names: dict[str, Any] = {
-        "Method": base.Method,
-        "freeze_except": base.freeze_except,
-        "task_head_names": base.task_head_names,
-    }
-    exec(blocks("extend.md", "python")[0], names | {"Encoder": object}, names)
+    names: dict[str, Any] = {}
+    exec(blocks("extend.md", "python")[0], names)
     encoder, _ = resources.encoder(make("full-ft"))
     names["NormTuning"](None, base.MethodContext()).prepare(encoder)
     trainable = {name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad}

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -11,6 +12,7 @@ from synthetic_runs import write_run
 
 from hifi_cli.files import with_checksum
 from hifi_cli.reports import charts
+from hifi_cli.version import __version__
 
 
 class Page(HTMLParser):
@@ -141,3 +143,15 @@ def test_points_are_at_the_positions_of_their_numbers():
     assert rows[0][0] < rows[2][0] < rows[1][0] and rows[0][1] == rows[1][1] < rows[2][1]
     [(x, y), (other_x, other_y)] = positions(charts.head_values([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]], [[0], [2]]), "mark")
     assert x < other_x and y < other_y
+
+
+def test_the_report_has_learning_curves_versions_and_the_date(hifi):
+    for seed in (1, 2):
+        scores = [0.5, 0.6 + seed / 100]
+        curve = [{"epoch": number, "accuracy": score} for number, score in enumerate(scores, 1)]
+        write_run("results", "full-ft", "rte", seed, scores[-1], curve=curve)
+        write_run("results", "full-ft", "cola", seed, 0.3, curve=curve)  # not the curve of its score
+    assert hifi("report").code == 0
+    text = Path("results/report.html").read_text()
+    assert text.count("learning curves</h3>") == 1 and "RTE (Acc.): learning curves" in text
+    assert re.search(rf"Written on {date.today()} \d\d:\d\d by hifi {re.escape(__version__)}", text)

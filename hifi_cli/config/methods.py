@@ -18,7 +18,7 @@ class MethodSpec(BasedSpec):
     source: str
     """The paper or the code that the method is from."""
     implementation: str
-    """The file in `hifi_cli/methods/` that implements it."""
+    """The file in `hifi_cli/methods/` that implements it, or an entry point of group `hifi.methods`."""
     config: dict[str, Any] = {}
     """Configuration keys that the method sets."""
     tasks: dict[str, dict[str, Any]] = {}

@@ -1,19 +1,24 @@
 """The interface between fine-tuning methods and the trainer, and the lookup of a method by its name."""
 
 import importlib
+import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Generator, Tensor, device, nn, no_grad
 
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.config.methods import method_spec
+from hifi_cli.config.registry import nearest
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
 
 Heads = list[list[int]]
+ENTRY_POINTS = "hifi.methods"  # group of the methods that other packages install
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,13 @@ def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
 
 
 def implementation(name: str) -> type[Method]:
-    """The Method subclass in `hifi_cli/methods/<name>.py`."""
+    """The Method subclass in `hifi_cli/methods/<name>.py`, or that an installed package offers as an entry point of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in _shipped_implementations():
+        return _entry_point(name)
     module = importlib.import_module(f"hifi_cli.methods.{name}")
     classes = [
         value
@@ -187,6 +198,25 @@ def implementation(name: str) -> type[Method]:
     ]
     assert len(classes) == 1, f"{module.__file__} must define exactly one Method"
     return classes[0]
+
+
+@cache
+def _shipped_implementations() -> list[str]:
+    return [path.stem for path in Path(__file__).parent.glob("[a-z]*.py") if path.stem != "base"]
+
+
+def _entry_point(name: str) -> type[Method]:
+    """Only what the user has installed is imported: a results directory can name an entry point, and cannot bring code."""
+    offered = {entry.name: entry for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    if name not in offered:
+        raise UsageError(
+            f"unknown implementation '{name}'{nearest(name, [*_shipped_implementations(), *offered])} (a file in"
+            f" hifi_cli/methods/, or an entry point of group {ENTRY_POINTS} in an installed package)"
+        )
+    method = offered[name].load()
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise UsageError(f"entry point {name} of group {ENTRY_POINTS} ({offered[name].value}) is not a subclass of Method")
+    return method
 
 
 def needs_heads(config: RunConfig) -> bool:

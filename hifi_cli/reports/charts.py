@@ -6,7 +6,7 @@ Every function returns the SVG's text; scores are in percent.
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
 from hifi_cli.reports.claims import ClaimResult
 from hifi_cli.reports.figures import claim_effects as claim_effects_figure
@@ -106,6 +106,29 @@ def scores_by_seed(methods: Sequence[MethodScores], metric: str) -> Markup:
         ax.set_xlabel(metric)
         ax.grid(axis="x", clip_on=False)
         return _svg(figure, f"{metric} of every seed")
+
+
+def learning_curves(curves: Mapping[str, Mapping[int, float]], metric: str) -> Markup:
+    """Draw the mean score after each epoch, a labelled line per method."""
+    with mpl.rc_context(_STYLE):
+        figure, ax = _subplot(max(2.2, 0.5 + 0.16 * len(curves)))
+        order = sorted(curves, key=lambda label: list(curves[label].values())[-1])
+        for label, height in zip(order, np.linspace(0.02, 0.98, len(order)), strict=True):
+            epochs, scores = list(curves[label]), list(curves[label].values())
+            ax.plot(epochs, scores, "-", color=_ACCENT, alpha=0.65, linewidth=1)
+            ax.annotate(
+                label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…",
+                (epochs[-1], scores[-1]),
+                (1.04, height),
+                textcoords="axes fraction",
+                va="center",
+                arrowprops={"arrowstyle": "-", "color": _SOFT, "linewidth": 0.5, "relpos": (0, 0.5)},
+            )
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_xlabel("epoch")
+        ax.set_ylabel(metric)
+        ax.grid()
+        return _svg(figure, f"{metric} after each epoch")
 
 
 def head_values(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int]]) -> Markup:

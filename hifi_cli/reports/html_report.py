@@ -1,8 +1,10 @@
 """The HTML report: one file without scripts and without external resources."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +19,7 @@ from hifi_cli.reports.claim_spec import ClaimsFile
 from hifi_cli.reports.claims import ClaimResult
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Table, TableRow
+from hifi_cli.version import __version__
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,17 @@ def render(
         lstrip_blocks=True,
     )
     environment.globals.update(number=table.number, deviation=table.deviation, row_label=table.row_label, anchor=anchor)
+    origins = [_origin(record, out) for record in records]
     return environment.get_template("page.html.j2").render(
+        date=f"{datetime.now():%Y-%m-%d %H:%M}",
+        version=__version__,
+        versions=", ".join(sorted({f"torch {origin['torch']}" for origin in origins if origin["torch"]})) or "unknown versions",
         sections=[
             *(ReportSection(table, charts_of(table)) for table in tables),
             *(_claims_section(file, results) for file, results in claims),
         ],
         heatmaps=heatmaps(results_dir),
-        runs=[_origin(record, out) for record in records],
+        runs=origins,
         flagged=sum(bool(record.flags) for record in records),
     )
 
@@ -78,9 +85,10 @@ def anchor(record: RunRecord) -> str:
 
 
 def charts_of(table: Table) -> list[ReportChart]:
-    """Draw two charts for each column of scores: against the fraction of trained parameters, and the seeds of each method."""
+    """Draw three charts for each column of scores: against trained parameters, each method's seeds, and learning curves."""
     by_fraction: list[ReportChart] = []
     by_seed: list[ReportChart] = []
+    by_epoch: list[ReportChart] = []
     for number, heading in enumerate(table.headings):
         methods = [scores for row in table.rows if (scores := _method_scores(row, number))]
         if methods:
@@ -88,7 +96,11 @@ def charts_of(table: Table) -> list[ReportChart]:
             chart = charts.scores_by_trained_fraction(methods, metric)
             by_fraction.append(ReportChart(f"{heading.label}: score against trained parameters", chart))
             by_seed.append(ReportChart(f"{heading.label}: every seed", charts.scores_by_seed(methods, metric)))
-    return by_fraction + by_seed
+        curves = {row.label: curve for row in table.rows if (curve := _learning_curve(row, number))}
+        if any(len(curve) > 1 for curve in curves.values()):
+            metric = heading.label.rpartition("(")[2].rstrip(")")
+            by_epoch.append(ReportChart(f"{heading.label}: learning curves", charts.learning_curves(curves, metric)))
+    return by_fraction + by_seed + by_epoch
 
 
 def _claims_section(file: ClaimsFile, results: Sequence[ClaimResult]) -> ReportSection:
@@ -119,6 +131,27 @@ def _method_scores(row: TableRow, number: int) -> charts.MethodScores | None:
     if trained_percent <= 0:
         return None
     return charts.MethodScores(row.label, trained_percent, [seed_score.score for seed_score in cell.seed_scores])
+
+
+def _learning_curve(row: TableRow, number: int) -> dict[int, float]:
+    """Return the mean over seeds of the primary metric after each epoch that all seeds have, in percent.
+
+    Empty where the column shows another metric: a seed's score is then not on its curve.
+    """
+    seed_scores = row.cells[number].seed_scores
+    records = [seed_score.record for seed_score in seed_scores]
+    epochs = [record.directory.read_epochs() if record.directory.metrics.is_file() else {} for record in records]
+    if row.source != "runs" or not epochs:
+        return {}
+    scores = [
+        {epoch: 100 * line.metrics[primary] for epoch, line in lines.items() if primary in line.metrics}
+        for lines, primary in zip(epochs, (record.result.primary_metric for record in records), strict=True)
+    ]
+    for curve, seed_score in zip(scores, seed_scores, strict=True):
+        if not any(math.isclose(value, seed_score.score) for value in curve.values()):
+            return {}
+    common = sorted(set.intersection(*map(set, scores)))
+    return {epoch: sum(curve[epoch] for curve in scores) / len(scores) for epoch in common}
 
 
 def _origin(record: RunRecord, out: Path) -> dict[str, Any]:
