@@ -94,10 +94,11 @@ def test_the_cut_is_stratified_and_repeats(tmp_path):
     path = write(tmp_path / "reviews.csv", reviews(200))
     data = load(path, "validation=0.2")[1]
     total = Counter(row["stars"] - 1 for row in reviews(200))
-    cut_off = Counter(row.label for row in data.rows("validation"))
-    assert sum(cut_off.values()) == 40
-    for label, count in total.items():
-        assert abs(cut_off[label] - count / 5) <= 1
+    for seed in range(5):
+        cut_off = Counter(row.label for row in load(path, "validation=0.2", f"split_seed={seed}")[1].rows("validation"))
+        assert sum(cut_off.values()) == 40
+        for label, count in total.items():
+            assert abs(cut_off[label] - count / 5) <= 1
     ids = [row.id for split in ("train", "validation") for row in data.rows(split)]
     assert sorted(ids) == sorted(str(row["id"]) for row in reviews(200))
     assert load(path, "validation=0.2")[1].fingerprint == data.fingerprint
