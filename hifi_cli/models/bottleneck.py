@@ -51,7 +51,7 @@ def insert_adapters(encoder: Encoder, build: Callable[[], BottleneckAdapter]) ->
 
 def _layer_norm_names(encoder: Encoder) -> list[str]:
     """The names of the weights and biases of the backbone's LayerNorms (RMSNorms), the embeddings' included."""
-    norms = {id(module) for module in encoder.base.modules() if type(module).__name__.endswith("Norm")}
+    norms = {id(module) for module in encoder.base.modules() if encoder.is_norm(module)}
     return [
         f"{path}.{name}"
         for path, module in encoder.model.named_modules()

