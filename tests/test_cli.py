@@ -84,7 +84,7 @@ def test_score_and_select(tiny, hifi, tmp_path):
     assert "shared with correlation alone" in chosen.err
     heads = json.loads(Path("heads.json").read_text())
     assert heads["heads"][0] == []
-    assert chosen.out == f"layer  0: -\nlayer  1: {' '.join(map(str, heads['heads'][1]))}\n"
+    assert chosen.out == f"layer  1: -\nlayer  2: {' '.join(map(str, heads['heads'][1]))}\n"
     trained = tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json")
     assert trained.code == 0
     assert not Path("results/heads").exists()
@@ -147,8 +147,9 @@ def test_missing_backbone_data_and_hub(hifi, encoders, data, tmp_path, monkeypat
     answer = one_line(hifi("train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", "nowhere"), 3)
     assert "no such directory" in answer
     answer = one_line(hifi("train", "--task", "rte", "--backbone", "no/such", "--data-dir", data), 3)
-    for way in ("--data-dir", "--backbone", "--protocol demo"):
+    for way in ("--backbone with a local directory", "--backbone minilm", "--protocol demo"):
         assert way in answer
+    assert "--data-dir" not in answer
 
 
 def test_an_encoder_without_known_heads_is_refused(hifi, data, tmp_path):

@@ -9,6 +9,7 @@ from finished_runs import read_json
 from synthetic_runs import write_run
 from tiny_inputs import QUICK, write_lines
 
+from hifi_cli.cli import show
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.run_records import Results
 
@@ -232,3 +233,10 @@ def test_the_card_says_what_this_run_did(hifi, tiny, encoders, data):
     assert command in card and "full-ft" not in card and str(encoders["bert"]) not in card
     for word in quick:
         assert word in card.partition(command)[2].partition("`")[0].split()
+
+
+def test_the_columns_of_a_score_never_run_together(capsys):
+    show._print_grid([[1234.5, 0.25], [-10.0, 3.0]], "{:6.2f}")
+    header, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert header == ["layer", "h0", "h1"]
+    assert rows == [["1", "1234.50", "0.25"], ["2", "-10.00", "3.00"]]  # layers are counted from 1

@@ -134,7 +134,7 @@ def print_scores(scores: "HeadScores") -> None:
 
 def print_heads(selection: "HeadSelection") -> None:
     """The chosen heads of each layer."""
-    for layer, heads in enumerate(selection.heads):
+    for layer, heads in enumerate(selection.heads, start=1):
         print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
 
 
@@ -196,6 +196,9 @@ def print_json(content: "Sequence[BaseModel] | BaseModel") -> None:
 
 
 def _print_grid(rows: list[list[float]], form: str) -> None:
-    print("layer " + "".join(f"{f'h{head}':>6}" for head in range(len(rows[0]))))
-    for layer, row in enumerate(rows):
-        print(f"{layer:5} " + "".join(form.format(value) for value in row))
+    """Print a row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
+    cells = [[form.format(value).strip() for value in row] for row in rows]
+    width = max(len(cell) for row in [*cells, [f"h{len(rows[0]) - 1}"]] for cell in row)
+    print("layer  " + "  ".join(f"{f'h{head}':>{width}}" for head in range(len(rows[0]))))
+    for layer, row in enumerate(cells, start=1):
+        print(f"{layer:5}  " + "  ".join(f"{cell:>{width}}" for cell in row))

@@ -124,7 +124,8 @@ def explain(selection: HeadSelection) -> list[str]:
     )
     steps = [selection.iterations[layer] for layer in layers]
     how = f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}" if max(steps) else "no iteration"
-    ties = f"ties parted by head number in layers {selection.ties}" if selection.ties else "no ties"
+    tied_layers = ", ".join(str(layer + 1) for layer in selection.ties)  # counted from 1, as everything that people read
+    ties = f"ties parted by head number in layers {tied_layers}" if selection.ties else "no ties"
     each = f"{min(counts)} to {max(counts)}" if selection.strategy == "global" else f"{k:.0f}"
     return [
         f"{selection.rank} ({how}): {each} of {selection.num_heads} heads in {len(layers)} layers; {ties}",
