@@ -57,7 +57,11 @@ def test_a_name_is_explained_with_settings_defaults_and_meanings(hifi):
 
 
 def test_a_configuration_key_is_explained_with_its_default(hifi):
-    assert hifi("ls", "weight_decay").out == "weight_decay=0.01  Weight decay of AdamW; not applied to biases and LayerNorms.\n"
+    first, *setters = hifi("ls", "weight_decay").out.splitlines()
+    assert first.split(maxsplit=1) == ["weight_decay=0.01", "Weight decay of AdamW; not applied to biases and LayerNorms."]
+    assert any(line.split()[0] == "protocols" and "ehft: " in line for line in setters), setters
+    every = hifi("ls", "config").out
+    assert all(name in every for name in ("weight_decay=0.01", "heads.damping=0.85", "scoring.xi"))
     section = hifi("ls", "heads").out.splitlines()
     assert len(section) == 1 + len(HeadsConfig.model_fields)
     assert any(line.startswith("heads.damping=0.85 ") for line in section)

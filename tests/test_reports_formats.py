@@ -52,6 +52,7 @@ def test_no_number_is_cut_off_on_a_narrow_terminal(users_table):
         narrow = text.render([table], width=width)
         drawn = [line for line in narrow.splitlines() if line[:1] in "┏┃┡│└"]
         assert max(map(len, drawn)) <= width and "…" not in narrow
+        assert narrow.splitlines()[0] == table.title
         for printed in ("87.50 ±0.71", "34.00 ±48.08 [b]", "-0.22", "82.84 [a]"):
             assert printed in wide and printed in narrow
     assert "\x1b[1m88.50\x1b[0m ±0.71" in _on_a_terminal([table])

@@ -94,16 +94,31 @@ def config_keys() -> "dict[str, FieldInfo]":
 
 
 def print_key(key: str) -> bool:
-    """A configuration key, or all keys of a section: default and meaning. False if there is no such key."""
-    rows = []
+    """A configuration key and the YAMLs that set it, or all keys of a section or of `config`. False if there is no such key."""
+    rows: list[list[str]] = []
     for name, field in config_keys().items():
-        if not f"{name}.".startswith(f"{key}."):
+        if key != "config" and not f"{name}.".startswith(f"{key}."):
             continue
         has_default = isinstance(field.default, bool | int | float | str | None)
         rows.append([f"{name}={_flow(field.default)}" if has_default else name, _one_line(field.description)])
+    if len(rows) == 1:
+        rows += [[f"  {kind}", ", ".join(setters)] for kind, setters in _setters(key).items()]
     if rows:
         print_columns(rows)
     return bool(rows)
+
+
+def _setters(key: str) -> dict[str, list[str]]:
+    """The shipped YAMLs that set a configuration key, as `name: value`, by kind."""
+    from hifi_cli.config.base import flatten
+
+    setters: dict[str, list[str]] = {}
+    for kind in ("protocols", "backbones", "tasks", "methods"):
+        for name in registry.names(kind):
+            values = flatten(registry.load(kind, name).get("config") or {})
+            if key in values:
+                setters.setdefault(kind, []).append(f"{name}: {_flow(values[key])}")
+    return setters
 
 
 def _one_line(text: str | None) -> str:

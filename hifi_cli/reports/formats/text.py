@@ -38,8 +38,9 @@ def _draw(table: Table, width: int | None) -> str:
     console = Console(file=stream, width=width or (None if terminal else _UNLIMITED), force_terminal=terminal)
     labels = [row_label(row) + _mark(table.footnote_marks(row.notes)) for row in table.rows]
     cells = [_cells(table, row) for row in table.rows]
+    print(" ".join(table.title.split()), file=stream)  # the terminal folds it; rich would to the width of the columns
     for block in _blocks(table, labels, cells, console.width):
-        grid = Grid(title=table.title if block.start == 0 else None, title_justify="left", title_style="")
+        grid = Grid()
         grid.add_column(table.corner, no_wrap=True, width=max(map(len, [table.corner, *labels])))
         full_widths = [max(_width(table, cells, column), len(table.headings[column].label)) for column in block]
         fits = _label_width(table, labels) + sum(width + _FRAME for width in full_widths) <= console.width
