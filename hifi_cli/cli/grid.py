@@ -90,6 +90,14 @@ def grid(
     force: Annotated[
         bool, typer.Option("--force", help="Delete the finished runs of the grid and repeat them.", rich_help_panel=options.HOW)
     ] = False,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Searches: settings tried per method, as many for each; chosen on a holdout.",
+            rich_help_panel=options.WHICH,
+        ),
+    ] = None,
     auto_batch: options.AutoBatch = False,
     shard: Annotated[
         str | None,
@@ -124,6 +132,7 @@ def grid(
         "backbone": backbone,
         "protocol": protocol,
         "seeds": options.parse_seeds(seeds) if seeds else None,
+        "trials": trials,
     }
     spec = grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem))
     job_options = JobOptions(results_dir, data_dir, auto_batch)
@@ -300,10 +309,10 @@ def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, 
     from hifi_cli.grids import search
     from hifi_cli.records.search_result import SearchResult
 
-    searches = search.choose(progress.finished, results_dir)
-    path = results_dir / "grids" / grid.name / "chosen.json"
-    SearchResult(grid=grid.name, protocol=grid.protocol, backbone=grid.backbone, searches=searches).write(path)
-    for line in [] if quiet else search.lines(searches):
+    result = search.result(grid, progress.finished, results_dir)
+    path = SearchResult.path(results_dir, grid.name)
+    result.write(path)
+    for line in [] if quiet else search.lines(result.searches):
         print(line)
     options.logger.info(f"chosen settings: {path}")
 

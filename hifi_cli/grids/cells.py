@@ -1,19 +1,20 @@
 """Grid cells: one run each, with its run directory and its part of a command line."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path, PurePath
 
 from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig, refuse_too_many
-from hifi_cli.config.sources import ConfigResolver, override_value
+from hifi_cli.config.sources import ConfigResolver
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
+from hifi_cli.grids import trials
 from hifi_cli.grids.grid_spec import Grid
+from hifi_cli.grids.trials import Setting
 from hifi_cli.records.run_directory import RunDirectory
 
 
@@ -34,7 +35,7 @@ class GridCell:
     method: str
     backbone: str
     protocol: str
-    settings: tuple[tuple[str, str], ...]
+    settings: Setting
     overrides: tuple[str, ...]
     config: RunConfig
     cost: float
@@ -72,29 +73,30 @@ def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
         overrides: `key=value` of the command line, set for every run.
 
     Raises:
-        UsageError: a name, key or value is wrong, or there are too many runs.
+        UsageError: a name, key or value is wrong, there are too many runs, or the trials are not those of a fair search.
     """
-    combinations = sum(math.prod(map(len, varied.values())) for varied in grid.methods.values())
-    refuse_too_many(len(grid.tasks) * combinations * len(grid.seeds))
-    all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, tuple(overrides))]
+    counts = {method: math.prod(map(len, varied.values())) for method, varied in grid.methods.items()}
+    if grid.trials:
+        trials.refuse_too_few(counts, grid.trials, grid.name)
+    refuse_too_many(len(grid.tasks) * sum(min(count, grid.trials or count) for count in counts.values()) * len(grid.seeds))
+    settings = {method: trials.draw(varied, grid.trials) for method, varied in grid.methods.items()}
+    all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, settings, tuple(overrides))]
+    if grid.trials:
+        trials.refuse_reported_split((cell.config for cell in all_cells), grid.name)
     run_paths = {cell.run_path for cell in all_cells}
     if len(run_paths) < len(all_cells):
         raise UsageError(f"grid {grid.name}: two of its runs are the same; name each task, method, seed and value once")
     return all_cells
 
 
-def _combinations(varied: dict[str, list[object]]) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
-    keys = tuple(varied)
-    return ((keys, tuple(map(override_value, values))) for values in product(*varied.values()))
-
-
-def _cells_of_task(grid: Grid, task: str, overrides: tuple[str, ...]) -> Iterator[GridCell]:
+def _cells_of_task(
+    grid: Grid, task: str, settings_of_method: Mapping[str, Sequence[Setting]], overrides: tuple[str, ...]
+) -> Iterator[GridCell]:
     rows = train_rows(task)
-    for method, varied in grid.methods.items():
+    for method, settings_of_cells in settings_of_method.items():
         scored = chooses_heads(method)
         resolver = ConfigResolver(task=task, method=method, backbone=grid.backbone, protocol=grid.protocol)
-        for keys, values in _combinations(varied):
-            settings = tuple(zip(keys, values, strict=True))
+        for settings in settings_of_cells:
             grid_overrides = [*grid.config, *(f"{key}={value}" for key, value in settings)]
             of_variant = [f"variant={variant(grid_overrides)}"] if grid_overrides else []
             words = (*grid_overrides, *overrides, *of_variant)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, Seed, check_keys, flatten, nest, parse
+from hifi_cli.config.base import ConfigModel, PositiveCount, Seed, check_keys, flatten, nest, parse
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
@@ -45,6 +45,9 @@ class GridSpec(ConfigModel):
     vary: Values = {}
     """Configuration keys and their values. Every combination is a variant with a directory of its own; the grid reports the
     best one."""
+    trials: PositiveCount | None = None
+    """How many settings of each method are tried, drawn at random where there are more; null: every combination. With trials
+    the setting is chosen on a holdout, never on the reported split."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Grid:
         figure: the figure that requires these runs, if any.
         methods: each method with all keys that vary for it.
         config: `key=value` words set for every run.
+        trials: number of settings tried per method; None: every combination.
         claims: the file of claims that these runs decide, if any, and its name.
     """
 
@@ -67,6 +71,7 @@ class Grid:
     methods: dict[str, Values]
     seeds: list[int]
     config: list[str]
+    trials: int | None = None
     claims: ClaimsFile | None = None
     claims_name: str = ""
 
@@ -110,8 +115,10 @@ def fill(spec: GridSpec, name: str) -> Grid:
     """Fill in the values of a grid's table or figure.
 
     Raises:
-        UsageError: no protocol, backbone, task or method is named anywhere.
+        UsageError: no protocol, backbone, task or method is named anywhere, or there are trials and no key varies.
     """
+    if spec.trials and (spec.figure or spec.claims):
+        raise UsageError(f"grid {name}: --trials is for a search; a figure and claims define their own runs")
     if spec.figure:
         return _of_figure(spec, spec.figure, name)
     if spec.claims:
@@ -128,7 +135,7 @@ def fill(spec: GridSpec, name: str) -> Grid:
     if missing := [key for key, value in required.items() if not value]:
         raise UsageError(f"grid {name} names no {missing[0]}: add it to its YAML or use --{missing[0]}")
     vary = methods if isinstance(methods, dict) else {method: {} for method in methods}
-    return Grid(
+    grid = Grid(
         name=name,
         figure=None,
         protocol=str(settings["protocol"]),
@@ -137,7 +144,11 @@ def fill(spec: GridSpec, name: str) -> Grid:
         methods={method: {**spec.vary, **values} for method, values in vary.items()},
         seeds=spec.seeds or (table.seeds if isinstance(table, ScoresSpec) else []) or [1],
         config=[f"{key}={override_value(value)}" for key, value in flatten(spec.config).items()],
+        trials=spec.trials,
     )
+    if grid.trials and not grid.is_search:
+        raise UsageError(f"grid {name}: --trials is for a search, and no key varies in this grid: add vary to its YAML")
+    return grid
 
 
 def _of_figure(spec: GridSpec, figure: str, name: str) -> Grid:
@@ -162,4 +173,6 @@ def _of_claims(spec: GridSpec, claims: str, name: str) -> Grid:
         raise UsageError(f"grid {name}: claims define their own methods and tasks; remove --methods and --tasks")
     file = claim_spec.load(claims, protocol=spec.protocol, backbone=spec.backbone)
     file = file.model_copy(update={"seeds": spec.seeds} if spec.seeds else {})
-    return Grid(name, None, file.protocol, file.backbone, file.tasks, {}, file.seeds, [], file, Path(claims).stem)
+    return Grid(
+        name, None, file.protocol, file.backbone, file.tasks, {}, file.seeds, [], claims=file, claims_name=Path(claims).stem
+    )

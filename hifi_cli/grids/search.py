@@ -5,12 +5,30 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.grids.cells import GridCell
+from hifi_cli.grids.grid_spec import Grid
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.records.run_status import RunStatus
-from hifi_cli.records.search_result import MethodSearch, SettingScore
+from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
+
+
+def result(grid: Grid, statuses: dict[GridCell, RunStatus], results_dir: Path) -> SearchResult:
+    """Return what a search tried and chose; see `choose`."""
+    return SearchResult(
+        grid=grid.name,
+        protocol=grid.protocol,
+        backbone=grid.backbone,
+        searches=choose(statuses, results_dir),
+        varied={
+            method: {key: list(map(override_value, values)) for key, values in varied.items()}
+            for method, varied in grid.methods.items()
+        },
+        trials=grid.trials,
+        splits=sorted({_selection_split(status.result) for status in statuses.values() if status.result}),
+    )
 
 
 def choose(statuses: dict[GridCell, RunStatus], results_dir: Path) -> list[MethodSearch]:
@@ -44,7 +62,7 @@ def selection_score(directory: RunDirectory, result: RunResult) -> float | None:
     """
     if not result.is_done:
         return None
-    if result.selection == "validation" or result.report == "max":
+    if _selection_split(result) == "validation":
         return result.score()
     epoch = directory.read_epochs().get(result.epoch())
     if epoch is None or epoch.selection is None:
@@ -52,6 +70,11 @@ def selection_score(directory: RunDirectory, result: RunResult) -> float | None:
             f"{directory.metrics} is damaged (no selection score of epoch {result.epoch()}); train the run again with --force"
         )
     return epoch.selection
+
+
+def _selection_split(result: RunResult) -> str:
+    """The examples whose scores choose the setting; `validation` is the reported split."""
+    return "validation" if result.report == "max" else result.selection
 
 
 def lines(searches: list[MethodSearch]) -> Iterable[str]:

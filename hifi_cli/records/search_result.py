@@ -36,7 +36,14 @@ class MethodSearch(Record):
 
 
 class SearchResult(StoredFile):
-    """The outcome of a grid whose settings vary."""
+    """The outcome of a grid whose settings vary.
+
+    Attributes:
+        searches: one for each task and method.
+        varied: the keys that varied for each method, and their values.
+        trials: number of settings tried per method; None: every combination.
+        splits: the examples whose scores chose: `holdout` or `few-shot`, or the reported `validation` split.
+    """
 
     schema_number: ClassVar[int] = 1
     description: ClassVar[str] = "search result"
@@ -46,6 +53,14 @@ class SearchResult(StoredFile):
     protocol: str
     backbone: str
     searches: list[MethodSearch]
+    varied: dict[str, dict[str, list[str]]] = {}
+    trials: int | None = None
+    splits: list[str] = []
+
+    @staticmethod
+    def path(results_dir: Path, grid: str) -> Path:
+        """The file of a search in a results directory."""
+        return results_dir / "grids" / grid / "chosen.json"
 
     @staticmethod
     def paths(results_dir: Path) -> dict[str, Path]:
