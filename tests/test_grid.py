@@ -12,7 +12,6 @@ from finished_runs import read_json, truncate
 from synthetic_runs import store_run
 
 from hifi_cli.config import registry
-from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec, jobs, search
@@ -20,7 +19,6 @@ from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.records.run_files import EpochMetrics
 from hifi_cli.records.run_status import RunState, RunStatus, status
-from hifi_cli.records.search_result import SearchResult, search_path
 from hifi_cli.reports import table_types
 from hifi_cli.reports.table_spec import ScoresSpec
 
@@ -346,72 +344,3 @@ def test_a_wrong_grid_is_one_line(hifi, tmp_path, content, message):
     assert answer.code == 2
     assert message in answer.err
     assert "Traceback" not in answer.err
-
-
-def search_grid(tmp_path, methods, **keys):
-    path = tmp_path / "mine.yaml"
-    content = {"tasks": ["demo-entailment"], "protocol": "demo", "backbone": "demo", "methods": methods, "vary": VARIED}
-    path.write_text(yaml.safe_dump({**content, **keys}, sort_keys=False))
-    return str(path)
-
-
-VARIED = {"learning_rate": [1.0e-4, 2.0e-4, 5.0e-4, 1.0e-3], "batch_size": [8, 16, 32]}
-ON_HOLDOUT = "selection=holdout"
-
-
-def test_trials_give_every_method_as_many_settings(tmp_path):
-    """Methods with the same keys get the same settings, and more trials contain those of fewer."""
-    methods = {"full-ft": {}, "bitfit": {}, "hifi-layerwise": {"heads.k": [1, 2]}}
-    name = search_grid(tmp_path, methods, seeds=[1, 2])
-    settings = {}
-    for count in (1, 5, 12):
-        drawn = cells(ON_HOLDOUT, name=name, trials=count)
-        assert len(drawn) == 3 * count * 2
-        settings[count] = {method: {cell.settings for cell in drawn if cell.method == method} for method in methods}
-        assert {len(values) for values in settings[count].values()} == {count}
-        assert settings[count]["full-ft"] == settings[count]["bitfit"]
-    assert all(settings[1][method] < settings[5][method] < settings[12][method] for method in methods)
-    every = {tuple(zip(VARIED, map(override_value, values), strict=True)) for values in product(*VARIED.values())}
-    assert settings[12]["full-ft"] == every  # 4 x 3 settings
-    assert len({dict(setting)["learning_rate"] for setting in settings[5]["full-ft"]}) > 1
-    assert [cell.settings for cell in cells(ON_HOLDOUT, name=name, methods=["full-ft"], trials=12)] == [
-        cell.settings for cell in cells(name=name, methods=["full-ft"])
-    ]  # in the grid's order
-
-
-@pytest.mark.parametrize(
-    ("keys", "words", "message"),
-    [
-        ({}, ["--trials", "2"], "add selection=holdout"),
-        ({"config": {"report": "max"}}, ["--trials", "2", "selection=holdout"], "add report=best"),
-        ({"config": {"report": "max"}}, ["--trials", "2"], "add selection=holdout report=best"),
-        ({"methods": {"full-ft": {}, "bitfit": {"epochs": [1, 2]}}}, ["--trials", "13"], "(full-ft has 12): use --trials 12"),
-        ({"vary": {}}, ["--trials", "2"], "no key varies"),
-        ({"trials": 13}, [], "full-ft has 12"),
-        ({"trials": 0}, [], "greater than or equal to 1"),
-    ],
-)
-def test_unequal_trials_or_a_choice_on_the_reported_split_are_refused(hifi, tmp_path, keys, words, message):
-    search_grid(tmp_path, **{"methods": {"full-ft": {}}, **keys})
-    answer = hifi("grid", "mine.yaml", "--print", *words)
-    assert answer.code == 2 and message in answer.err and answer.err.count("\n") == 1
-
-
-def test_few_shot_searches_choose_on_other_train_rows(hifi, tmp_path):
-    name = search_grid(tmp_path, {"full-ft": {}}, config={"shots": 4})
-    assert len(cells(name=name, trials=2)) == 2
-
-
-def test_a_search_stores_what_it_searched(tmp_path):
-    name = search_grid(tmp_path, {"full-ft": {}, "bitfit": {}})
-    grid = grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), {"trials": 2}), "mine")
-    statuses = {cell: write(cell, tmp_path) for cell in grid_cells.cells(grid, [ON_HOLDOUT])}
-    for cell, run_status in statuses.items():
-        result = run_status.result.model_copy(update={"selection": "holdout"})
-        statuses[cell] = RunStatus(RunState.DONE, result=result)
-        cell.run_directory(tmp_path).append_metrics(EpochMetrics(epoch=2, selection=0.4, accuracy=0.9))
-    search.result(grid, statuses, tmp_path).write(search_path(tmp_path, "mine"))
-    stored = SearchResult.read(tmp_path / "grids" / "mine" / "chosen.json")
-    texts = {key: list(map(override_value, values)) for key, values in VARIED.items()}
-    assert (stored.trials, stored.splits, stored.varied) == (2, ["holdout"], {"full-ft": texts, "bitfit": texts})
-    assert [len(method.tried) for method in stored.searches] == [2, 2]
