@@ -11,7 +11,7 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec, search
 from hifi_cli.records.run_files import EpochMetrics
 from hifi_cli.records.run_status import RunState, RunStatus
-from hifi_cli.records.search_result import SearchResult, search_path
+from hifi_cli.records.search_result import SearchResult
 
 
 def search_grid(tmp_path, methods, **keys):
@@ -76,7 +76,7 @@ def test_a_search_stores_what_it_searched(tmp_path):
         result = run_status.result.model_copy(update={"selection": "holdout"})
         statuses[cell] = RunStatus(RunState.DONE, result=result)
         cell.run_directory(tmp_path).append_metrics(EpochMetrics(epoch=2, selection=0.4, accuracy=0.9))
-    search.result(grid, statuses, tmp_path).write(search_path(tmp_path, "mine"))
+    search.result(grid, statuses, tmp_path).write(SearchResult.path(tmp_path, "mine"))
     stored = SearchResult.read(tmp_path / "grids" / "mine" / "chosen.json")
     texts = {key: list(map(override_value, values)) for key, values in VARIED.items()}
     assert (stored.trials, stored.splits, stored.varied) == (2, ["holdout"], {"full-ft": texts, "bitfit": texts})
