@@ -103,6 +103,8 @@ def test_the_papers_numbers_stand_beside_ours_with_no_difference(name, tmp_path)
             assert not [note for note in cell.notes if "no difference" in note]
     assert any("published:" in note for note in table.notes)
     assert any("GLUE test server" in note and "our split is validation" in note for note in table.notes) is (name == "hifi-2")
+    assert ("ours: validation scores, published: GLUE test server scores" in table.title) is (name == "hifi-2")
+    assert "scores, published" not in built(name, tmp_path, published=False)[1].title
 
 
 def test_every_printed_average_is_recomputed():

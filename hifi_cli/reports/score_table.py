@@ -83,7 +83,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
         if reference:
             table_rows += _paper_rows(row, label, ours, columns, metrics, reference[1], spec.decimals, averaged=averaged)
     return Table(
-        title=_title(spec, shots, records, request.score),
+        title=_title(spec, shots, records, request.score, reference[1].split if reference else None),
         headings=headings,
         rows=with_places(headings, _with_comparability(table_rows, request.score)),
         notes=notes,
@@ -216,13 +216,15 @@ def _with_comparability(table_rows: list[TableRow], score: Score | None) -> list
     return [replace(line, cells=tuple(marked.get(row, line.cells))) for row, line in enumerate(table_rows)]
 
 
-def _title(spec: ScoresSpec, shots: str, records: list[RunRecord], score: Score | None) -> str:
+def _title(spec: ScoresSpec, shots: str, records: list[RunRecord], score: Score | None, published_split: str | None) -> str:
     reported = sorted({record.result.report for record in records})
     epoch = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
     which = epoch[score] if score else ", ".join(epoch[name] for name in reported)
     few = [] if shots == "full" else [f"{shots}-shot"]
     setting = [f"protocol {spec.protocol}", f"backbone {spec.backbone}", *few, *([which] if which else [])]
-    return f"{spec.description or 'Finished runs'} ({', '.join(setting)})"
+    is_other_split = published_split not in (None, "validation")  # runs report validation scores
+    splits = f"; ours: validation scores, published: {published_split} scores" if is_other_split else ""
+    return f"{spec.description or 'Finished runs'} ({', '.join(setting)}{splits})"
 
 
 def _by_trainable_parameters(records: list[RunRecord]) -> list[str]:
