@@ -35,7 +35,7 @@ def config_hash(config):
     if config["heads"]["rank"] != "random":
         decisive["heads"] = {**config["heads"], "seed": 0}  # draws nothing
     added_later = [("kernels", "auto"), ("stage1.kernels", "auto"), ("padding_free", True), ("tf32", False)]  # as before
-    added_later.append(("deterministic", False))
+    added_later += [("deterministic", False), ("start_from", None)]
     decisive = {key: value for key, value in flatten(decisive).items() if (key, value) not in added_later}
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
