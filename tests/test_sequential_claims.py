@@ -181,7 +181,7 @@ def test_the_command_stops_when_the_time_is_spent_and_goes_on_later(file, hifi, 
     [
         (["claims-hifi", "--budget", "8h"], "require --until-decided"),
         (["claims-hifi", "--until-decided", "--budget", "8"], "a number of hours or minutes is required"),
-        (["claims-hifi", "--until-decided", "--print"], "cannot be combined with --shard or --print"),
+        (["claims-hifi", "--until-decided", "--print"], "cannot be combined with --shard, --print or --force"),
         (["demo", "--until-decided"], "--until-decided is for a grid of claims"),
         (["claims-hifi", "--methods", "bitfit"], "claims define their own methods and tasks"),
     ],
