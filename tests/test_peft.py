@@ -7,11 +7,13 @@ import torch
 from parameter_formulas import Shape, trained_count
 from prepared_models import first_batch, logits_of, prepare
 from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS
+from transformers import AutoModelForSequenceClassification
 
 from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
+from hifi_cli.runs import export_peft
 
 TYPES = [name for name in registry.names("methods") if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")]
 SHAPE = Shape(LAYERS, HEADS, HIDDEN, INNER, 0, k=2, circulant=8)
@@ -56,7 +58,8 @@ def test_an_adapter_type(make, resources, method):
     base.load_final_delta(reloaded.method, reloaded.encoder, prepared.method.delta(model))
     assert torch.equal(logits_of(reloaded.encoder.model, batch), adapted)
 
-    prepared.method.merge(prepared.encoder)
+    prepared.method.unfreeze_all(prepared.encoder)  # which merges
+    assert all(parameter.requires_grad for parameter in model.parameters())
     torch.testing.assert_close(logits_of(model, batch), adapted, rtol=1e-4, atol=1e-5)
     merged = model.state_dict()
     assert merged.keys() == pretrained.keys()
@@ -144,3 +147,18 @@ def test_what_does_not_fit_is_refused_with_the_reason(make, resources, setting, 
     with pytest.raises(UsageError) as refused:
         prepare(make, resources, "dora", setting)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore")  # peft's own, when it opens the directory
+@pytest.mark.parametrize("method", [name for name in TYPES if not name.startswith("hifi")])
+def test_an_exported_adapter_directory_opens_in_peft(make, resources, encoders, tmp_path, method):
+    from peft import PeftModel
+
+    prepared, config = prepare(make, resources, method)
+    batch = first_batch(config, resources)
+    two_steps(prepared, batch)
+    assert export_peft.fits(prepared)
+    export_peft.export(prepared, resources, tmp_path / "out")
+    plain = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2)
+    opened = PeftModel.from_pretrained(plain, tmp_path / "out")
+    torch.testing.assert_close(logits_of(opened, batch), logits_of(prepared.encoder.model, batch), rtol=1e-4, atol=1e-5)

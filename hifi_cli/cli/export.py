@@ -42,7 +42,7 @@ def export(
         config = prepared.runner.config
         if form == "peft" and not export_peft.fits(prepared):
             raise UsageError(
-                f"peft's format holds LoRA runs with Hugging Face's own heads, not this run of {config.method}:"
+                f"peft's format holds its own adapters with Hugging Face's own heads, not this run of {config.method}:"
                 " export with --format hf or delta"
             )
         if form == "hf" and not export_delta.is_plain(prepared):

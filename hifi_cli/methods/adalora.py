@@ -1,6 +1,7 @@
 """AdaLoRA (Zhang et al., ICLR 2023): low-rank updates P diag(E) Q, whose unimportant singular values are set to zero."""
 
 from collections import defaultdict
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -53,6 +54,13 @@ class AdaLoRA(Method):
         if settings.warmup_fraction + settings.final_fraction >= 1:
             raise UsageError("settings.warmup_fraction and settings.final_fraction must leave steps between them (sum below 1)")
         head = task_head_names(encoder)
+        _, added = add_adapters(encoder, self.peft_config(encoder), self.context.seed)
+        self._added = [name for name in added if ".lora_" in name]  # without the rank, a constant that is a parameter
+        freeze_except(encoder, [*head, *self._added])
+        self._state: dict[str, dict[str, Tensor]] = {state: {} for state in _STATES}
+
+    def peft_config(self, encoder: Encoder) -> Any:
+        settings = self.settings
         options = {
             "init_r": settings.initial_r,
             "target_r": settings.target_r,
@@ -60,11 +68,7 @@ class AdaLoRA(Method):
             "lora_dropout": settings.dropout,
             "total_step": 1,  # peft's own schedule is not used: it copies to the CPU in every step
         }
-        config = peft_config(encoder, "adalora", options, target_modules(encoder, settings.targets))
-        _, added = add_adapters(encoder, config, self.context.seed)
-        self._added = [name for name in added if ".lora_" in name]  # without the rank, a constant that is a parameter
-        freeze_except(encoder, [*head, *self._added])
-        self._state: dict[str, dict[str, Tensor]] = {state: {} for state in _STATES}
+        return peft_config(encoder, "adalora", options, target_modules(encoder, settings.targets))
 
     def set_steps(self, steps: range) -> None:
         self._steps = steps

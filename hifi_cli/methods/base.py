@@ -163,6 +163,10 @@ class Method:
         """Load a training state in the phase that it was saved in."""
         self.load_delta(model, state)
 
+    def peft_config(self, encoder: Encoder) -> Any:  # noqa: ARG002
+        """Peft's configuration of the adapters that the method adds to an encoder; None if they are not peft's alone."""
+        return None
+
     def merge(self, encoder: Encoder) -> None:
         """Turn the model into a plain Hugging Face one with the same outputs, if the method is mergeable."""
 

@@ -32,7 +32,6 @@ class LoRA(Method):
         freeze_except(encoder, [*head, *added])
 
     def peft_config(self, encoder: Encoder) -> Any:
-        """The configuration of peft that adds these updates to an encoder."""
         options = {"r": self.settings.r, "lora_alpha": self.settings.alpha, "lora_dropout": self.settings.dropout}
         return peft_config(encoder, "lora", options, target_modules(encoder, self.settings.targets))
 

@@ -38,7 +38,6 @@ class Peft(Method):
         freeze_except(encoder, [*head, *added])
 
     def peft_config(self, encoder: Encoder) -> Any:
-        """The configuration of peft that adds these adapters to an encoder."""
         settings = self.settings
         return peft_config(encoder, settings.type, settings.options, target_modules(encoder, settings.targets))
 

@@ -31,7 +31,7 @@ def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
     """The names in the whole model of the modules to adapt.
 
     Args:
-        targets: parts of a layer (`PARTS`), `norms` (every LayerNorm of the backbone), or what names of modules end with.
+        targets: parts of a layer (`PARTS`), `norms` (every LayerNorm or RMSNorm of the backbone), or what names of modules end with.
 
     Raises:
         UsageError: no module has such a name.
@@ -83,7 +83,8 @@ def peft_config(encoder: Encoder, kind: str, options: dict[str, Any], modules: l
             raise UsageError(f"settings.options: peft's {config_class.__name__} has no '{option}'{nearest(option, fields)}")
     derived: dict[str, Any] = {"target_modules": modules}
     if "feedforward_modules" in fields:
-        derived["feedforward_modules"] = [name for name in target_modules(encoder, ["ffn_output"]) if name in modules]
+        inner = target_modules(encoder, ["ffn_output"]) if encoder.has_known_parts else []
+        derived["feedforward_modules"] = [name for name in inner if name in modules]
     with _peft_errors(kind):
         return config_class(**options, **derived)
 
