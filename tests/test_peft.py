@@ -6,13 +6,17 @@ import pytest
 import torch
 from parameter_formulas import Shape, trained_count
 from prepared_models import first_batch, logits_of, prepare
-from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS
+from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, random_encoder
 from transformers import AutoModelForSequenceClassification
 
 from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
+from hifi_cli.methods.base import MethodContext
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import FAMILIES
+from hifi_cli.models.peft_adapters import PARTS
 from hifi_cli.runs import export_peft
 
 TYPES = [name for name in registry.names("methods") if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")]
@@ -147,6 +151,53 @@ def test_what_does_not_fit_is_refused_with_the_reason(make, resources, setting, 
     with pytest.raises(UsageError) as refused:
         prepare(make, resources, "dora", setting)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("implementation", "settings"),
+    [
+        ("peft", {"type": "lora", "options": {"use_dora": True}, "targets": list(PARTS)}),
+        ("peft", {"type": "ia3", "targets": ["key", "value", "ffn_output"]}),
+        ("peft", {"type": "ln_tuning", "targets": ["norms"]}),
+        ("hifi_peft", {"type": "lora", "targets": ["query", "key", "value"]}),
+    ],
+    ids=["dora", "ia3", "norms", "hifi-lora"],
+)
+def test_every_family_has_the_targets_and_merges(family, implementation, settings):
+    encoder = Encoder(random_encoder(family))
+    encoder.split_projections()
+    adapt_and_merge(encoder, implementation, settings)
+
+
+def test_an_encoder_of_another_family_has_targets_by_name():
+    encoder = Encoder(random_encoder("albert", embedding_size=16))
+    trained = adapt_and_merge(encoder, "peft", {"type": "lora", "targets": ["attention.query"]})
+    assert [name.partition(".attention.")[2] for name in trained if "lora" in name] == [
+        f"query.lora_{side}.default.weight" for side in "AB"
+    ]
+
+
+def adapt_and_merge(encoder, implementation, settings):
+    """Adapters start at the pretrained model, change it when they change, and merge into plain modules."""
+    batch = {"input_ids": torch.arange(5, 19).view(2, 7)}
+    before, types = logits_of(encoder.model, batch), [type(module) for module in encoder.model.modules()]
+    chosen = base.implementation(implementation)
+    method = chosen(chosen.Settings(**settings), MethodContext(heads=[[1], [0, 3]]))
+    method.prepare(encoder)
+    torch.testing.assert_close(logits_of(encoder.model, batch), before, rtol=1e-4, atol=1e-5)
+    trained = method.trainable_parameters(encoder.model)
+    head = set(base.task_head_names(encoder))
+    assert trained.keys() - head
+    with torch.no_grad():
+        for name in sorted(trained.keys() - head):
+            trained[name] += 0.2 * torch.rand(trained[name].shape, generator=torch.Generator().manual_seed(0))
+    adapted = logits_of(encoder.model, batch)
+    assert not torch.allclose(adapted, before, atol=1e-3)
+    method.merge(encoder)
+    torch.testing.assert_close(logits_of(encoder.model, batch), adapted, rtol=1e-4, atol=1e-5)
+    assert [type(module) for module in encoder.model.modules()] == types
+    return trained
 
 
 @pytest.mark.filterwarnings("ignore")  # peft's own, when it opens the directory

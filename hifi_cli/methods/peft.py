@@ -27,8 +27,8 @@ class Peft(Method):
         """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`; the others keep peft's
         defaults."""
         targets: list[str] = ["query", "value"]
-        """The adapted modules: query, key, value, output, ffn, ffn_output, norms (every LayerNorm of the backbone), or what
-        names of the encoder's modules end with."""
+        """The adapted modules: query, key, value, output, ffn, ffn_output, norms (every LayerNorm and RMSNorm of the backbone),
+        or what names of the encoder's modules end with; encoders of unknown families have only the last two."""
 
     def prepare(self, encoder: Encoder) -> None:
         if (own := self.settings.type.lower()) in METHODS_OF_THEIR_OWN:

@@ -31,7 +31,8 @@ def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
     """The names in the whole model of the modules to adapt.
 
     Args:
-        targets: parts of a layer (`PARTS`), `norms` (every LayerNorm or RMSNorm of the backbone), or what names of modules end with.
+        targets: parts of a layer (`PARTS`), `norms` (every LayerNorm or RMSNorm of the backbone), or what names of modules end
+            with, which any encoder has.
 
     Raises:
         UsageError: no module has such a name.
@@ -39,7 +40,7 @@ def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
     backbone = {name: module for name, module in encoder.model.named_modules() if module in set(encoder.base.modules())}
     chosen: list[str] = []
     for target in targets:
-        if target in PARTS:
+        if target in PARTS and encoder.has_known_parts:
             modules = [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
         elif target == NORMS:
             modules = [name for name, module in backbone.items() if encoder.is_norm(module)]
