@@ -152,10 +152,12 @@ def test_missing_backbone_data_and_hub(hifi, encoders, data, tmp_path, monkeypat
     assert "--data-dir" not in answer
 
 
-def test_an_encoder_without_known_heads_is_refused(hifi, data, tmp_path):
+def test_an_encoder_without_known_heads_is_refused(hifi, encoders, data, tmp_path):
     from transformers import FNetConfig
 
     FNetConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "fnet")
+    for path in encoders["bert"].glob("tok*"):
+        (tmp_path / "fnet" / path.name).write_bytes(path.read_bytes())
     answer = one_line(
         hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", tmp_path / "fnet", "--data-dir", data), 2
     )
@@ -200,7 +202,7 @@ def test_an_unwritable_results_directory(tiny, tmp_path):
 
 
 def test_a_run_of_another_configuration_or_other_data_is_kept(finish_run, tiny, hifi, encoders, tmp_path):
-    from tiny_inputs import write_data
+    from tiny_inputs import QUICK, write_data
 
     results = finish_run() / "results.json"
     kept = results.read_text()
@@ -208,7 +210,7 @@ def test_a_run_of_another_configuration_or_other_data_is_kept(finish_run, tiny, 
     assert "learning_rate is 2e-05 there, 0.1 here" in answer
     other = write_data(tmp_path / "other", rows=40)
     answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", other,
-                  "epochs=2", "batch_size=8", "heads.k=2", "scoring.samples=12")  # fmt: skip
+                  *QUICK)  # fmt: skip
     assert "other data" in one_line(answer, 4)
     assert results.read_text() == kept
     assert tiny("train", "--method", "full-ft", "--force", "learning_rate=0.1").code == 0
