@@ -153,13 +153,13 @@ def test_missing_backbone_data_and_hub(hifi, encoders, data, tmp_path, monkeypat
 
 
 def test_an_encoder_without_known_heads_is_refused(hifi, encoders, data, tmp_path):
-    from transformers import FNetConfig
+    from transformers import FNetConfig, FNetModel
 
-    FNetConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "fnet")
+    FNetModel(FNetConfig(hidden_size=8, num_hidden_layers=1)).save_pretrained(tmp_path / "fnet")
     for path in encoders["bert"].glob("tok*"):
         (tmp_path / "fnet" / path.name).write_bytes(path.read_bytes())
     answer = one_line(
-        hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", tmp_path / "fnet", "--data-dir", data), 2
+        hifi("train", "--task", "rte", "--method", "hifi-layerwise", "--backbone", tmp_path / "fnet", "--data-dir", data), 2
     )
     assert "fnet" in answer
 
