@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.analysis.figure_request import FigureRequest
+from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, RunFailed
 from hifi_cli.files import file_digest
-from hifi_cli.grids.cells import GridCell, chooses_heads, expected_cost, train_rows, variant
+from hifi_cli.grids.cells import GridCell, chooses_heads, variant
 from hifi_cli.grids.jobs import JobOptions, training_jobs
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_result import RunResult
@@ -57,7 +58,7 @@ def required_run(
     settings = tuple((key, override_value(value)) for key, value in (varied or {}).items())
     extra = {**varied, "variant": variant([f"{key}={value}" for key, value in settings])} if varied else {}
     config, overrides = request.config(task, method, seed, extra), tuple(request.all_overrides(extra))
-    cost, scored = expected_cost(config, train_rows(task)), chooses_heads(method)
+    cost, scored = config.expected_cost(registry.train_rows(task)), chooses_heads(method)
     cell = GridCell(task, method, request.spec.backbone, request.spec.protocol, settings, overrides, config, cost, scored)
     return RequiredRun(cell, request.resources.results_dir)
 

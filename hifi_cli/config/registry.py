@@ -158,3 +158,9 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
 def load(kind: str, name: str) -> dict[str, Any]:
     """The content of the YAML of that kind and name."""
     return read_yaml(find(kind, name))
+
+
+def train_rows(task: str) -> int:
+    """Return the number of a task's training rows, 1,000 where its YAML does not say it."""
+    rows = load("tasks", task).get("rows") or {}
+    return int(rows.get("train") or 1000)

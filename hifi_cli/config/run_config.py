@@ -236,6 +236,10 @@ class RunConfig(TrainingConfig):
             shots=self.shots,
         )
 
+    def expected_cost(self, rows: int) -> float:
+        """The expected duration of the run in training examples seen, where its task has `rows` of them."""
+        return float(self.epochs * (self.limit or rows))
+
     @property
     def heads_vary_with_seed(self) -> bool:
         """Whether runs that differ only in their seed may tune different heads, because it draws or scores them anew."""

@@ -92,7 +92,7 @@ def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
 def _cells_of_task(
     grid: Grid, task: str, settings_of_method: Mapping[str, Sequence[Setting]], overrides: tuple[str, ...]
 ) -> Iterator[GridCell]:
-    rows = train_rows(task)
+    rows = registry.train_rows(task)
     for method, settings_of_cells in settings_of_method.items():
         scored = chooses_heads(method)
         resolver = ConfigResolver(task=task, method=method, backbone=grid.backbone, protocol=grid.protocol)
@@ -104,19 +104,8 @@ def _cells_of_task(
             for seed in grid.seeds:
                 config = first.model_copy(update={"seed": seed})
                 yield GridCell(
-                    task, method, grid.backbone, grid.protocol, settings, words, config, expected_cost(first, rows), scored
+                    task, method, grid.backbone, grid.protocol, settings, words, config, first.expected_cost(rows), scored
                 )
-
-
-def train_rows(task: str) -> int:
-    """Return the number of training rows, 1,000 where the task's YAML does not say it."""
-    rows = registry.load("tasks", task).get("rows") or {}
-    return int(rows.get("train") or 1000)
-
-
-def expected_cost(config: RunConfig, rows: int) -> float:
-    """Return the expected duration of a run in training examples seen, where the task has `rows` of them."""
-    return float(config.epochs * (config.limit or rows))
 
 
 def variant(overrides: Sequence[str]) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.durations import format_duration
-from hifi_cli.grids.cells import expected_cost, train_rows
 from hifi_cli.records.run_directory import RunDirectory
 
 
@@ -20,7 +20,7 @@ class RunsProgress:
 
     def __init__(self, configs: Sequence[RunConfig], results_dir: Path, *, force: bool) -> None:
         finished = [not force and RunDirectory.of(config, results_dir).results.is_file() for config in configs]
-        costs = [expected_cost(config, train_rows(config.task)) for config in configs]
+        costs = [config.expected_cost(registry.train_rows(config.task)) for config in configs]
         self._costs = [0.0 if is_finished else cost for cost, is_finished in zip(costs, finished, strict=True)]
         self._number, self._seconds = 0, 0.0
 
