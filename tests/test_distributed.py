@@ -80,4 +80,5 @@ def test_processes_agree_when_one_has_too_little_memory(facts, root, config_of):
     paths = [RunDirectory.of(config_of("dropout=0.0"), root / name).path for name in ("fits", "limited")]
     fits, limited = (load_arrays(path / "delta.safetensors") for path in paths)
     for name, value in fits.items():
-        assert limited[name] == pytest.approx(value, abs=1e-5), name
+        # AdamW enlarges rounding where a gradient is nearly zero, as that of a key's bias always is.
+        assert name.endswith("key.bias") or abs(limited[name] - value).mean() < 2e-6, name

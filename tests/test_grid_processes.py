@@ -1,7 +1,7 @@
 """Grids in processes of their own: the slots they share, whole grids, stops and kills."""
 
+import json
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -86,10 +86,9 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypa
     assert "CoLA" in failure["lines"][-1]
     repeated = hifi(*command, "--tasks", "rte")
     assert (repeated.code, "1 of 1 done" in repeated.err) == (0, True), repeated.err
-    lines = [line.split() for line in hifi("ls", "runs", "--status", "failed,done").out.splitlines()[1:]]
-    assert [state for state, *_ in lines] == ["failed", "done"]
-    _, score, _, duration, *_ = lines[1]
-    assert float(score) > 0 and re.fullmatch(r"\d+:\d\d", duration)
+    listed = json.loads(hifi("ls", "runs", "--status", "failed,done", "--format", "json").out)
+    assert [run["state"] for run in listed] == ["failed", "done"]
+    assert listed[1]["score"] > 0 and listed[1]["time_s"] > 0
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.choices import Score
 from hifi_cli.config.command_arguments import train_arguments
 from hifi_cli.config.methods import method_spec
-from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.run_config import BackboneConfig, RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.files import command_line, write_text
 from hifi_cli.methods.base import needs_heads
@@ -185,15 +185,15 @@ def _training(prepared: PreparedRun, run: Path, result: RunResult, manifest: Man
         f"{result.time_s:.0f} s on {manifest.device}; hifi {manifest.hifi}, torch {versions.get('torch')},"
         f" transformers {versions.get('transformers')}",
     ]
-    lines = [f"command: {code(command_line(_command(config) or manifest.command))}", *map(escaped, facts)]
+    command = _command(config, prepared.runner.config.backbone) or manifest.command
+    lines = [f"command: {code(command_line(command))}", *map(escaped, facts)]
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _command(config: RunConfig) -> list[str] | None:
-    """The command that makes this run alone; None for a protocol that is not here."""
+def _command(config: RunConfig, backbone: BackboneConfig) -> list[str] | None:
+    """The command that makes this run alone, from a backbone where it is now; None for a protocol that is not here."""
     if config.protocol not in registry.names("protocols"):
         return None
-    backbone = config.backbone
     word = backbone.name if backbone.name in registry.names("backbones") else backbone.hub or backbone.path or backbone.name
     configured = resolve(task=config.task, method=config.method, backbone=word, protocol=config.protocol, seed=config.seed)
     as_configured = flatten(configured.model_dump(mode="json"))
