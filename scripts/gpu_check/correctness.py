@@ -64,6 +64,7 @@ def check(setting: Setting, device: torch.device) -> list[dict[str, Any]]:
 def chosen_methods() -> list[str]:
     """One method of each implementation, and those that differ inside it."""
     first_of_each = {method_spec(name).implementation: name for name in reversed(registry.names("methods"))}
+    first_of_each["peft"] = "dora"  # the first by name, BOFT, compiles an extension
     return sorted({*first_of_each.values(), "full-ft", "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"})
 
 
