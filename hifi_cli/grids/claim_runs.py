@@ -33,7 +33,7 @@ def cells(file: ClaimsFile, grid: str, counts: SeedCounts, results_dir: Path, ov
     Args:
         counts: number of seeds by claim and task; claims and tasks without an entry have no runs.
     """
-    found: dict[Path, GridCell] = {}
+    cells_by_path: dict[Path, GridCell] = {}
     for name, claim in decided_by_runs(file).items():
         setting = _setting(claim, file, results_dir)
         for task in setting.tasks:
@@ -43,8 +43,8 @@ def cells(file: ClaimsFile, grid: str, counts: SeedCounts, results_dir: Path, ov
                 spec = Grid(grid, None, setting.protocol, setting.backbone, [task], methods, seeds, [])
                 few = [] if setting.shots == shots_of(setting.protocol) else [f"shots={_shots(setting.shots)}"]
                 for cell in grid_cells.cells(spec, [*few, *overrides]):
-                    found.setdefault(Path(cell.config.run_path), cell)
-    return list(found.values())
+                    cells_by_path.setdefault(Path(cell.config.run_path), cell)
+    return list(cells_by_path.values())
 
 
 def first_counts(file: ClaimsFile) -> dict[tuple[str, str], int]:

@@ -42,9 +42,9 @@ def worker_environment(accelerators: int | list[str] | None, pools: int, rank: i
     if not promised:
         return {**threads, "CUDA_VISIBLE_DEVICES": ""}
     if len(names) < promised or not set(names) <= set(visible):
-        asked = f"{promised} GPUs" if isinstance(accelerators, int) else f"the GPUs {', '.join(names)}"
+        promised_gpus = f"{promised} GPUs" if isinstance(accelerators, int) else f"the GPUs {', '.join(names)}"
         raise MissingError(
-            f"{_node(visible)}, but the site promises {asked}: correct executor.available_accelerators,"
+            f"{_node(visible)}, but the site promises {promised_gpus}: correct executor.available_accelerators,"
             " or request more GPUs in the site's provider"
         )
     if workers != promised:

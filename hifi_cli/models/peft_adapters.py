@@ -134,6 +134,8 @@ def _peft_errors(kind: str) -> Iterator[None]:
         warnings.simplefilter("ignore")
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise
         except (ValueError, TypeError, NotImplementedError, ImportError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise UsageError(f"settings.type={kind}: peft refuses it: {reason}") from None
