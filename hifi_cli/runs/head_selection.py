@@ -22,7 +22,7 @@ from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import holdout_ids, without_holdout
 from hifi_cli.scoring.head_choice import choose_heads
-from hifi_cli.scoring.head_scores import eigenvalue_device
+from hifi_cli.scoring.head_scores import EIGENVALUE_DEVICE
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
@@ -178,7 +178,7 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
         correlation=values[1],
         backbone_weights_id=pretrained.weights_id,
         data=resources.rows(config.task).fingerprint["train"],
-        provenance=provenance.describe(device, eigenvalue_device(device)),
+        provenance=provenance.describe(device, EIGENVALUE_DEVICE),
         sha256=scores_digest(name, config.task, *values),
     )
 

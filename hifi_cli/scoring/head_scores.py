@@ -5,6 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+# Also for matrices of a GPU, whose solver works on one or a few of so many small (64 x 64) double precision matrices at a
+# time. This is a rule and not a measurement: `make gpu-check` measures it.
+EIGENVALUE_DEVICE = torch.device("cpu")
 _WORTH_SHARING = 16  # rows of a matrix below which starting threads takes longer than they save
 
 
@@ -20,7 +23,7 @@ def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -
         xi: share in (0, 1].
 
     Returns:
-        int64 [samples, heads], each from 1 to min(tokens, head size); on `eigenvalue_device`.
+        int64 [samples, heads], each from 1 to min(tokens, head size); on `EIGENVALUE_DEVICE`.
     """
     sigma = singular_values(outputs, token_mask)
     cumulative = sigma.cumsum(-1)
@@ -35,26 +38,17 @@ def singular_values(outputs: Tensor, token_mask: Tensor) -> Tensor:
         token_mask: bool [samples, tokens].
 
     Returns:
-        [samples, heads, min(tokens, head size)], on `eigenvalue_device`; samples shorter than the batch end in zeros.
+        [samples, heads, min(tokens, head size)], on `EIGENVALUE_DEVICE`; samples shorter than the batch end in zeros.
     """
     x = outputs.double() * token_mask[:, None, :, None]
     gram = x.mT @ x if x.shape[-1] <= x.shape[-2] else x @ x.mT
     return _eigenvalues(gram).clamp_min(0).sqrt().flip(-1)
 
 
-def eigenvalue_device(device: torch.device) -> torch.device:  # noqa: ARG001
-    """Where the eigenvalues of many small matrices on `device` are computed: on the CPU, also those of a GPU's matrices.
-
-    In double precision and at these sizes (64) a GPU's solver works on one matrix after the other, or on few at a time; copying
-    the matrices costs less. This is a rule, not a measurement: change it here.
-    """
-    return torch.device("cpu")
-
-
 def _eigenvalues(matrices: Tensor) -> Tensor:
-    """Return the eigenvalues, ascending. On a CPU all threads share the matrices: LAPACK computes one after the other."""
-    matrices, threads = matrices.to(eigenvalue_device(matrices.device)), torch.get_num_threads()
-    if threads == 1 or matrices.device.type != "cpu" or matrices.shape[-1] < _WORTH_SHARING:
+    """Return the eigenvalues, ascending. All threads share the matrices: LAPACK computes one after the other."""
+    matrices, threads = matrices.to(EIGENVALUE_DEVICE), torch.get_num_threads()
+    if threads == 1 or matrices.shape[-1] < _WORTH_SHARING:
         eigenvalues: Tensor = torch.linalg.eigvalsh(matrices)
         return eigenvalues
     flat = matrices.flatten(0, -3)

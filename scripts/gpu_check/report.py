@@ -44,9 +44,7 @@ def _sharing(rows: list[dict[str, Any]]) -> str:
 
 
 def _eigenvalues(times: dict[str, float]) -> str:
-    return _table(
-        ["singular values of a layer's heads", "ms"], [["on the device", times["device"]], ["on the CPU", times["cpu"]]]
-    )
+    return _table(["eigenvalues of a layer's heads", "ms"], [["on the device", times["device"]], ["on the CPU", times["cpu"]]])
 
 
 def _table(header: list[str], rows: Iterable[list[Any]]) -> str:
