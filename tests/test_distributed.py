@@ -75,6 +75,13 @@ def test_one_process_resumes_what_two_began_and_says_so(root, data, config_of, c
     assert "saved on 2 CPU processes and continues on 1 CPU process" in caplog.text
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are listed on Linux only")
+def test_no_thread_of_gloo_is_left_when_python_exits(root):
+    threads = [name for rank in range(2) for name in read_json(root / f"threads-{rank}.json")]
+    assert threads
+    assert not [name for name in threads if "gloo" in name]
+
+
 def test_processes_agree_when_one_has_too_little_memory(facts, root, config_of):
     assert facts["micro_batches"] == [2, 2]  # of the 2 examples in the second process's part of a batch
     paths = [RunDirectory.of(config_of("dropout=0.0"), root / name).path for name in ("fits", "limited")]

@@ -1,6 +1,7 @@
 """Runs of two processes, started by test_distributed.py with torchrun; the main process prints what it saw as JSON."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -88,7 +89,10 @@ def main(backbone: str, data: str, root: Path) -> None:
     facts["micro_batches"] = distributed.gather(result.gradient_accumulation_steps.used)
     if distributed.is_main():
         (root / "facts.json").write_text(json.dumps(facts, default=str))
-    torch.distributed.destroy_process_group()
+    distributed.destroy_process_group()
+    if Path("/proc/self/task").is_dir():
+        threads = [(path / "comm").read_text().strip() for path in Path("/proc/self/task").iterdir()]
+        (root / f"threads-{os.environ['RANK']}.json").write_text(json.dumps(threads))
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def train(
         trackers.check(report_to)
     if dry_run:
         return print_plans(resolved, results_dir, data_dir)
+    from hifi_cli.runs import distributed
     from hifi_cli.runs import run as runs
     from hifi_cli.runs.resources import ResourceCache
     from hifi_cli.runs.runs_progress import RunsProgress
@@ -92,11 +93,12 @@ def train(
     how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}
     progress = RunsProgress([run.config for run in resolved], results_dir, force=force)
     results = []
-    for run in resolved:
-        if len(resolved) > 1:
-            options.logger.info(progress.line(runs.name(run.config)))
-        with progress.next():
-            results.append(runs.run(run.config, resources, **how))
+    with distributed.process_group():
+        for run in resolved:
+            if len(resolved) > 1:
+                options.logger.info(progress.line(runs.name(run.config)))
+            with progress.next():
+                results.append(runs.run(run.config, resources, **how))
     if format == "json":
         from hifi_cli.cli.outputs import TrainOutput
 

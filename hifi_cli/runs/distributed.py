@@ -1,7 +1,9 @@
 """Several processes of one run (torchrun): one of them writes, and all take the same decisions."""
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import torch
@@ -9,7 +11,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
-from hifi_cli.errors import HifiError
+from hifi_cli.errors import HifiError, Terminated
 
 T = TypeVar("T")
 
@@ -20,7 +22,31 @@ def state(*, cpu: bool = False) -> PartialState:
     Args:
         cpu: whether they compute on CPUs although there is a GPU.
     """
+    if "LOCAL_RANK" in os.environ:
+        import torch.distributed.nn  # imported later, by DDP, its default arguments would keep the process group alive
     return PartialState(cpu="LOCAL_RANK" in os.environ and (cpu or not torch.cuda.is_available()))
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Destroy the process group after the block, when all processes leave it together: at its end or at a signal.
+
+    gloo's threads still run when Python exits otherwise, and may abort the process.
+    After an error of one process the group stays: NCCL would wait for the others.
+    """
+    try:
+        yield
+    except Terminated:
+        destroy_process_group()
+        raise
+    destroy_process_group()
+
+
+def destroy_process_group() -> None:
+    """End the processes' connections and their threads; models must not be used any more."""
+    if torch.distributed.is_initialized():
+        gc.collect()  # a DDP model that is not freed yet holds the group
+        torch.distributed.destroy_process_group()
 
 
 def is_main() -> bool:
