@@ -29,11 +29,36 @@ CB = {"premise": "He said so.", "hypothesis": "it is so", "label": "neutral", "i
 MULTIRC = {"idx": 3, "version": 1.1, "passage": {"text": "A text.", "questions": [
     {"question": "Who?", "idx": 7, "answers": [{"text": "He", "idx": 1, "label": 1}, {"text": "She", "idx": 2, "label": 0}]},
 ]}}  # fmt: skip
+RECORD = {
+    "idx": 2,
+    "source": "Daily mail",
+    "passage": {
+        "text": "Ann Lee met Bo.\nLee left.\n@highlight\nBo stayed",
+        "entities": [{"start": 0, "end": 6}, {"start": 12, "end": 13}, {"start": 16, "end": 18}, {"start": 37, "end": 38}],
+    },
+    "qas": [
+        {
+            "idx": 5,
+            "query": "It was @placeholder who left.",
+            "answers": [{"start": 0, "end": 6, "text": "Ann Lee"}, {"start": 16, "end": 18, "text": "Lee"}],
+        }
+    ],
+}
+RTE = {"premise": "He said so.", "hypothesis": "He spoke.", "label": "not_entailment", "idx": 0}
 SQUAD = {"version": "1.1", "data": [{"title": "T", "paragraphs": [{"context": "The cat sat.", "qas": [
     {"id": "q1", "question": "Who sat?", "answers": [{"text": "cat", "answer_start": 4}, {"text": "The cat", "answer_start": 0}]},
 ]}]}]}  # fmt: skip
 SWAG = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label\n0,v,1,x,He stops.,He,gold,"goes, then sits",runs,"says ""no""",is,2\n'
-JSONL = {"wic": WIC, "copa": COPA, "wsc": WSC, "boolq": BOOLQ, "cb": CB, "multirc": MULTIRC}
+JSONL = {
+    "wic": WIC,
+    "copa": COPA,
+    "wsc": WSC,
+    "boolq": BOOLQ,
+    "cb": CB,
+    "multirc": MULTIRC,
+    "record": RECORD,
+    "superglue-rte": RTE,
+}
 
 
 def content(name):
@@ -59,6 +84,17 @@ ROWS = {
     "multirc": [
         Row("3-7-1", (("A text.", "Who? He"),), 1, group="3-7"),
         Row("3-7-2", (("A text.", "Who? She"),), 0, group="3-7"),
+    ],
+    "record": [
+        Row(
+            f"5-{entity}",
+            (("Ann Lee met Bo.\nLee left.\n@highlight\nBo stayed", f"It was {entity} who left."),),
+            label,
+            answers=(("Ann Lee", -1), ("Lee", -1)),
+            group="5",
+            candidate=entity,
+        )
+        for entity, label in (("Ann Lee", 1), ("Bo", 0), ("Lee", 1))  # Bo is mentioned twice
     ],
     "squad": [Row("q1", (("Who sat?", "The cat sat."),), None, answers=(("cat", 4), ("The cat", 0)))],
     "swag": [

@@ -6,7 +6,7 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from official_rows import BOOLQ, CB, COPA, JSONL, MULTIRC, ROWS, SQUAD, SWAG, WIC, WSC, content, read_train_rows
+from official_rows import BOOLQ, CB, COPA, JSONL, MULTIRC, RECORD, ROWS, RTE, SQUAD, SWAG, WIC, WSC, content, read_train_rows
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
@@ -47,6 +47,12 @@ BAD = [
     ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_index": 6}}), "span2_index 6 is outside the text's 6 words"),
     ("multirc", json.dumps(MULTIRC | {"passage": {"text": "x"}}), "line 1: 'questions' is missing"),
     ("multirc", json.dumps(MULTIRC | {"idx": None}), "integers for paragraph, question and answer are required"),
+    ("record", json.dumps(RECORD | {"qas": 3}), "line 1: 'qas' is missing or is no list"),
+    ("record", json.dumps(RECORD | {"qas": [{"idx": 1, "query": "Who?"}]}), "query 1: the query 'Who?' has no @placeholder"),
+    ("record", json.dumps(RECORD | {"qas": [{"idx": 1, "query": "@placeholder?"}]}), "query 1: the query has no answers"),
+    ("record", json.dumps(RECORD | {"passage": {"text": "x", "entities": []}}), "query 5: entities: at least one is required"),
+    ("record", json.dumps(RECORD | {"passage": {"text": "x", "entities": [{"start": 3, "end": 4}]}}), "entities is [''], not a list of texts"),
+    ("superglue-rte", json.dumps(RTE | {"label": "neutral"}), "unknown label 'neutral'; the labels are entailment, not_entailment"),
     ("squad", squad(answer_start=5), "question q1: the answer 'cat' is not at character 5 of its context"),
     ("squad", squad(answer_start=400), "the answer 'cat' is not at character 400"),
     ("squad", squad(answer_start=-8), "the answer 'cat' is not at character -8"),
@@ -218,4 +224,5 @@ def test_every_task_with_a_hub_names_its_splits_and_counts():
             assert {"train", "validation"} <= set(task.rows) <= set(task.local.files)
         if task.submission:
             assert set(task.submission.files) <= set(task.rows)
-            assert len(task.submission.labels) in (0 if task.kind == "regression" else len(task.labels), len(task.labels))
+            has_labels = task.kind != "regression" and task.has_label_column
+            assert len(task.submission.labels) in (len(task.labels) if has_labels else 0, len(task.labels))

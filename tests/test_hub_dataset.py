@@ -49,6 +49,18 @@ def features(name):
             {"paragraph": "A text.", "question": "Who?", "answer": "He", "idx": idx[0], "label": 1},
             {"paragraph": "A text.", "question": "Who?", "answer": "She", "idx": idx[1], "label": 0},
         ]
+    if name == "record":
+        columns = text("passage", "query") | {"entities": Many(Value("string")), "answers": Many(Value("string"))}
+        passage, (query,) = JSONL[name]["passage"], JSONL[name]["qas"]
+        return Features(columns | {"idx": whole("passage", "query")}), [
+            {
+                "passage": passage["text"],
+                "query": query["query"],
+                "entities": ["Ann Lee", "Bo", "Lee"],
+                "answers": ["Ann Lee", "Lee"],
+                "idx": {"passage": 2, "query": 5},
+            }
+        ]
     labels = {"copa": ["choice1", "choice2"], "cb": ["entailment", "contradiction", "neutral"]}
     record = {
         key: value for key, value in (JSONL[name] | JSONL[name].get("target", {})).items() if key not in ("target", "version")

@@ -18,6 +18,8 @@ from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, label_o
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_matched": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
+    "f1_macro": "F1", "f1a": "F1a", "question_em": "EM", "entity_f1": "F1", "entity_em": "EM",
+    "matthews_axb": "Matt.", "accuracy_axg": "Acc.", "gender_parity_axg": "Parity",
     "matthews": "Matt.", "spearman": "Spea.", "pearson": "Pear.",
 }  # fmt: skip
 FRACTIONS = (("Trained", "trainable"), ("w/o head", "trainable_backbone"))

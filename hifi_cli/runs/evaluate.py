@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +174,9 @@ def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | No
     with reload(path, resources) as (prepared, _):
         config, task = prepared.runner.config, prepared.task
         data = resources.rows(config.task)
-        files = submission.spec_of(task).files if submission_dir else task.local.files
+        names = submission.spec_of(task).files if submission_dir else filterfalse(task_spec.is_labelled, task.local.files)
         written = []
-        splits = [split for split in files if split == "test" or (split.startswith("test_") and split in data.splits)]
+        splits = [split for split in names if split == "test" or split in data.splits]
         for split in splits or ["test"]:
             rows = data.rows(split)
             examples = resources.examples(config, split, config.max_length)

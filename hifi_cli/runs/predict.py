@@ -156,6 +156,8 @@ def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
         unknown = {"answers": {"text": [str(record.values.get("context", ""))[:1]], "answer_start": [0]}}
     elif task.format == "multirc":
         unknown = {"idx": {"paragraph": number, "question": 0, "answer": 0}}
+    elif task.format == "record":
+        unknown = {"idx": {"passage": number, "query": number}}
     return RawRecord(unknown | record.values, record.where)
 
 

@@ -19,7 +19,7 @@ from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import padding_values
 from hifi_cli.tasks.metrics import Predictions, Values
-from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.tasks.task_spec import Split, TaskSpec
 from hifi_cli.tasks.tokenization import Example, rows_of
 
 
@@ -85,10 +85,10 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     )
 
 
-def measure(prepared: PreparedRun, examples: list[Example]) -> dict[str, float]:
-    """Compute every metric of the task on some examples."""
+def measure(prepared: PreparedRun, examples: list[Example], split: Split = "validation") -> dict[str, float]:
+    """Compute every metric of the task on some examples of a split."""
     predictions = metrics.predictions_of(prepared.task, examples, prepared.runner.predict(examples))
-    return metrics.compute(prepared.task, rows_of(examples), predictions)
+    return metrics.compute(prepared.task.on_split(split), rows_of(examples), predictions)
 
 
 def measure_extra_validation(prepared: PreparedRun, extra_validation: Mapping[str, list[Example]]) -> dict[str, float]:
@@ -96,7 +96,7 @@ def measure_extra_validation(prepared: PreparedRun, extra_validation: Mapping[st
     return {
         f"{metric}_{split}": score
         for split, examples in extra_validation.items()
-        for metric, score in measure(prepared, examples).items()
+        for metric, score in measure(prepared, examples, f"validation_{split}").items()
     }
 
 

@@ -224,7 +224,8 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
         "epochs": Epochs(total=progress.epoch, last=progress.epoch, best=best, max=1 + by_epoch.index(max(by_epoch))),
         "metrics": scores | measure_extra_validation(prepared, splits.extra_validation),
         "extra_validation": {
-            split: _scores_of(_logged(progress, f"{task.primary}_{split}"), best) for split in splits.extra_validation
+            split: _scores_of(_logged(progress, f"{task.on_split(f'validation_{split}').primary}_{split}"), best)
+            for split in splits.extra_validation
         },
         "collapsed": metrics.is_collapsed(predictions),
         "time_s": round(progress.seconds, 3),

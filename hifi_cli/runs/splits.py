@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 
@@ -67,14 +68,19 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
 def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Ids of the train rows that a run trains on, and of those that select its epoch (`selection=holdout`).
 
-    They are two parts of one permutation that the run's seed draws; the second is empty unless `selection` is `holdout`.
+    They are two parts of one permutation that the run's seed draws; the second is empty unless `selection` is `holdout`. The
+    rows of a group, as of one of MultiRC's questions, stay together: its metrics are about whole groups.
     """
-    ids = list(dict.fromkeys(row.id for row in train_rows[: config.limit]))
+    groups: dict[str, list[str]] = {}
+    for row in train_rows[: config.limit]:
+        groups.setdefault(row.group or row.id, []).append(row.id)
+    ids = list(groups.values())
     if config.shots or config.selection != "holdout":
-        return ids, []
+        return list(chain.from_iterable(ids)), []
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(config.seed)).tolist()
     size = max(1, round(config.holdout * len(ids)))
-    return [ids[index] for index in order[size:]], [ids[index] for index in order[:size]]
+    train, holdout = (list(chain.from_iterable(ids[number] for number in part)) for part in (order[size:], order[:size]))
+    return train, holdout
 
 
 def without_holdout(config: RunConfig, train_rows: Sequence[Row], examples: list[Example]) -> list[Example]:

@@ -32,8 +32,9 @@ class FewShotSplit:
 
 def check_supported(spec: TaskSpec) -> None:
     """Raise UsageError if the task has no classes to sample from."""
-    if spec.kind in ("regression", "span"):
-        target = "a number" if spec.kind == "regression" else "a part of the text"
+    targets = {"regression": "a number", "span": "a part of the text"}
+    target = "one of a query's entities" if spec.format == "record" else targets.get(spec.kind)
+    if target:
         raise UsageError(f"task {spec.label} has no few-shot setting: it predicts {target}, and shots are counted per class")
 
 

@@ -31,7 +31,7 @@ def load(spec: TaskSpec, hub: HubDataset) -> TaskData:
             commits[commit or ""] = None
         if hub_split in tables[config]:
             splits[split] = _rows(spec, hub, tables[config][hub_split], hub_split, labelled=is_labelled(split))
-            warn_about_row_count(spec, split, len(splits[split]), f"{hub.id}, {hub_split}")
+            warn_about_row_count(spec, split, spec.count(splits[split]), f"{hub.id}, {hub_split}")
         elif is_labelled(split):
             raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables[config])}")
     fingerprint = {split: rows_digest(rows) for split, rows in splits.items()}
@@ -64,8 +64,8 @@ def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
 
 
 def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: bool) -> list[Row]:
-    column, *others = spec.label_columns or [hub.columns.get("label", "label")]
-    if spec.kind == "span":
+    column, *others = spec.label_columns or [row_formats.column_name(hub.columns, "label", table.column_names)]
+    if not spec.has_label_column:
         values = [None] * len(table)
     elif others and {column, *others}.issubset(table.column_names):
         records = (row_formats.CheckedRecord(spec, RawRecord(row, f"{hub.id}, {split}"), hub.columns) for row in table)
@@ -90,7 +90,7 @@ def _rows(spec: TaskSpec, hub: HubDataset, table: Any, split: str, *, labelled: 
         )
         for number, (value, record) in enumerate(zip(values, table, strict=True))
     )
-    return row_formats.parse_rows(spec, labelled_records, hub.columns, origin)
+    return row_formats.parse_rows(spec, labelled_records, hub.columns, origin, labelled=labelled)
 
 
 def class_names(feature: Any) -> list[str] | None:
@@ -101,6 +101,6 @@ def class_names(feature: Any) -> list[str] | None:
 
 def _label(spec: TaskSpec, value: Any, names: list[str], where: str, *, labelled: bool) -> Label | None:
     hidden = value is None or value == -1  # -1: the hub's value for a hidden test label
-    if hidden and labelled and spec.kind != "span":
+    if hidden and labelled and spec.has_label_column:
         raise UsageError(f"{where}: no label")
     return None if hidden else row_formats.parse_label(spec, value, names, where)

@@ -26,18 +26,18 @@ def load(spec: TaskSpec, data_dir: Path, *, required: Iterable[Split] = REQUIRED
     fingerprint: dict[Split, str] = {}
     origin: dict[str, str] = {}
     for split, names in spec.local.files.items():
-        candidates = [folder / name for name in ([names] if isinstance(names, str) else names)]
-        path = next((candidate for candidate in candidates if candidate.is_file()), None)
+        expected = folder / (names if isinstance(names, str) else names[0])
+        path = split_file(spec.local, split, folder)
         if path:
             splits[split] = _rows(path, spec, labelled=is_labelled(split))
             fingerprint[split] = file_digest(path)
             origin[split] = str(path)
-            warn_about_row_count(spec, split, len(splits[split]), str(path))
+            warn_about_row_count(spec, split, spec.count(splits[split]), str(path))
             logger.debug(f"{path}: {len(splits[split])} rows")
         elif split in required:
-            raise MissingError(f"no file {candidates[0]}; the {split} split of the official download is required")
+            raise MissingError(f"no file {expected}; the {split} split of the official download is required")
         elif is_labelled(split):
-            logger.warning(f"note: no file {candidates[0]}; the {split} split is missing")
+            logger.warning(f"note: no file {expected}; the {split} split is missing")
     return TaskData(splits, fingerprint, origin)
 
 
@@ -48,26 +48,35 @@ def warn_about_row_count(spec: TaskSpec, split: Split, count: int, origin: str) 
         logger.warning(f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})")
 
 
+def split_file(local: LocalFiles, split: Split, folder: Path) -> Path | None:
+    """Return the file of a split in the task's folder; None if there is none."""
+    names = local.files[split]
+    paths = [folder / name for name in ([names] if isinstance(names, str) else names)]
+    return next((path for path in paths if path.is_file()), None)
+
+
 def find_folder(local: LocalFiles, data_dir: Path) -> Path:
     """Find the task's folder: `data_dir` itself, a folder in it, or a folder in one of the benchmark folders in it.
+
+    Of several the first one that has one of the task's files: GLUE and SuperGLUE both have a folder RTE.
 
     Raises:
         MissingError: there is no such folder.
     """
-    if data_dir.name == local.folder:
-        return data_dir
-    for parent in PARENTS:
-        if (data_dir / parent / local.folder).is_dir():
-            return data_dir / parent / local.folder
-    raise MissingError(f"no folder {local.folder} in {data_dir}, nor in its subfolders {', '.join(PARENTS[1:])}")
+    candidates = [data_dir] if data_dir.name == local.folder else []
+    candidates += [data_dir / parent / local.folder for parent in PARENTS]
+    folders = [folder for folder in candidates if folder.is_dir()]
+    if not folders:
+        raise MissingError(f"no folder {local.folder} in {data_dir}, nor in its subfolders {', '.join(PARENTS[1:])}")
+    with_files = (folder for folder in folders if any(split_file(local, split, folder) for split in local.files))
+    return next(with_files, folders[0])
 
 
 def _rows(path: Path, spec: TaskSpec, *, labelled: bool) -> list[Row]:
     records = readers.read(path, spec.local, labelled=labelled, skip_incomplete=spec.skip_incomplete)
-    with_label = labelled and spec.kind != "span"
-    return row_formats.parse_rows(
-        spec, ((record, _label(spec, record) if with_label else None) for record in records), spec.local.columns, str(path)
-    )
+    with_label = labelled and spec.has_label_column
+    labelled_records = ((record, _label(spec, record) if with_label else None) for record in records)
+    return row_formats.parse_rows(spec, labelled_records, spec.local.columns, str(path), labelled=labelled)
 
 
 def _label(spec: TaskSpec, record: RawRecord) -> Label:

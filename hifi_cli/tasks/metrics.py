@@ -74,6 +74,38 @@ def question_em(rows: Sequence[Row], predictions: Values) -> float:
     return sum(all_correct.values()) / len(all_correct)
 
 
+def gender_parity(rows: Sequence[Row], predictions: Values) -> float:
+    """AX-g's gender parity score: fraction of pairs with equal predictions, in [0, 1]; 0 if there is no pair.
+
+    The rows of a pair follow each other and differ only in the gender of a pronoun (Poliak et al. 2018).
+
+    Raises:
+        UsageError: two such rows have different hypotheses.
+    """
+    equal = []
+    for first in range(0, len(rows) - 1, 2):
+        pair = rows[first], rows[first + 1]
+        if pair[0].sequences[0][1] != pair[1].sequences[0][1]:
+            raise UsageError(f"gender parity: rows {pair[0].id} and {pair[1].id} are no pair, their hypotheses differ")
+        equal.append(predictions[first] == predictions[first + 1])
+    return float(np.mean(equal)) if equal else 0.0
+
+
+def entity_em(rows: Sequence[Row], predictions: Values) -> float:
+    """ReCoRD's exact match: fraction of queries whose chosen entity equals an answer after normalization, in [0, 1]."""
+    return _entity_score(rows, predictions, spans.exact_match)
+
+
+def entity_f1(rows: Sequence[Row], predictions: Values) -> float:
+    """ReCoRD's F1: mean over the queries of the chosen entity's word F1 with the most similar answer, in [0, 1]."""
+    return _entity_score(rows, predictions, spans.word_f1)
+
+
+def _entity_score(rows: Sequence[Row], predictions: Values, score: Callable[[str, Sequence[str]], float]) -> float:
+    chosen = [row for row, is_chosen in zip(rows, predictions, strict=True) if is_chosen]
+    return float(np.mean([score(row.candidate, [text for text, _ in row.answers]) for row in chosen]))
+
+
 def span_em(rows: Sequence[Row], predictions: list[spans.Answer]) -> float:
     """SQuAD's exact match: fraction of answers that equal an accepted one after the official normalization, in [0, 1]."""
     pairs = zip(rows, predictions, strict=True)
@@ -98,6 +130,9 @@ METRICS: dict[str, Callable[[Values, Values], float]] = {  # arguments: labels, 
 }
 ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # arguments: rows, predictions
     "question_em": question_em,
+    "gender_parity": gender_parity,
+    "entity_em": entity_em,
+    "entity_f1": entity_f1,
     "span_em": span_em,
     "span_f1": span_f1,
 }
@@ -106,7 +141,8 @@ ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # arguments: 
 def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) -> Predictions:
     """Return the predictions: the class or choice of the highest logit (the lowest index on a tie), the number, or the answer.
 
-    For multi-label 0 or 1 of each class: those with a positive logit, which is a probability above one half, are 1.
+    For multi-label 0 or 1 of each class: those with a positive logit, which is a probability above one half, are 1. For ReCoRD
+    1 for the most probable candidate of each query (the first one on a tie), 0 for the others.
 
     Args:
         spec: the task.
@@ -124,10 +160,23 @@ def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) 
         return numbers
     if spec.kind == "multi-label":
         return (logits > 0).astype(np.float64)
+    if spec.format == "record":
+        return _chosen_candidates(examples, logits)
     if logits.shape[1] == 1:
         return (logits[:, 0] > 0).astype(np.float64)
     classes: Values = logits.argmax(-1).astype(np.float64)
     return classes
+
+
+def _chosen_candidates(examples: Sequence[Example], logits: Values) -> Values:
+    scores = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
+    best: dict[str, int] = {}
+    for number, example in enumerate(examples):
+        if scores[number] > scores[best.setdefault(example.row.group, number)]:
+            best[example.row.group] = number
+    is_chosen = np.zeros(len(examples))
+    is_chosen[list(best.values())] = 1
+    return is_chosen
 
 
 def labels_of(rows: Sequence[Row]) -> Values:

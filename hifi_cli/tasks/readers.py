@@ -157,6 +157,24 @@ def _multirc(path: Path, text: str) -> Iterator[RawRecord]:
                 yield RawRecord({**texts, "idx": idx, **label}, f"{line.where}, question {question.get('idx')}")
 
 
+def _record(path: Path, text: str) -> Iterator[RawRecord]:
+    """Yield one record per query, with the column names of the hub; an entity's `end` is its last character."""
+    for line in _jsonl(path, text):
+        passage = _item(line.values, "passage", dict, line.where)
+        passage_text = _item(passage, "text", str, line.where)
+        spans = [
+            (_item(entity, "start", int, line.where), _item(entity, "end", int, line.where))
+            for entity in _objects(passage, "entities", line.where)
+        ]
+        entities = [passage_text[start : end + 1] for start, end in spans]
+        for query in _objects(line.values, "qas", line.where):
+            where = f"{line.where}, query {query.get('idx')}"
+            idx = {"passage": line.values.get("idx"), "query": query.get("idx")}
+            columns = {"passage": passage_text, "query": query.get("query"), "entities": entities, "idx": idx}
+            answers = [answer.get("text") for answer in _objects(query, "answers", where)] if "answers" in query else []
+            yield RawRecord({**columns, "answers": answers}, where)
+
+
 def _squad(path: Path, text: str) -> Iterator[RawRecord]:
     """Yield one record per question, with the column names of the hub."""
     content = _parse_json(text, str(path))
@@ -178,6 +196,7 @@ def _squad(path: Path, text: str) -> Iterator[RawRecord]:
 _READERS: dict[str, Callable[[Path, str], Iterator[RawRecord]]] = {
     "jsonl": _jsonl,
     "multirc": _multirc,
+    "record": _record,
     "squad": _squad,
 }
 

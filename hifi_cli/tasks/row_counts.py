@@ -54,4 +54,4 @@ def _count_split(task: TaskSpec, split: Split, data: TaskData) -> SplitCount:
     has_classes = task.kind in ("classification", "multi-label", "multiple-choice")
     counter = Counter(index for row in rows or [] if has_classes for index in row.classes)
     labels = {task.labels[index]: number for index, number in sorted(counter.items())}
-    return SplitCount(split, None if rows is None else len(rows), task.rows.get(split), labels)
+    return SplitCount(split, None if rows is None else task.count(rows), task.rows.get(split), labels)

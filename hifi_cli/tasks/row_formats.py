@@ -2,16 +2,17 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
 
-Columns = dict[str, str]
+Columns = Mapping[str, str | list[str]]
 logger = logging.getLogger("hifi")
 _MAX_CHARACTERS = 1_000_000  # of a text; tokenization takes several hundred bytes of memory per character
+PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
 
 
@@ -27,7 +28,7 @@ class CheckedRecord:
 
     def value(self, name: str) -> Any:
         """Return a column's value, unchecked."""
-        column = self.columns.get(name, name)
+        column = column_name(self.columns, name, self.raw.values)
         if column not in self.raw.values:
             raise self.error(f"no column '{column}'; the columns are {', '.join(map(str, self.raw.values))[:120]}")
         return self.raw.values[column]
@@ -52,12 +53,32 @@ class CheckedRecord:
             raise self.error(f"{name} is {_short(value)}, not an integer")
         return value
 
+    def texts(self, name: str) -> list[str]:
+        """Return the value of a column that holds a list of texts."""
+        value = self.value(name)
+        if not isinstance(value, list) or not all(isinstance(text, str) and text.strip() for text in value):
+            raise self.error(f"{name} is {_short(value)}, not a list of texts")
+        return value
+
     def error(self, what: str) -> UsageError:
         """Return an error that names the record's file and line."""
         return UsageError(f"{self.raw.where}: {what}")
 
 
-def parse_rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label | None]], columns: Columns, origin: str) -> list[Row]:
+def column_name(columns: Columns, name: str, present: Collection[str]) -> str:
+    """Return the source's name of a column; of several names the first one that is present."""
+    names = columns.get(name, name)
+    return names if isinstance(names, str) else next((column for column in names if column in present), names[0])
+
+
+def parse_rows(
+    spec: TaskSpec,
+    records: Iterable[tuple[RawRecord, Label | None]],
+    columns: Columns,
+    origin: str,
+    *,
+    labelled: bool = False,
+) -> list[Row]:
     """Convert the records and labels of a split to rows.
 
     Args:
@@ -65,6 +86,7 @@ def parse_rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label | None]]
         records: each record with its label.
         columns: the source's name of a column, where it differs from the task's name.
         origin: the file or repository, for error messages.
+        labelled: whether each of ReCoRD's queries must have answers.
 
     Raises:
         UsageError: a column is missing, empty or invalid, or an id is not unique; the message names file and line.
@@ -74,17 +96,20 @@ def parse_rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label | None]]
     skipped = 0
     for record, label in records:
         try:
-            row = _parse_row(spec, record, columns, number=len(rows), label=label)
+            parsed = _parse_record(spec, record, columns, number=len(rows), label=label)
         except EmptyText:
             if not spec.skip_incomplete:
                 raise
             skipped += 1
             continue
-        if row.id in where_of_id:
-            first = where_of_id[row.id].rpartition(", ")[2]
-            raise UsageError(f"{record.where}: duplicate id {row.id[:40]}, first used in {first}")
-        where_of_id[row.id] = record.where
-        rows.append(row)
+        for row in parsed:
+            if row.id in where_of_id:
+                first = where_of_id[row.id].rpartition(", ")[2]
+                raise UsageError(f"{record.where}: duplicate id {row.id[:40]}, first used in {first}")
+            if labelled and row.candidate and not row.answers:
+                raise UsageError(f"{record.where}: the query has no answers")
+            where_of_id[row.id] = record.where
+            rows.append(row)
     if skipped:
         logger.warning(f"note: {origin}: skipped {skipped} rows with an empty text")
     if not rows:
@@ -92,13 +117,15 @@ def parse_rows(spec: TaskSpec, records: Iterable[tuple[RawRecord, Label | None]]
     return rows
 
 
-def _parse_row(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: int, label: Label | None) -> Row:
+def _parse_record(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: int, label: Label | None) -> list[Row]:
     record = CheckedRecord(spec, raw, columns)
     for name in spec.inputs:
         record.text(name)
-    id_column = columns.get(spec.id, spec.id) if spec.id else None
+    if spec.format == "record":
+        return _record(record)
+    id_column = column_name(columns, spec.id, raw.values) if spec.id else None
     row_id = str(raw.values[id_column]) if id_column in raw.values else str(number)
-    return _FORMATS[spec.format](record, row_id, label)
+    return [_FORMATS[spec.format](record, row_id, label)]
 
 
 def label_name(value: Any) -> str:
@@ -219,6 +246,32 @@ def _multirc(record: CheckedRecord, _: str, label: Label | None) -> Row:
     texts = (record.text("paragraph"), f"{record.text('question')} {record.text('answer')}")
     group = f"{idx['paragraph']}-{idx['question']}"
     return Row(f"{group}-{idx['answer']}", (texts,), label, group=group)
+
+
+def _record(record: CheckedRecord) -> list[Row]:
+    """A pair for each of the query's candidates, which are the passage's different entities: passage, and query without gap."""
+    idx = record.value("idx")
+    if not isinstance(idx, dict) or not isinstance(idx.get("query"), int):
+        raise record.error(f"idx is {_short(idx)}; an integer for query is required")
+    passage, query = record.text("passage"), record.text("query")
+    if PLACEHOLDER not in query:
+        raise record.error(f"the query {query[:40]!r} has no {PLACEHOLDER}")
+    entities = dict.fromkeys(record.texts("entities"))
+    if not entities:
+        raise record.error("entities: at least one is required")
+    answers = record.texts("answers") if record.raw.values.get("answers") else []  # the test split has none
+    group = str(idx["query"])
+    return [
+        Row(
+            f"{group}-{entity}",
+            ((passage, query.replace(PLACEHOLDER, entity)),),
+            int(entity in answers) if answers else None,
+            answers=tuple((answer, -1) for answer in dict.fromkeys(answers)),
+            group=group,
+            candidate=entity,
+        )
+        for entity in entities
+    ]
 
 
 def _swag(record: CheckedRecord, row_id: str, label: Label | None) -> Row:

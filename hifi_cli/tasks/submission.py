@@ -45,26 +45,29 @@ def write(task: TaskSpec, split: Split, rows: Sequence[Row], predictions: Values
     Raises:
         UsageError: the rows are not those of the official test split.
     """
-    submission = spec_of(task)
-    path = directory / submission.files[split]
-    official = task.rows[split]
-    if len(rows) != official:
-        raise UsageError(f"{path.name} is refused: {len(rows)} rows, the official {split} split of {task.label} has {official}")
+    path = directory / spec_of(task).files[split]
+    count, official = task.count(rows), task.rows[split]
+    if count != official:
+        raise UsageError(f"{path.name} is refused: {count} rows, the official {split} split of {task.label} has {official}")
     out_of_order = [] if rows[0].group else [index for index, row in enumerate(rows) if row.id != str(index)]
     if out_of_order:
         first = out_of_order[0]
         problem = f"row {first} of the {split} split has the id {rows[first].id[:40]}"
         raise UsageError(f"{path.name} is refused: {problem}; the server expects ids that count from 0")
-    labels = [_server_label(task, float(value)) for value in predictions]
-    if submission.benchmark == "glue":
-        lines = [HEADER, *(f"{row.id}\t{label}" for row, label in zip(rows, labels, strict=True))]
-    elif rows[0].group:
-        lines = [json.dumps(passage) for passage in _multirc_passages(rows, labels)]
-    else:
-        lines = [json.dumps({"idx": int(row.id), "label": label}) for row, label in zip(rows, labels, strict=True)]
-    write_text(path, "".join(line + "\n" for line in lines))
+    write_text(path, "".join(line + "\n" for line in _lines(task, rows, predictions)))
     check(task, split, path)
     return path
+
+
+def _lines(task: TaskSpec, rows: Sequence[Row], predictions: Values) -> list[str]:
+    if task.format == "record":
+        return [json.dumps(answer) for answer in _record_answers(rows, predictions)]
+    labels = [_server_label(task, float(value)) for value in predictions]
+    if task.format == "multirc":
+        return [json.dumps(passage) for passage in _multirc_passages(rows, labels)]
+    if spec_of(task).benchmark == "glue":
+        return [HEADER, *(f"{row.id}\t{label}" for row, label in zip(rows, labels, strict=True))]
+    return [json.dumps({"idx": int(row.id), "label": label}) for row, label in zip(rows, labels, strict=True)]
 
 
 def _server_label(task: TaskSpec, value: float) -> str | int:
@@ -74,6 +77,12 @@ def _server_label(task: TaskSpec, value: float) -> str | int:
         return f"{min(max(value, low), high):.3f}"
     label = spec_of(task).labels[int(value)]
     return int(label) if label.isdecimal() and spec_of(task).benchmark == "superglue" else label
+
+
+def _record_answers(rows: Sequence[Row], predictions: Values) -> list[dict[str, Any]]:
+    """The chosen entity of each of ReCoRD's queries, by the queries' numbers."""
+    chosen = {int(row.group): row.candidate for row, is_chosen in zip(rows, predictions, strict=True) if is_chosen}
+    return [{"idx": idx, "label": entity} for idx, entity in sorted(chosen.items())]
 
 
 def _multirc_passages(rows: Sequence[Row], labels: Sequence[str | int]) -> Iterator[dict[str, Any]]:
@@ -107,6 +116,8 @@ def check(task: TaskSpec, split: Split, path: Path) -> None:
 
 
 def _is_allowed(task: TaskSpec, label: str | int) -> bool:
+    if task.format == "record":
+        return isinstance(label, str) and bool(label.strip())
     if task.kind != "regression":
         return label in [_server_label(task, index) for index in range(len(task.labels))]
     low, high = task.value_range or (float("-inf"), float("inf"))
@@ -160,19 +171,22 @@ def pack(benchmark: str, directory: Path) -> Path:
     """Check every file of a benchmark and write the zip file.
 
     Raises:
-        MissingError: a file is missing; the existing files are kept.
-        UsageError: the server would not accept a file.
+        MissingError: files are missing; the existing files are kept.
+        UsageError: the server would not accept a file; the message names every such file.
     """
     missing = [file for file in FILES[benchmark] if not (directory / file).is_file()]
-    if missing:
-        raise MissingError(
-            f"{benchmark}.zip is not written: {directory} lacks {', '.join(missing)}, and the server requires all files"
-        )
+    problems = [f"{directory} lacks {', '.join(missing)}, and the server requires all files"] if missing else []
     tasks = tasks_by_file(benchmark)
     for file in FILES[benchmark]:
-        if file in tasks:
+        if file in tasks and file not in missing:
             _, task, split = tasks[file]
-            check(task, split, directory / file)
+            try:
+                check(task, split, directory / file)
+            except UsageError as error:
+                problems.append(str(error))
+    if problems:
+        error_type = MissingError if missing else UsageError
+        raise error_type(f"{benchmark}.zip is not written: {'; '.join(problems)}")
     path = directory / f"{benchmark}.zip"
     with atomic_path(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in FILES[benchmark]:

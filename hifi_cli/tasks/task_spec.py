@@ -14,7 +14,7 @@ from hifi_cli.files import digest
 Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
 Kind = Literal["classification", "multi-label", "regression", "multiple-choice", "span"]
 Label = int | float | tuple[int, ...]
-Reader = Literal["tsv", "csv", "jsonl", "parquet", "multirc", "squad"]
+Reader = Literal["tsv", "csv", "jsonl", "parquet", "multirc", "record", "squad"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")  # training is not possible without them
 
@@ -37,8 +37,9 @@ class LocalFiles(ConfigModel):
     """File format; see `hifi_cli.tasks.readers`."""
     header: list[str] | None = None
     """Column names of TSV and CSV files that have no header line."""
-    columns: dict[str, str] = {}
-    """Name of an input's, the label's or the id's column in the files, where it differs from the task's name for it."""
+    columns: dict[str, str | list[str]] = {}
+    """Name of an input's, the label's or the id's column in the files, where it differs from the task's name for it; or several
+    names, of which a file has one."""
     labels: list[str] | None = None
     """The label names in the files, in label order; default: those of the task."""
     generated: Literal["demo"] | None = None
@@ -54,7 +55,7 @@ class HubDataset(ConfigModel):
     """Configuration of the repository."""
     revision: str | None = None
     """Branch, tag or commit; the commit it resolved to is recorded in every manifest."""
-    columns: dict[str, str] = {}
+    columns: dict[str, str | list[str]] = {}
     """As in `LocalFiles`."""
     labels: list[str] | None = None
     """The label names in the repository, in label order; default: those of the task."""
@@ -68,7 +69,7 @@ class Submission(ConfigModel):
     benchmark: Literal["glue", "superglue"]
     """The benchmark whose zip file holds the files."""
     files: dict[Split, str]
-    """File of each test split."""
+    """File of each test split, and of each further validation split that the benchmark requires."""
     labels: list[str] = []
     """The label names that the server expects, in label order."""
     without_model: Literal["majority"] | None = None
@@ -95,7 +96,7 @@ class TaskSpec(ConfigModel):
     """Where the task comes from."""
     kind: Kind = "classification"
     """What is predicted: a class, any number of classes, a number, one of several texts, or a part of the text."""
-    format: Literal["plain", "copa", "wic", "wsc", "multirc", "swag", "squad"] = "plain"
+    format: Literal["plain", "copa", "wic", "wsc", "multirc", "record", "swag", "squad"] = "plain"
     """How a record's columns become a row's texts; see `hifi_cli.tasks.row_formats`."""
     inputs: list[str]
     """Text columns; each must exist and must not be empty."""
@@ -115,6 +116,8 @@ class TaskSpec(ConfigModel):
     """An additional metric of the `evaluate` library, by name or local path."""
     primary: str
     """The metric that selects the best epoch and that tables show."""
+    split_metrics: dict[Split, list[str]] = {}
+    """Metrics of a further validation split, where they differ from the task's; the first one is the split's primary metric."""
     local: LocalFiles
     """The files of the official download."""
     hub: HubDataset | None = None
@@ -124,7 +127,7 @@ class TaskSpec(ConfigModel):
     submission: Submission | None = None
     """The benchmark's submission files, for test predictions."""
     rows: dict[Split, int] = {}
-    """Official row count of each split; another count causes a warning."""
+    """Official row count of each split (ReCoRD: of its queries); another count causes a warning."""
     skip_incomplete: bool = False
     """Skip and count rows with missing columns or an empty text instead of refusing the file; for official data that contain
     such rows."""
@@ -141,6 +144,20 @@ class TaskSpec(ConfigModel):
             suggestion = registry.nearest(metric, self.metrics)
             raise UsageError(f"primary_metric: {self.label} has no '{metric}'{suggestion}; it has {', '.join(self.metrics)}")
         return self.model_copy(update={"primary": metric}) if metric else self
+
+    def on_split(self, split: Split) -> "TaskSpec":
+        """Return the task with the metrics of one of its splits."""
+        names = self.split_metrics.get(split)
+        return self.model_copy(update={"metrics": names, "primary": names[0]}) if names else self
+
+    def count(self, rows: Sequence["Row"]) -> int:
+        """Return the number of rows as the benchmark counts them: for ReCoRD the number of queries."""
+        return len({row.group for row in rows}) if self.format == "record" else len(rows)
+
+    @property
+    def has_label_column(self) -> bool:
+        """Whether the data have labels; those of span tasks and ReCoRD have answers instead."""
+        return self.kind != "span" and self.format != "record"
 
     @property
     def has_target_words(self) -> bool:
@@ -163,8 +180,11 @@ class Row:
         label: index of the class or choice, or the number; for multi-label 0 or 1 of each class; None if it is unknown, and for
             spans.
         word_spans: for WiC, the character span [start, end) of the target word in each text.
-        answers: for span tasks, the accepted answers as (text, first character in the last text).
-        group: for MultiRC, the id of the question; the rows of a question's answers share it.
+        answers: for span tasks, the accepted answers as (text, first character in the last text); for ReCoRD the query's
+            answers as (text, -1).
+        group: the id of what several rows are about: of MultiRC's question, whose answers are the rows, or of ReCoRD's query,
+            whose candidates are.
+        candidate: for ReCoRD, the entity in the gap of the query.
     """
 
     id: str
@@ -173,6 +193,7 @@ class Row:
     word_spans: tuple[tuple[int, int], ...] = ()
     answers: tuple[tuple[str, int], ...] = ()
     group: str = ""
+    candidate: str = ""
 
     @property
     def classes(self) -> list[int]:
@@ -225,6 +246,8 @@ def load(name: str) -> TaskSpec:
             raise UsageError(f"{path}: local.files: '{split}' is not one of {', '.join(SPLITS)}, validation_NAME, test_NAME")
     if spec.primary not in spec.metrics and not spec.evaluate:
         raise UsageError(f"{path}: primary '{spec.primary}' is not among metrics {spec.metrics}")
+    if unknown_splits := spec.split_metrics.keys() - spec.local.files.keys():
+        raise UsageError(f"{path}: split_metrics: local.files has no split '{min(unknown_splits)}'")
     if not spec.inputs or (spec.format == "plain" and len(spec.inputs) > 2):
         raise UsageError(f"{path}: inputs: one or two text columns are required")
     label_count_is_valid = {"regression": len(spec.labels) == 1, "span": not spec.labels}.get(spec.kind, len(spec.labels) > 1)

@@ -1,0 +1,299 @@
+"""SuperGLUE from its official files to the zip that its server accepts, on synthetic rows; its metrics against hand-made examples."""
+
+import json
+import math
+import random
+import zipfile
+
+import numpy as np
+import pytest
+from tiny_inputs import QUICK, WORDS, write_lines
+
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.splits import holdout_ids
+from hifi_cli.tasks import data_sources, fewshot, local_files, metrics, submission, task_spec
+from hifi_cli.tasks.task_spec import Row
+from hifi_cli.tasks.tokenization import Example
+
+TASKS = ["boolq", "cb", "copa", "multirc", "record", "superglue-rte", "wic", "wsc"]
+TEST_ROWS = 4
+OFFICIAL_TEST_ROWS = {  # tensorflow/datasets, docs/community_catalog/huggingface/super_glue.md
+    "AX-b.jsonl": 1104, "AX-g.jsonl": 356, "BoolQ.jsonl": 3245, "CB.jsonl": 250, "COPA.jsonl": 500, "MultiRC.jsonl": 9693,
+    "RTE.jsonl": 3000, "ReCoRD.jsonl": 10000, "WSC.jsonl": 146, "WiC.jsonl": 1400,
+}  # fmt: skip
+
+
+def label(split, value):
+    return {} if split == "test" else {"label": value}
+
+
+def write_superglue(root, train_rows=24):
+    """All of SuperGLUE's files. The class follows from the word dog; ReCoRD's answer is a dog, MultiRC's right answers too."""
+    rng = random.Random(0)
+
+    def text(words=3):
+        return " ".join(rng.choice(WORDS[6:]) for _ in range(words))
+
+    for split, number in (("train", train_rows), ("val", train_rows // 2), ("test", TEST_ROWS)):
+        lines = {task: [] for task in ("BoolQ", "CB", "COPA", "MultiRC", "RTE", "ReCoRD", "WSC", "WiC")}
+        for at in range(number):
+            is_dog = bool(at % 2)
+            word = "dog" if is_dog else "cat"
+
+            pair = {"premise": f"{word} {text()}", "hypothesis": f"{word} {text()}", "idx": at}
+            lines["RTE"].append(pair | label(split, "not_entailment" if is_dog else "entailment"))
+            lines["CB"].append(pair | label(split, "contradiction" if is_dog else "neutral"))
+            lines["BoolQ"].append({"passage": f"{word} {text()}", "question": text(), "idx": at} | label(split, is_dog))
+            choices = {"choice1": f"{'cat' if is_dog else 'dog'} {text()}", "choice2": f"{word} {text()}"}
+            lines["COPA"].append(
+                {"premise": f"{text()}.", "question": "cause", "idx": at, **choices} | label(split, int(is_dog))
+            )
+            words = {
+                "word": "fish",
+                "sentence1": "fish now",
+                "sentence2": f"fish {word}",
+                "start1": 0,
+                "end1": 4,
+                "start2": 0,
+                "end2": 4,
+            }
+            lines["WiC"].append({**words, "idx": at, "version": 1.1} | label(split, is_dog))
+            target = {"span1_index": 0, "span1_text": "The man", "span2_index": 3, "span2_text": "he"}
+            lines["WSC"].append({"text": f"The man {word} he sees", "target": target, "idx": at} | label(split, is_dog))
+            passage, start = "the dog and a cat and a dog", 1
+            entities = [{"start": first, "end": first + 2} for first in (4, 14, 24)]
+            query = {"idx": at, "query": f"here @placeholder {text()}"}
+            answers = {} if split == "test" else {"answers": [{"start": 4, "end": 6, "text": "dog"}]}
+            lines["ReCoRD"].append(
+                {
+                    "idx": at + start,
+                    "source": "CNN",
+                    "passage": {"text": passage, "entities": entities},
+                    "qas": [query | answers],
+                }
+            )
+        for paragraph in range(number // 2 if split == "test" else number):
+            answers = [
+                {"text": f"{w} {text(1)}", "idx": 2 * paragraph + at} | label(split, at) for at, w in enumerate(("cat", "dog"))
+            ]
+            question = {"question": text(2), "idx": paragraph, "answers": answers}
+            lines["MultiRC"].append({"idx": paragraph, "version": 1.1, "passage": {"text": text(), "questions": [question]}})
+        for task, records in lines.items():
+            write_lines(root / task / f"{split}.jsonl", [json.dumps(record) for record in records])
+    broad = [
+        {"sentence1": f"{w} now", "sentence2": f"{w} here", "idx": at, "label": truth, "logic": "Negation"}
+        for at, (w, truth) in enumerate(
+            [("cat", "entailment"), ("dog", "not_entailment"), ("cat", "entailment"), ("dog", "entailment")]
+        )
+    ]
+    gender = [
+        {"premise": f"{w} {who}", "hypothesis": f"{w} big {at // 2}", "idx": at, "pair_id": at + 7, "label": "entailment"}
+        for at, (w, who) in enumerate([("cat", "man"), ("cat", "woman"), ("dog", "man"), ("dog", "woman")])
+    ]
+    write_lines(root / "AX-b" / "AX-b.jsonl", [json.dumps(record) for record in broad])
+    write_lines(root / "AX-g" / "AX-g.jsonl", [json.dumps(record) for record in gender])
+    return root
+
+
+@pytest.fixture(scope="module")
+def superglue(tmp_path_factory):
+    return write_superglue(tmp_path_factory.mktemp("data") / "superglue")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Every task's test splits have four rows, as the synthetic files."""
+    load = task_spec.load
+    splits = ("test", "validation_axb", "validation_axg")
+
+    def shrunk(name):
+        task = load(name)
+        return task.model_copy(update={"rows": {split: TEST_ROWS for split in task.rows if split in splits}})
+
+    monkeypatch.setattr(task_spec, "load", shrunk)
+
+
+def test_the_test_splits_have_the_official_row_counts():
+    counts = {file: task.rows[split] for file, (_, task, split) in submission.tasks_by_file("superglue").items()}
+    assert counts == OFFICIAL_TEST_ROWS and sorted(counts) == sorted(submission.FILES["superglue"])
+
+
+def test_every_task_from_its_official_files_to_a_complete_zip(hifi, encoders, superglue, small, tmp_path):
+    """Train each of the eight tasks, predict the test splits, and check every line of the zip."""
+    out, predicted = tmp_path / "out", {}
+    for number, task in enumerate(TASKS):
+        words = ["--task", task, "--method", "full-ft", "--backbone", encoders["bert"]]
+        trained = hifi("train", *words, "--data-dir", superglue, *QUICK, "epochs=1", "max_length=36")
+        assert trained.code == 0, trained.err
+        answer = hifi("eval", *words, "--split", "test", "--submission", out)
+        assert (answer.code, task) == (0 if number == len(TASKS) - 1 else 3, task), answer.err
+        (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")
+        for file, (_, spec, split) in submission.tasks_by_file("superglue").items():
+            if file in spec_files(task):
+                lines = (path / f"predictions-{split}.jsonl").read_text().splitlines()
+                predicted[file] = spec, [json.loads(line) for line in lines]
+    assert "lacks" not in answer.err and answer.out.split()[-1] == str(out / "superglue.zip")
+    with zipfile.ZipFile(out / "superglue.zip") as archive:
+        assert sorted(archive.namelist()) == sorted(OFFICIAL_TEST_ROWS)
+        content = {name: [json.loads(line) for line in archive.read(name).decode().splitlines()] for name in OFFICIAL_TEST_ROWS}
+    spelling = {"AX-b": str, "AX-g": str, "RTE": str, "CB": str, "BoolQ": str, "WiC": str, "WSC": str.title, "COPA": None}
+    for name, spell in spelling.items():
+        spec, predictions = predicted[f"{name}.jsonl"]
+        labels = [spell(p["prediction"]) if spell else spec.labels.index(p["prediction"]) for p in predictions]
+        assert content[f"{name}.jsonl"] == [{"idx": at, "label": label} for at, label in enumerate(labels)], name
+    flags = iter(int(p["prediction"] == "true") for p in predicted["MultiRC.jsonl"][1])
+    assert content["MultiRC.jsonl"] == [
+        {
+            "idx": at,
+            "passage": {"questions": [{"idx": at, "answers": [{"idx": 2 * at + i, "label": next(flags)} for i in (0, 1)]}]},
+        }
+        for at in (0, 1)
+    ]
+    chosen = {p["id"] for p in predicted["ReCoRD.jsonl"][1] if p["prediction"] == "true"}
+    assert chosen == {f"{line['idx']}-{line['label']}" for line in content["ReCoRD.jsonl"]}
+    assert [line["idx"] for line in content["ReCoRD.jsonl"]] == [0, 1, 2, 3]
+
+
+def spec_files(task):
+    return task_spec.load(task).submission.files.values()
+
+
+def test_missing_and_wrong_files_are_told_in_one_error(superglue, small, tmp_path):
+    answers = [Row(f"{at}-dog", (("p", "q"),), None, group=str(at), candidate="dog") for at in (1, 0, 3, 2)]
+    record = task_spec.load("record")
+    submission.write(record, "test", answers, np.ones(4), tmp_path)
+    assert [json.loads(line)["idx"] for line in (tmp_path / "ReCoRD.jsonl").read_text().splitlines()] == [0, 1, 2, 3]
+    with pytest.raises(UsageError, match=r"ReCoRD\.jsonl is refused: 3 rows, the official test split of ReCoRD has 4"):
+        submission.write(record, "test", answers[:3], np.ones(3), tmp_path)
+    (tmp_path / "CB.jsonl").write_text('{"idx": 0, "label": "neutral"}\n')
+    (tmp_path / "WSC.jsonl").write_text("".join(f'{{"idx": {at}, "label": "false"}}\n' for at in range(4)))
+    with pytest.raises(MissingError) as error:
+        submission.pack("superglue", tmp_path)
+    message = str(error.value)
+    assert "lacks AX-b.jsonl, AX-g.jsonl, BoolQ.jsonl, COPA.jsonl, MultiRC.jsonl, RTE.jsonl, WiC.jsonl," in message
+    assert "CB.jsonl: 1 predictions, the official test split has 4 rows" in message
+    assert "WSC.jsonl, line 1: 'false' is not a label" in message and "\n" not in message
+    (tmp_path / "ReCoRD.jsonl").write_text("".join(f'{{"idx": {at}, "label": 1}}\n' for at in range(4)))
+    with pytest.raises(UsageError, match="'1' is not a label that the server accepts"):
+        submission.check(record, "test", tmp_path / "ReCoRD.jsonl")
+
+
+def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
+    resources = ResourceCache(tmp_path / "results", superglue.parent)
+    config = make("full-ft", "epochs=12", "learning_rate=0.004", "dropout=0.0", task="superglue-rte")
+    result = runs.run(config, resources)
+    assert set(result.metrics) == {"accuracy", "matthews_axb", "accuracy_axg", "gender_parity_axg"}
+    assert result.scores.best > 0.9
+    # the model knows the rule by then: AX-b has one row against it, each of AX-g's pairs has one word, half of them the label's
+    assert result.metrics["matthews_axb"] == pytest.approx((2 * 1 - 1 * 0) / math.sqrt(3 * 2 * 2 * 1))
+    assert (result.metrics["accuracy_axg"], result.metrics["gender_parity_axg"]) == (0.5, 1.0)
+    assert (
+        set(result.extra_validation) == {"axb", "axg"} and result.extra_validation["axb"].best == result.metrics["matthews_axb"]
+    )
+    evaluated = evaluate(RunDirectory.of(config, resources.results_dir).path, resources)
+    assert evaluated.differing == [] and evaluated.scores == result.metrics
+
+
+def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):
+    resources = ResourceCache(tmp_path / "results", superglue)
+    config = make("full-ft", "epochs=8", "learning_rate=0.004", "dropout=0.0", "max_length=36", task="record")
+    result = runs.run(config, resources)
+    assert result.metrics == {"entity_f1": 1.0, "entity_em": 1.0}
+    directory = RunDirectory.of(config, resources.results_dir)
+    assert {p.id for p in directory.read_predictions() if p.prediction == "true"} == {f"{query}-dog" for query in range(12)}
+    assert evaluate(directory.path, resources).differing == []
+    with pytest.raises(UsageError, match="ReCoRD has no few-shot setting: it predicts one of a query's entities"):
+        fewshot.check_supported(task_spec.load("record"))
+
+
+def test_glues_and_superglues_rte_share_a_folder_name(superglue, data, tmp_path):
+    both = tmp_path / "both"
+    for name, source in (("glue", data), ("superglue", superglue)):
+        (both / name).mkdir(parents=True)
+        (both / name / "RTE").symlink_to(source / "RTE")
+    (both / "superglue" / "AX-b").symlink_to(superglue / "AX-b")
+    rows = {name: local_files.load(task_spec.load(name), both) for name in ("rte", "superglue-rte")}
+    assert rows["rte"].origin["train"] == str(both / "glue" / "RTE" / "train.tsv")
+    assert rows["superglue-rte"].origin["train"] == str(both / "superglue" / "RTE" / "train.jsonl")
+    assert {len(row.sequences[0]) for row in rows["superglue-rte"].splits["validation_axb"]} == {2}
+    with pytest.raises(MissingError, match=r"glue/RTE/train\.jsonl; the train split of the official download is required"):
+        local_files.load(task_spec.load("superglue-rte"), both / "glue")
+
+
+def test_the_hubs_diagnostics_are_in_configurations_of_their_own(tmp_path, monkeypatch):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    classes, files = ClassLabel(names=["entailment", "not_entailment"]), []
+    for config, split, names in (
+        ("rte", "train", ("premise", "hypothesis")),
+        ("rte", "validation", ("premise", "hypothesis")),
+        ("axb", "test", ("sentence1", "sentence2")),
+        ("axg", "test", ("premise", "hypothesis")),
+    ):
+        features = Features({name: Value("string") for name in names} | {"idx": Value("int32"), "label": classes})
+        (tmp_path / config).mkdir(exist_ok=True)
+        record = dict(zip(names, ("a", "b"), strict=True)) | {"idx": 0, "label": 1}
+        Dataset.from_list([record], features=features).to_parquet(tmp_path / config / f"{split}.parquet")
+        files.append((config, split))
+    lines = ["---", "configs:"]
+    for config in ("rte", "axb", "axg"):
+        lines += [f"- config_name: {config}", "  data_files:"]
+        lines += [f"  - split: {split}\n    path: {config}/{split}.parquet" for name, split in files if name == config]
+    (tmp_path / "README.md").write_text("\n".join([*lines, "---", ""]))
+    task = task_spec.load("superglue-rte")
+    task = task.model_copy(update={"rows": {}, "hub": task.hub.model_copy(update={"id": str(tmp_path)})})
+    data = data_sources.load(task, data_dir=None, results_dir=tmp_path)
+    assert set(data.splits) == {"train", "validation", "validation_axb", "validation_axg"}
+    assert all(rows == [Row("0", (("a", "b"),), 1)] for rows in data.splits.values())
+
+
+def test_gender_parity_is_about_pairs_of_rows():
+    rows = [Row(str(at), ((f"p{at}", f"h{at // 2}"),), 0) for at in range(6)]
+    assert metrics.gender_parity(rows, np.array([0.0, 0, 1, 0, 1, 1])) == pytest.approx(2 / 3)
+    assert metrics.gender_parity(rows[:5], np.array([0.0, 1, 1, 1, 0])) == 0.5  # a limit may cut off half of a pair
+    with pytest.raises(UsageError, match="rows 1 and 2 are no pair, their hypotheses differ"):
+        metrics.gender_parity(rows[1:], np.zeros(5))
+
+
+def test_records_scores_are_the_best_over_the_answers():
+    """By hand, with the official normalization: lower case, no punctuation, no articles."""
+    queries = {  # query: candidates, chosen, answers, F1, EM
+        "0": (["The U.S.", "Rome"], "The U.S.", ["US", "America"], 1.0, 1),
+        "1": (["Barack Obama", "Rome"], "Barack Obama", ["Obama", "President Barack Obama"], 0.8, 0),
+        "2": (["Rome", "Paris"], "Paris", ["Rome"], 0.0, 0),
+    }
+    rows = [
+        Row(
+            f"{query}-{entity}", (("p", "q"),), int(entity in answers), (), tuple((text, -1) for text in answers), query, entity
+        )
+        for query, (candidates, _, answers, _, _) in queries.items()
+        for entity in candidates
+    ]
+    predictions = np.array([float(row.candidate == queries[row.group][1]) for row in rows])
+    scores = metrics.compute(task_spec.load("record"), rows, predictions)
+    assert scores == pytest.approx({"entity_f1": (1 + 0.8 + 0) / 3, "entity_em": 1 / 3})
+
+
+@pytest.mark.parametrize("one_logit", [False, True])
+def test_the_most_probable_candidate_of_each_query_is_chosen(one_logit):
+    examples = [
+        Example(Row(f"{query}-{at}", (("p", "q"),), None, group=query, candidate="x"), ())
+        for query, at in ("a0", "b0", "a1", "a2", "b1")
+    ]
+    margins = np.array([-3.0, 1.0, -1.0, -2.0, 1.0])  # a: the second candidate; b: a tie, the first
+    logits = margins[:, None] if one_logit else np.stack([5 - margins, np.full(5, 5.0)], 1)
+    assert metrics.predictions_of(task_spec.load("record"), examples, logits).tolist() == [0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("task", ["multirc", "record"])
+def test_a_holdout_never_splits_a_question(make, superglue, task):
+    rows = local_files.load(task_spec.load(task), superglue).splits["train"]
+    train, holdout = holdout_ids(make("full-ft", "selection=holdout", "holdout=0.25", task=task), rows)
+    group_of = {row.id: row.group for row in rows}
+    groups = [{group_of[row_id] for row_id in ids} for ids in (train, holdout)]
+    assert not groups[0] & groups[1] and len(groups[1]) == 6 and len(train) + len(holdout) == len(rows) == 48
