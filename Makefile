@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-faults test-real bench gpu-check docs schema lint clean
+.PHONY: demo test test-faults test-real bench gpu-check docs schema reproduce-laptop lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -57,6 +57,18 @@ schema: $(READY)
 reproduce-%: $(READY)
 	$(BIN)/hifi grid $* $(GRID)
 	$(BIN)/hifi table $* --published
+
+# Both papers on MiniLM, from nothing to tables and claims: HIFI_DATA_DIR=glue_data make reproduce-laptop (docs/laptop-study.md)
+LAPTOP := --results-dir results/laptop
+LAPTOP_TASKS := cb rte mrpc cola copa stsb wic
+reproduce-laptop: $(READY)
+	$(BIN)/hifi grid laptop-rates $(LAPTOP) $(GRID)
+	for task in $(LAPTOP_TASKS); do $(BIN)/hifi grid laptop --tasks $$task $(LAPTOP) $(GRID) || exit 1; done
+	$(BIN)/hifi grid laptop-fewshot $(LAPTOP) $(GRID)
+	$(BIN)/hifi grid laptop-more $(LAPTOP) $(GRID)
+	for table in laptop laptop-more laptop-fewshot; do $(BIN)/hifi table $$table $(LAPTOP) || exit 1; done
+	for claims in hifi ehft heads; do $(BIN)/hifi claims $$claims --protocol laptop $(LAPTOP) || exit 1; done
+	$(BIN)/hifi report $(LAPTOP)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -85,6 +85,7 @@ def config_of(task: str, method: str, strategy: str, seed: int) -> RunConfig:
         "warmup": 0.0,
         "weight_decay": 0.0,
         "report": "last",
+        "precision": "fp32",
         "train_sampling_strategy": strategy,
         "variant": f"parity-{strategy}",
     }

@@ -185,9 +185,9 @@ def load(name: str, *, protocol: str | None = None, backbone: str | None = None)
     file = parse(ClaimsFile, content, origin)
     if protocol and protocol != file.protocol:
         registry.find("protocols", protocol)
-        content = _merged(content, file.protocols.get(protocol, {}))
         unset = {key: {**claim, "protocol": None} for key, claim in content["claims"].items()}
-        file = parse(ClaimsFile, {**content, "claims": unset, "protocol": protocol}, f"{origin} (protocols: {protocol})")
+        content = _merged({**content, "claims": unset}, file.protocols.get(protocol, {}))
+        file = parse(ClaimsFile, {**content, "protocol": protocol}, f"{origin} (protocols: {protocol})")
     other = backbone if backbone != file.backbone else None
     claims = {key: _with_backbone(claim, file.protocol, other) for key, claim in file.claims.items()}
     return file.model_copy(update={"backbone": backbone or file.backbone, "claims": claims})
