@@ -27,12 +27,7 @@ def evaluate(
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust", help="Allow the code of a metric that the run's own task file names.", rich_help_panel=options.HOW
-        ),
-    ] = False,
+    trust: options.Trust = False,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     format: options.OutputFormat = "text",  # noqa: A002
@@ -44,7 +39,7 @@ def evaluate(
 
     Without --data-dir the data are read from where the run was trained.
     """
-    from hifi_cli.cli.show import print_evaluation, print_json
+    from hifi_cli.cli.show import metric_outputs, print_evaluation, print_json
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.runs import evaluate as evaluation
@@ -61,7 +56,7 @@ def evaluate(
     if split == "validation":
         if submission:
             raise UsageError("--submission requires test predictions: add --split test")
-        from hifi_cli.cli.outputs import EvalOutput, MetricOutput
+        from hifi_cli.cli.outputs import EvalOutput
 
         outputs: list[EvalOutput] = []
         differing: list[str] = []
@@ -70,7 +65,7 @@ def evaluate(
             evaluated = evaluation.evaluate(path, resources)
             if format == "text":
                 print_evaluation(evaluated)
-            metrics = {name: MetricOutput(now=now, stored=stored) for name, (now, stored) in evaluated.compared.items()}
+            metrics = metric_outputs(evaluated)
             difference, reproduced = evaluated.largest_difference, not evaluated.differing
             outputs.append(
                 EvalOutput(path=str(path), metrics=metrics, largest_logit_difference=difference, reproduced=reproduced)

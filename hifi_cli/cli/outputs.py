@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from hifi_cli.records.head_files import HeadScores, HeadSelection
+from hifi_cli.records.run_checks import Verdict
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.reports.formats.json_table import TableJson
 from hifi_cli.reports.run_listing import ListedRun
@@ -61,6 +62,21 @@ class EvalOutput(_Output):
     """Between the logits now and the stored ones."""
     reproduced: bool
     """Whether the stored results were reproduced."""
+
+
+class VerifyOutput(_Output):
+    """A finished run that was verified."""
+
+    path: str
+    """Directory of the run."""
+    verdict: Verdict
+    """Whether the stored results hold."""
+    problems: list[str]
+    """What does not hold, or what is missing."""
+    metrics: dict[str, MetricOutput]
+    """Every metric by its name; empty where the model was not rebuilt."""
+    largest_logit_difference: float | None
+    """Between the logits now and the stored ones."""
 
 
 class CellOutput(_Output):
@@ -122,6 +138,7 @@ OUTPUTS: dict[str, Any] = {
     "select": list[SelectOutput],
     "train": list[TrainOutput],
     "eval": list[EvalOutput],
+    "verify": list[VerifyOutput],
     "grid": GridOutput,
     "table": TableJson | list[TableJson],
     "compare": TableJson | list[TableJson],

@@ -12,11 +12,13 @@ import yaml
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from hifi_cli.cli.outputs import MetricOutput
     from hifi_cli.config.sources import ResolvedConfig
     from hifi_cli.records.head_files import HeadScores, HeadSelection
     from hifi_cli.reports.run_listing import ListedRun
     from hifi_cli.runs.evaluate import Evaluation
     from hifi_cli.runs.plan import ModelSize
+    from hifi_cli.runs.verify import Verification
 
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 
@@ -145,6 +147,22 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     for name, scores in evaluation.compared.items():
         now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
         print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
+
+
+def metric_outputs(evaluation: "Evaluation") -> "dict[str, MetricOutput]":
+    """Every metric now and stored, as `--format json` prints it."""
+    from hifi_cli.cli.outputs import MetricOutput
+
+    return {name: MetricOutput(now=now, stored=stored) for name, (now, stored) in evaluation.compared.items()}
+
+
+def print_verification(verification: "Verification") -> None:
+    """The verdict on a run, and a line for each problem."""
+    evaluation = verification.evaluation
+    score = f"  {evaluation.primary} {100 * evaluation.scores[evaluation.primary]:.2f}" if evaluation else ""
+    print(f"{verification.verdict:12}  {verification.path}{score}", flush=True)
+    for problem in verification.problems:
+        print(f"              {problem}", flush=True)
 
 
 def print_runs(runs: "list[ListedRun]", form: str) -> None:

@@ -65,6 +65,11 @@ class RunDirectory:
         return self.path / "results.json"
 
     @property
+    def checksums(self) -> Path:
+        """The SHA-256 of every file of a run that was pushed or pulled."""
+        return self.path / "SHA256SUMS"
+
+    @property
     def failure(self) -> Path:
         """A failed attempt that a grid recorded; a new attempt removes it."""
         return self.path / "failure.json"
@@ -182,6 +187,13 @@ class RunDirectory:
         """
         return Manifest.read(self.manifest)
 
+    def stored_files(self) -> list[Path]:
+        """The files of a finished run without its weights, results.json last, as it marks the run as finished."""
+        with self.opened() as config:
+            copies = [self._own(*name) for name in _named_files(config)]
+        files = [self.config_file, *copies, self.manifest, self.metrics, self.predictions, self.results]
+        return [path for path in dict.fromkeys(files) if path.is_file()]
+
     def append_metrics(self, line: MetricsLine) -> None:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:
@@ -265,7 +277,14 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run."""
-        others = (*self.path.glob("predictions-*.jsonl"), self.metrics, self.manifest, self.failure, self.checkpoint)
+        others = (
+            *self.path.glob("predictions-*.jsonl"),
+            self.metrics,
+            self.manifest,
+            self.checksums,
+            self.failure,
+            self.checkpoint,
+        )
         for path in (self.results, self.delta, self.predictions, *others):
             path.unlink(missing_ok=True)
         for folder in (self.tensorboard, self.own):

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from hifi_cli.config import registry
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import ScoringConfig
 from hifi_cli.config.sources import backbone_config
@@ -18,11 +17,13 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.methods import base as methods
 from hifi_cli.records.head_files import HeadScores
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.run_files import Prediction
+from hifi_cli.records.run_result import ParameterCounts, RunResult
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.finished_model import check_backbone, read_delta
-from hifi_cli.runs.prepared_run import PreparedRun, measure_extra_validation, prediction_rows, prepare
+from hifi_cli.runs.prepared_run import PreparedRun, count_parameters, measure_extra_validation, prediction_rows, prepare
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.run_code import refuse_code
 from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import metrics, submission, task_spec
@@ -42,6 +43,10 @@ class Evaluation:
         scores: every metric now.
         stored: every metric as the run stored it.
         largest_difference: between the logits.
+        differing_predictions: rows with another id, label or prediction than the stored row.
+        differing_counts: names of the numbers of parameters that are not the stored ones.
+        heads: the attention heads that the delta tunes, a list per layer; None for a method that needs none.
+        backbone_weights_id: of the weights that were read.
         primary: the metric that tables show.
         kept_score: that metric at the epoch whose model was kept, as tables read it.
     """
@@ -50,6 +55,10 @@ class Evaluation:
     scores: dict[str, float]
     stored: dict[str, float]
     largest_difference: float
+    differing_predictions: int
+    differing_counts: list[str]
+    heads: list[list[int]] | None
+    backbone_weights_id: str
     primary: str
     kept_score: float
 
@@ -65,7 +74,11 @@ class Evaluation:
         differing = [name for name, pair in self.compared.items() if not _agree(*pair)]
         if not _agree(self.scores[self.primary], self.kept_score):
             differing.append(f"{self.primary} of the kept epoch ({100 * self.kept_score:.2f} in results.json)")
-        return differing if self.largest_difference <= _LOGIT_TOLERANCE else [*differing, "logits"]  # also if it is NaN
+        if not self.largest_difference <= _LOGIT_TOLERANCE:  # also if it is NaN
+            differing.append("logits")
+        if self.differing_predictions:
+            differing.append(f"predictions ({self.differing_predictions} rows)")
+        return [*differing, *(f"params.{name}" for name in self.differing_counts)]
 
 
 def _agree(now: float | None, then: float | None) -> bool:
@@ -123,8 +136,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     Raises:
         UsageError: the data are not those of the run, or its own files name code that is not trusted.
     """
-    with RunDirectory(path).opened() as config:
-        _refuse_code(path, config.task, resources)
+    refuse_code(RunDirectory(path), trust=resources.trust)
     with reload(path, resources) as (prepared, result):
         config = prepared.runner.config
         now_read, then_read = (_of_validation(prints) for prints in (resources.rows(config.task).fingerprint, result.data))
@@ -142,23 +154,27 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         scores = metrics.compute(prepared.task, rows_of(examples), predictions) | measure_extra_validation(
             prepared, splits.extra_validation
         )
-        kept_score = result.score("last" if config.report == "last" else "best")
-        difference = float(np.abs(now - then).max())
-        return Evaluation(path, scores, result.metrics, difference, prepared.task.primary, kept_score)
-
-
-def _refuse_code(path: Path, task: str, resources: ResourceCache) -> None:
-    """Refuse a metric that is code where the run's own files name it, unless the user trusts them.
-
-    Raises:
-        UsageError: they do.
-    """
-    own, metric = registry.user_file("tasks", task), resources.task(task).evaluate
-    if own and metric and metrics.is_code(metric) and not resources.trust:
-        raise UsageError(
-            f"{own} names a metric that is code, '{metric}', and that file is part of the run in {path}:"
-            " give --trust if you know the code and trust it"
+        counts = count_parameters(prepared)
+        return Evaluation(
+            path,
+            scores,
+            result.metrics,
+            largest_difference=float(np.abs(now - then).max()),
+            differing_predictions=sum(not _equal_rows(*pair) for pair in zip(rows, stored, strict=True)),
+            differing_counts=[
+                name for name in ParameterCounts.model_fields if getattr(counts, name) != getattr(result.params, name)
+            ],
+            heads=prepared.inputs.attention_heads,
+            backbone_weights_id=prepared.inputs.pretrained.weights_id,
+            primary=prepared.task.primary,
+            kept_score=result.score("last" if config.report == "last" else "best"),
         )
+
+
+def _equal_rows(now: Prediction, then: Prediction) -> bool:
+    """Whether two rows agree in all but the logits; a predicted number is a logit."""
+    is_number = isinstance(now.prediction, float) and isinstance(then.prediction, float)
+    return (now.id, now.label) == (then.id, then.label) and (is_number or now.prediction == then.prediction)
 
 
 def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | None = None) -> list[Path]:
