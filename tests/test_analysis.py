@@ -131,6 +131,12 @@ def test_damping_counts_the_rankings_own_iterations(ask, resources):
         assert row["seconds"] > 0
 
 
+@pytest.mark.parametrize("rank", ["random", "gradient", "richness"])
+def test_a_ranking_without_damping_factor_is_refused(ask, rank):
+    with pytest.raises(UsageError, match=f"heads.rank={rank} has no damping factor; this figure requires one of pagerank, "):
+        compute(ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), f"heads.rank={rank}"))
+
+
 def test_literal_pagerank_is_flat_and_transposed_pagerank_ignores_richness(ask):
     rng = np.random.default_rng(0)
     correlation = rng.random((12, 12))
@@ -217,6 +223,21 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     )
     assert rows["full-ft"]["mean"] == pytest.approx(float((after - before).norm(dim=1).mean()), rel=1e-4)
     assert rows["full-ft"]["mean"] > 0.01
+
+
+def test_the_epoch_of_the_measured_model_is_named(ask, tmp_path):
+    for words, epoch, note in (
+        (
+            ("learning_rate=1e-30", "epochs=2"),
+            1,
+            "the model of the epoch with the best validation score (Linear probing 1); for the",
+        ),
+        (("learning_rate=1e-30", "epochs=2", "report=last", "variant=last"), 2, "the model of the last epoch"),
+    ):
+        analysis, request = ask("features", None, ("linear-probing",), (1,), *words, train=True)
+        ensure_finished(figure_data.required_runs(analysis, request), request)
+        table = analysis.compute(request)
+        assert table.rows[0]["epoch"] == epoch and table.notes[0].startswith(note)
 
 
 def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):

@@ -3,12 +3,14 @@
 import csv
 import importlib
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import get_args
 
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from tiny_inputs import QUICK
@@ -16,7 +18,7 @@ from tiny_inputs import QUICK
 from hifi_cli.analysis import figure_data
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
-from hifi_cli.reports.figures import draw, figure_spec, style
+from hifi_cli.reports.figures import draw, figure_spec, landscape, paper_claims, style
 from hifi_cli.runs.resources import ResourceCache
 
 KEPT = sorted((Path(__file__).parent.parent / "results" / "figures").glob("*.csv"))
@@ -69,6 +71,14 @@ def test_kept_numbers_are_drawn_from_the_csv_alone(path, tmp_path):
     assert content["description"].split(" ")[0] in text
     assert content["backbone"] in text
     assert all(label in text for label in content["tasks"].values())
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_kept_figures_have_the_words_of_their_yaml(path):
+    metadata = figure_spec.read_metadata(path)
+    spec = figure_spec.load(str(figure_spec.name_of(path)), protocol=metadata.protocol)
+    assert (metadata.description, metadata.source) == (spec.description, spec.source)
+    assert [spec.note] == metadata.notes[:1] if spec.note else spec.note not in metadata.notes
 
 
 def test_numbers_are_kept_for_every_kind_of_figure():
@@ -177,6 +187,65 @@ def test_the_colour_map_and_lines_differ_in_grey():
 
 def test_running_mean_by_hand():
     np.testing.assert_allclose(style.smoothed([1, 2, 3, 4], 2), [1, 1.5, 2.5, 3.5])
+
+
+def test_a_smooth_surface_passes_through_every_point_and_adds_no_extreme():
+    x, y = np.linspace(-1, 2, 4), np.linspace(0, 6, 7)  # all of them are among the interpolated points
+    losses = np.random.default_rng(0).random((7, 4))
+    fine_x, fine_y, fine = landscape.smooth_surface(pd.DataFrame(losses, index=y, columns=x))
+    rows, columns = (np.searchsorted(fine, coarse - 1e-9) for fine, coarse in ((fine_y, y), (fine_x, x)))
+    np.testing.assert_allclose(fine[np.ix_(rows, columns)], losses)
+    assert len(fine_x) == len(fine_y) > 100 and (fine.min(), fine.max()) == pytest.approx((losses.min(), losses.max()))
+
+
+def copy_with(name, target, change):
+    """A copy of a kept figure whose CSV is changed."""
+    [kept] = [path for path in KEPT if path.name.startswith(name)]
+    path = target / kept.name
+    change(pd.read_csv(kept)).to_csv(path, index=False)
+    path.with_suffix(".json").write_text(kept.with_suffix(".json").read_text())
+    return path
+
+
+def test_a_figure_says_where_it_contradicts_the_paper(tmp_path):
+    def with_scores(linear_probing, bitfit):
+        scores = {"lp-ft": linear_probing, "eh-ft-bitfit": bitfit}
+        path = copy_with("ehft-4", tmp_path, lambda frame: frame.assign(score=frame.method.map(scores).fillna(frame.score)))
+        return "\n".join(paper_claims.contradictions(path, figure_spec.read_metadata(path)))
+
+    note = with_scores(0.75, 0.5)
+    assert (
+        note.startswith("contradicts the paper (section 4.2, figure 4)")
+        and "our difference of accuracies is 0.25 (0.25 to 0.25), required <= 0" in note
+    )
+    assert with_scores(0.5, 0.75) == ""
+    path = copy_with("ehft-4", tmp_path, lambda frame: frame)
+    draw.draw(path, tmp_path / "figure.svg")
+    assert "Contradicts the paper (section 4.2, figure 4)" in (tmp_path / "figure.svg").read_text()
+
+
+def test_an_undecided_difference_from_the_paper_says_so(tmp_path):
+    path = copy_with("ehft-7", tmp_path, lambda frame: frame)
+    (note,) = paper_claims.contradictions(path, figure_spec.read_metadata(path))
+    assert note.startswith("differs from the paper (section 4.4)")
+    assert "published 100, required > 30, undecided (about 4 more seeds)" in note
+    grown = copy_with("ehft-7", tmp_path, lambda frame: frame.assign(
+        backbone_gradient=frame.backbone_gradient.where(frame.method == "full-ft", 100 * frame.backbone_gradient)))  # fmt: skip
+    assert paper_claims.contradictions(grown, figure_spec.read_metadata(grown)) == []
+
+
+def test_chance_is_named_in_the_legend_once(tmp_path):
+    for name in ("ranking", "robustness"):
+        [path] = [path for path in KEPT if path.name.startswith(name)]
+        draw.draw(path, tmp_path / f"{name}.svg")
+        assert (tmp_path / f"{name}.svg").read_text().count(">chance<") == 1
+
+
+def test_the_colour_bar_of_losses_has_round_ticks(tmp_path):
+    [path] = [path for path in KEPT if path.name == "hifi-7-laptop.csv"]
+    draw.draw(path, tmp_path / "figure.svg")
+    labels = re.findall(r">([\d.]+)</text>", (tmp_path / "figure.svg").read_text())
+    assert labels[-7:] == ["0", "0.2", "0.4", "0.6", "0.8", "1", "1.2"]
 
 
 def test_a_png_has_ink_and_no_colour_where_nothing_is(tiny, tmp_path):

@@ -4,6 +4,7 @@ import time
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.errors import UsageError
 from hifi_cli.runs import head_selection
 from hifi_cli.scoring.ranking import RANKINGS
 
@@ -18,7 +19,15 @@ class Settings(ConfigModel):
 
 
 def compute(request: FigureRequest) -> FigureTable:
-    """Measure iterations to convergence and seconds, one row per task, damping factor and layer."""
+    """Measure iterations to convergence and seconds, one row per task, damping factor and layer.
+
+    Raises:
+        UsageError: the ranking is not a PageRank.
+    """
+    pageranks = [name for name in RANKINGS if name.startswith("pagerank")]
+    ranking = request.config(request.spec.tasks[0]).heads.rank
+    if ranking not in pageranks:
+        raise UsageError(f"heads.rank={ranking} has no damping factor; this figure requires one of {', '.join(pageranks)}")
     rows: list[Row] = []
     for task in request.spec.tasks:
         config = request.config(task)

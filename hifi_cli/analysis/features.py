@@ -33,7 +33,10 @@ def required_runs(request: FigureRequest) -> list[RequiredRun]:
 
 
 def compute(request: FigureRequest) -> FigureTable:
-    """Compute the features' L2 change, mean and standard deviation over training examples, one row per run."""
+    """Compute the features' L2 change, mean and standard deviation over training examples, one row per run.
+
+    `epoch` is the epoch whose model the run kept, counted from 1.
+    """
     rows: list[Row] = []
     for run in required_runs(request):
         config, resources = run.config, request.resources
@@ -49,6 +52,7 @@ def compute(request: FigureRequest) -> FigureTable:
                 "method": config.method,
                 "label": label_of("methods", config.method),
                 "seed": config.seed,
+                "epoch": result.epoch("last" if config.report == "last" else "best"),
                 "examples": len(examples),
                 "mean": distances.mean(),
                 "std": distances.std(),
@@ -56,7 +60,21 @@ def compute(request: FigureRequest) -> FigureTable:
                 "metric": result.primary_metric,
             }
         )
-    return FigureTable(rows, [f"the model of the reported epoch; {request.over_seeds}"])
+    return FigureTable(rows, [_note_on_epochs(request, rows), request.over_seeds])
+
+
+def _note_on_epochs(request: FigureRequest, rows: list[Row]) -> str:
+    """Say which epoch's model is measured, of each method."""
+    if request.config(request.spec.tasks[0]).report == "last":
+        return "the model of the last epoch"
+    epochs: dict[str, list[int]] = {}
+    for row in rows:
+        epochs.setdefault(row["label"], []).append(row["epoch"])
+    listed = "; ".join(f"{label} {', '.join(map(str, numbers))}" for label, numbers in epochs.items())
+    return (
+        f"the model of the epoch with the best validation score ({listed}); for the last epoch:"
+        " report=last variant=last at the end of the command"
+    )
 
 
 @torch.inference_mode()

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.errors import SchemaError, UsageError
 from hifi_cli.files import command_line
@@ -32,7 +31,11 @@ Values = dict[str, dict[Any, float]]  # by task and repetition
 
 @dataclass(frozen=True)
 class Setting:
-    """Where evidence is looked for."""
+    """Where evidence is looked for.
+
+    Attributes:
+        figure_csv: the CSV of the claim's figure; None: the one in the results directory of the same protocol and backbone.
+    """
 
     results: Results
     protocol: str
@@ -42,6 +45,7 @@ class Setting:
     seeds: Sequence[int]
     score: Score | None
     counted: frozenset[str]
+    figure_csv: Path | None = None
 
     @classmethod
     def of(cls, claim: Claim, file: ClaimsFile, results: Results, score: Score | None, counted: frozenset[str]) -> "Setting":
@@ -233,10 +237,10 @@ def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
     """Return the CSV of a figure under a protocol and backbone, or None, and the command that computes it."""
     import pandas as pd
 
-    shipped = registry.names("figures")
+    if setting.figure_csv:
+        return pd.read_csv(setting.figure_csv), []
     for path in sorted((setting.results.directory / "figures").glob(f"{name}*.csv")):
-        prefixes = [other for other in shipped if path.stem == other or path.stem.startswith(f"{other}-")]
-        if max([*prefixes, name], key=len) != name:
+        if len(figure_spec.name_of(path) or "") > len(name):
             continue  # hifi-7-flatness is not hifi-7
         try:
             metadata = figure_spec.read_metadata(path)

@@ -51,6 +51,29 @@ def verdict_text(result: ClaimResult) -> str:
     return f"undecided (about {more} more seeds)" if more else f"undecided (more than {MOST_SEEDS} more seeds)"
 
 
+def contradictions(results: Sequence[ClaimResult]) -> list[str]:
+    """Return a sentence for every claim that our number speaks against, decided or not."""
+    sentences = []
+    for result in results:
+        finding = result.finding
+        low, high = finding.region.supported
+        if finding.effect is None or (result.verdict != "contradicted" and low <= finding.effect <= high):
+            continue
+        unit = "difference in points" if result.unit == "points" else result.unit or "number"
+        span = _span(result, finding)
+        numbers = [f"our {unit} is {_number(result, finding.effect)}{f' ({span})' if span else ''}"]
+        if finding.published.value is not None:
+            numbers.append(f"published {_published(result, finding)}")
+        numbers.append(f"required {_required(finding.region)}")
+        if result.verdict != "contradicted":
+            numbers.append(verdict_text(result))
+        verb = "contradicts" if result.verdict == "contradicted" else "differs from"
+        note = f" ({result.claim.note})" if result.claim.note else ""
+        claim = result.claim.text.rstrip(".")
+        sentences.append(f'{verb} the paper ({result.claim.where}), "{claim}": {", ".join(numbers)}{note}')
+    return sentences
+
+
 def _row(result: ClaimResult, backbone: str) -> TableRow:
     finding = result.finding
     effect = TableCell() if finding.effect is None else TableCell(finding.effect, text=_number(result, finding.effect))

@@ -8,7 +8,7 @@ from hifi_cli.reports.figures.style import Frame
 
 
 def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
-    """Draw a bar per method with its number: mean over seeds of the mean L2 change."""
+    """Draw a bar per method with its number: mean over seeds of the mean L2 change; error bars: standard deviation."""
     tasks = list(frame["task"].unique())
     bars = frame["method"].nunique()
     figure, axes = style.grid(len(tasks), columns=2, height=0.6 + 0.24 * bars, width=style.WIDE if len(tasks) > 1 else 4.6)

@@ -129,6 +129,12 @@ def csv_path(name: str, results_dir: Path, changes: list[str]) -> Path:
     return results_dir / "figures" / f"{safe_name('-'.join([stem, *changes]))}.csv"
 
 
+def name_of(csv: Path) -> str | None:
+    """Return the name of the shipped figure that a CSV is of, from its path; None: of no shipped one."""
+    names = [name for name in registry.names("figures") if csv.stem == name or csv.stem.startswith(f"{name}-")]
+    return max(names, key=len, default=None)
+
+
 def read_metadata(csv: Path) -> FigureMetadata:
     """Read the JSON next to a figure's CSV.
 

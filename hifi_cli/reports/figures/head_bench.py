@@ -37,8 +37,8 @@ def _matrix(ax: Axes, pairs: Frame, ranked: list[str]) -> None:
     noise = float(pairs["noise"].iloc[0]) if len(pairs) else 0.0
     for row, column in np.argwhere(np.tri(len(ranked), k=-1)).tolist():
         value = table[row, column]
-        text = "-" if np.isnan(value) else f"{value:.2f}".replace("-", "\N{MINUS SIGN}").replace("0.", ".")
-        color = "#888888" if abs(value) <= noise else "white" if abs(value) > 0.7 else "black"
+        text = "-" if np.isnan(value) else f"{value:.2f}".replace("-", style.MINUS).replace("0.", ".")
+        color = "#888888" if abs(value) <= noise else "white" if value > 0.7 or value < -0.5 else "black"
         ax.text(column, row, text, ha="center", va="center", fontsize=6, color=color)
     ax.set_xticks(range(len(ranked) - 1), ranked[:-1], rotation=45, ha="right", rotation_mode="anchor")
     ax.set_xlim(-0.5, len(ranked) - 1.5)
@@ -64,4 +64,4 @@ def _scores(ax: Axes, runs: Frame, lines: list[str]) -> None:
         ax.plot(values.mean(), line, "D", color="#0072B2", zorder=4)
     ax.grid(axis="y", color="#eeeeee", zorder=1)
     ax.set_axisbelow(True)
-    ax.set_xlabel(f"{runs['metric'].iloc[0]}, %")
+    ax.set_xlabel(f"{runs['metric'].iloc[0]} [%]")

@@ -11,7 +11,7 @@ from hifi_cli.reports.figures.style import Frame
 
 _LABELS = {
     "richness": "richness $I_h$ alone",
-    "correlation": r"correlation alone, $\sum_{h'} r_{h,h'}$",
+    "correlation": r"correlation alone, $\Sigma_{h'}\,r_{h,h'}$",
     "pagerank-literal": "PageRank as printed",
     "pagerank": "PageRank, transposed",
     "pagerank-personalized": "PageRank, personalized",
@@ -44,8 +44,8 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
         for ax, signal in zip(axes, ("richness", "correlation"), strict=True):
             _overlap(ax, overlaps[(overlaps["task"] == task) & (overlaps["with"] == signal)])
             ax.set_title(f"shared with {signal} alone")
-        axes[0].set_ylabel("chosen heads shared, mean of layers")
-        lower.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        axes[0].set_ylabel("chosen heads shared,\nmean over layers")
+        style.shared_legend(lower, axes, loc="outside lower center")
     metadata.notes.append("dots: chosen heads; where a heatmap has one colour, the values give no basis for a choice")
     return figure
 
@@ -70,9 +70,6 @@ def _overlap(ax: Axes, overlaps: Frame) -> None:
         noise = {"color": "#999999", "linewidth": 0.7, "markersize": 2} if name == "pagerank-literal" else {}
         label = f"{_LABELS[name]}{' (rounding noise)' if noise else ''}"
         ax.plot(shared.index, shared, label=label, **style.line(number) | noise)
-    chance = overlaps["chance"].iloc[0]
-    ax.axhline(chance, color="#999999", linewidth=0.8)
-    at_right_end = ax.get_yaxis_transform()  # x: fraction of the axis, y: data
-    ax.text(1, chance, "chance", transform=at_right_end, fontsize=6, va="bottom", ha="right", color="#666666")
+    style.mark_chance(ax, overlaps["chance"].iloc[0])
     ax.set_ylim(0, 1.05 * overlaps["k"].iloc[0])
     ax.set_xlabel("damping factor d")

@@ -19,7 +19,7 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
                 ax.fill_between(points["head"], low, high, color="#bbbbbb", alpha=0.5, linewidth=0)
         ax.set_title(style.layer_title(metadata, task, layer))
         style.set_head_ticks(ax, heads["head"].nunique())
-    style.label_outer(axes, "head", "information richness $I_h$")
-    style.legend_above(figure, axes[0])
+    style.label_outer(axes, "head", "richness $I_h$")
+    style.shared_legend(figure, axes)
     metadata.notes.append(f"shade: standard deviation over samples under {frame['setting'].iloc[0]}")
     return figure

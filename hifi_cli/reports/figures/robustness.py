@@ -9,7 +9,7 @@ from hifi_cli.reports.figures.style import Frame
 _TITLES = {
     "richness": "rank correlation of $I_h$",
     "correlation": "rank correlation of $r_{h,h'}$",
-    "chosen": "fraction of the chosen heads",
+    "chosen": "fraction of chosen heads shared",
 }
 
 
@@ -27,13 +27,11 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
                 ax.plot(points["layer"] + 1, points["value"], label=setting, **style.line(number))
                 ax.plot(mean_position, points["value"].mean(), **style.line(number))
             if measure == "chosen":
-                chance = panel["chance"].iloc[0]
-                ax.axhline(chance, color="#999999", linewidth=0.8)
-                ax.text(1, chance, "chance", fontsize=6, va="bottom", color="#666666")
+                style.mark_chance(ax, panel["chance"].iloc[0])
             ax.set_title(f"{title}{f', {metadata.tasks[task]}' if len(tasks) > 1 else ''}")
             labelled = layers[:: 1 + len(layers) // 13]
             ax.set_xticks([*labelled, mean_position], [*map(str, labelled), "mean"])
             ax.set_ylim(min(-0.05, frame["value"].min() - 0.05), 1.05)
     style.label_outer(axes, "layer", "agreement with ST")
-    style.legend_above(figure, axes[0])
+    style.shared_legend(figure, axes)
     return figure

@@ -3,12 +3,12 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from numpy.typing import NDArray
 
@@ -16,9 +16,12 @@ from hifi_cli.reports.figures.figure_spec import FigureMetadata
 
 Frame = Any  # a pandas DataFrame, whose cells have a union type that no annotation narrows
 Floats = NDArray[np.float64]
+LegendPlace = Literal["outside upper center", "outside lower center"]
 
 WIDE, NARROW = 6.9, 3.4  # inches: the text width of a page, and one of two columns
+MINUS = "\N{MINUS SIGN}"  # as matplotlib writes it at the ticks
 COLOUR_MAP = "cividis_r"  # luminance falls evenly from low to high values, in colour and in grey alike
+_NOTE_LINE = 0.11  # inches: height of a line of the notes
 # Okabe and Ito's colours from dark to light; dashes and markers distinguish lines whose colours look alike.
 _COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)), (0, (3, 3)))
@@ -87,23 +90,33 @@ def grid(panels: int, *, columns: int, height: float = 1.6, width: float = WIDE,
 def add_caption(figure: Figure, metadata: FigureMetadata) -> None:
     """Add the title at the top, over the legend where there is one, and the notes at the bottom."""
     width = figure.get_size_inches()[0]
-    title = f"{metadata.description}: {', '.join(metadata.tasks.values())}; {metadata.backbone}"
-    wrapped = "\n".join(textwrap.wrap(title, round(14.5 * width)))
+    columns, separator = round(14.5 * width), ": "
+    setting = f"{', '.join(metadata.tasks.values())}; {metadata.backbone}"
+    if len(metadata.description) <= columns < len(f"{metadata.description}: {setting}"):
+        separator = "\n"
+    lines = f"{metadata.description}{separator}{setting}".split("\n")
+    wrapped = "\n".join(part for line in lines for part in textwrap.wrap(line, columns))
     if figure.legends:
         figure.legends[0].set_title(wrapped, prop=FontProperties(size=9))
     else:
         figure.suptitle(wrapped, fontsize=9)
     text = ". ".join(note[:1].upper() + note[1:] for note in metadata.notes)
     if text:
-        wrapped = "\n".join(textwrap.wrap(f"{text}.", round(20.5 * width)))
-        figure.supxlabel(wrapped, fontsize=6, x=0.01, ha="left", color="#404040")
+        lines = textwrap.wrap(f"{text}.", round(20.5 * width))
+        figure.set_figheight(figure.get_figheight() + _NOTE_LINE * max(0, len(lines) - 2))  # the panels keep their height
+        figure.supxlabel("\n".join(lines), fontsize=6, x=0.01, ha="left", color="#404040")
 
 
-def legend_above(figure: Figure, ax: Axes) -> None:
-    """Add one legend for all panels above them, with the entries of one panel in the order they were drawn."""
-    handles, labels = ax.get_legend_handles_labels()
-    if labels:
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6))
+def shared_legend(figure: Figure | SubFigure, axes: Sequence[Axes], *, loc: LegendPlace = "outside upper center") -> None:
+    """Add one legend for all panels, with each label once, in the order they were drawn."""
+    entries = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    if entries:
+        figure.legend(entries.values(), entries.keys(), loc=loc, ncols=min(len(entries), 6))
+
+
+def mark_chance(ax: Axes, value: float) -> None:
+    """Draw the value that a random choice would have; the legend says what the line is."""
+    ax.axhline(value, color="#999999", linewidth=0.8, linestyle=(0, (6, 3)), label="chance", zorder=1)
 
 
 def label_outer(axes: list[Axes], x: str, y: str) -> None:
@@ -115,6 +128,8 @@ def label_outer(axes: list[Axes], x: str, y: str) -> None:
                 ax.set_xlabel(x)
             if spec.is_first_col():
                 ax.set_ylabel(y)
+    if figure := axes[0].get_figure(root=True):
+        figure.align_ylabels(axes)
 
 
 def set_task_title(ax: Axes, metadata: FigureMetadata, task: str) -> None:

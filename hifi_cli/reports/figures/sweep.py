@@ -7,7 +7,8 @@ from hifi_cli.reports.figures import style
 from hifi_cli.reports.figures.figure_spec import FigureMetadata
 from hifi_cli.reports.figures.style import Frame
 
-_X_LABELS = {"heads.k": "selected heads k per layer", "settings.stage1_fraction": "fraction of stage 1"}
+_X_LABELS = {"heads.k": "selected heads k per layer", "settings.stage1_fraction": "epochs of stage 1 / all epochs"}
+_KEPT_STAGE2 = "epochs of stage 1 / epochs of stage 2"
 
 
 def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
@@ -22,9 +23,9 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
             spread = scores["std"] if scores["std"].any() else None
             ax.errorbar(scores.index, scores["mean"], yerr=spread, capsize=2, **style.line(number))
         style.set_task_title(ax, metadata, task)
-        ax.set_ylabel(str(panel["metric"].iloc[0]))
+        ax.set_ylabel(f"{panel['metric'].iloc[0]} [%]")
         key = str(panel["key"].iloc[0])
-        ax.set_xlabel(_X_LABELS.get(key, key))
+        ax.set_xlabel(_KEPT_STAGE2 if metadata.inputs.settings["keep_stage2"] else _X_LABELS.get(key, key))
         if key == "heads.k":
             ax.set_xticks(sorted(panel["x"].unique()))
             _add_fraction_axis(ax, panel)

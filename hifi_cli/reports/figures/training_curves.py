@@ -36,7 +36,7 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
             if not curve.endswith("gradient"):
                 ax.set_ylim(bottom=0)
         _share_log_axis([ax for curve, ax in row_axes.items() if curve.endswith("gradient")])
-    style.legend_above(figure, axes[0])
+    style.shared_legend(figure, axes)
     if "distance" in curves:
         metadata.notes.append("distance: a line per seed; EH-FT: stage 2, which starts with the pretrained backbone")
     if set(curves) - {"distance"}:

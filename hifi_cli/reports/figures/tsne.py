@@ -21,10 +21,10 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
                 points = panel[panel["label"] == label]
                 ax.scatter(points["x"], points["y"], s=9, alpha=0.75, linewidths=0.3, label=label, **style.marker(number))
             score, silhouette = panel[["score", "silhouette"]].iloc[0]
-            numbers = f"{panel['metric'].iloc[0]} {100 * score:.0f}, silhouette {silhouette:.2f}"
-            ax.set_title(f"{head} head, {split}\n{numbers}", fontsize=7)
+            numbers = f"{panel['metric'].iloc[0]} {100 * score:.0f} %, silhouette {silhouette:.2f}"
+            ax.set_title(f"{head} head, {split}\n{numbers.replace('-', style.MINUS)}", fontsize=7)
             ax.set_xticks([])
             ax.set_yticks([])
-    style.legend_above(figure, axes[0])
+    style.shared_legend(figure, axes)
     metadata.notes.append("silhouette: separation of the labels in all hidden dimensions, from -1 to 1; 0 is no separation")
     return figure
