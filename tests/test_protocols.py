@@ -76,6 +76,13 @@ EXPECTED = {
     ("hifi-fewshot", "rte", "bitfit", "bert-large"): {"epochs": 50, "shots": 16, "schedule": "constant"},
     ("hifi-fewshot", "mnli", "compacter", "bert-large"): {"epochs": 50, "shots": 16},
     ("hifi-fewshot", "mnli", "full-ft", "bert-large"): {"epochs": 50, "shots": 16},
+    # SuperGLUE: jiant's configuration and script of the baselines, with the defaults of its optimizer
+    ("superglue", "cb", "full-ft", "bert-large-cased"): {
+        "epochs": 10, "batch_size": 4, "learning_rate": 1e-5, "max_length": 256, "schedule": "linear", "warmup": 0.1, "weight_decay": 0.01,
+        "adam_betas": (0.9, 0.999), "adam_epsilon": 1e-6, "max_grad_norm": 5.0, "report": "best", "precision": "fp32",
+    },
+    ("superglue", "record", "full-ft", "bert-large-cased"): {"batch_size": 8, "max_length": 256, "truncation": "only_first"},
+    ("superglue", "multirc", "full-ft", "bert-large-cased"): {"batch_size": 4, "max_length": 256, "truncation": "only_first"},
     # ours
     ("laptop", "rte", "prefix-tuning", "minilm"): {"settings": {"length": 16}, "learning_rate": 1e-2, "primary_metric": None},
 }  # fmt: skip

@@ -171,7 +171,9 @@ def rounded(value: float, decimals: int) -> Decimal:
 
 def row_label(row: TableRow) -> str:
     """Return the label of a row: `published` and `difference` are indented below the method's own row."""
-    return row.label if row.source == "runs" else f"  {row.source}"
+    if row.source == "runs":
+        return row.label
+    return f"  {row.source}" if row.method else f"  {row.source}: {row.label}"  # a row that only the paper has names itself
 
 
 def _places(heading: TableHeading, column: list[TableCell]) -> dict[int, int]:
