@@ -54,5 +54,7 @@ def test_the_gpu_check_runs_on_a_cpu(tmp_path):
     ours, rival = steps["full-ft", "fp32", 128], steps["Trainer, full-ft", "fp32", 128]
     assert ours["ratio_to_trainer"] == pytest.approx(ours["ms"] / rival["ms"], rel=0.01)
     assert 0 < ours["share_of_peak"] < 1
+    ladder = {(row["method"], row["step"]): row for row in measured["ladder"]}
+    assert ladder["full-ft", "all measures"]["ratio"] == 1 and ladder["hifi-layerwise", "padding, layers compiled"]["ms"] > 0
     assert [row["processes"] for row in measured["sharing"]] == [1, 2]
     assert "| full-ft | 0.0e+00 |" in done.stdout

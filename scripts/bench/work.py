@@ -34,7 +34,8 @@ class Work:
 
     def config(self, method: str, **keys: Any) -> RunConfig:
         """Our configuration of a method on this work."""
-        keys = {"batch_size": BATCH_SIZE, "max_length": MAX_LENGTH, "learning_rate": LEARNING_RATE, "limit": self.rows, **keys}
+        defaults = {"precision": "fp32", "batch_size": BATCH_SIZE, "max_length": MAX_LENGTH, "learning_rate": LEARNING_RATE}
+        keys = {**defaults, "limit": self.rows, **keys}
         overrides = [f"{key}={value}" for key, value in keys.items()]
         return resolve(task=self.task, method=method, backbone=self.backbone, protocol="laptop", overrides=overrides)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import correctness
+import ladder
 import sharing
 import steps
 import torch
@@ -26,7 +27,7 @@ from hifi_cli.errors import HifiError
 from hifi_cli.runs import provenance
 from hifi_cli.runs.device import device_name, select_device
 
-PARTS = ("rates", "correctness", "steps", "sharing", "eigenvalues")
+PARTS = ("rates", "correctness", "steps", "ladder", "sharing", "eigenvalues")
 
 
 def main() -> int:
@@ -55,6 +56,7 @@ def main() -> int:
         "rates": lambda: machine_rates(setting, device),
         "correctness": lambda: correctness.check(setting, device),
         "steps": lambda: steps.measure(setting, device, results.get("rates") or machine_rates(setting, device)),
+        "ladder": lambda: ladder.measure(setting, device),
         "sharing": lambda: sharing.measure(setting, device),
         "eigenvalues": lambda: eigenvalue_times(setting, device),
     }

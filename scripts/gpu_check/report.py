@@ -6,7 +6,14 @@ from typing import Any
 
 def tables(results: dict[str, Any]) -> str:
     """Every part that was measured."""
-    writers = {"rates": _rates, "correctness": _correctness, "steps": _steps, "sharing": _sharing, "eigenvalues": _eigenvalues}
+    writers = {
+        "rates": _rates,
+        "correctness": _correctness,
+        "steps": _steps,
+        "ladder": _ladder,
+        "sharing": _sharing,
+        "eigenvalues": _eigenvalues,
+    }
     return "\n\n".join(writer(results[part]) for part, writer in writers.items() if part in results)
 
 
@@ -34,6 +41,13 @@ def _steps(rows: list[dict[str, Any]]) -> str:
     ]
     header = ["step of", "precision", "tokens", "ms", "ms, padded", "of the measured peak", "busy", "GB", "/ Trainer"]
     return _table([*header, "/ peft LoRA"], cells)
+
+
+def _ladder(rows: list[dict[str, Any]]) -> str:
+    return _table(
+        ["a step in bf16, 36 tokens", "method", "ms", "/ all measures"],
+        [[row["step"], row["method"], row["ms"], row["ratio"]] for row in rows],
+    )
 
 
 def _sharing(rows: list[dict[str, Any]]) -> str:

@@ -1,5 +1,6 @@
 """What is measured, at full size and small, and the runs that it is measured on."""
 
+import gc
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ class Setting:
         products: shapes (m, k, n) of matrix products.
         copy_bytes: size of a timed copy.
         processes: how many processes share the device.
+        compile_backend: of torch.compile; `eager` only traces, because compiling takes minutes on a CPU.
     """
 
     shape: dict[str, int]
@@ -43,6 +45,7 @@ class Setting:
     products: tuple[tuple[int, int, int], ...]
     copy_bytes: int
     processes: tuple[int, ...]
+    compile_backend: str
 
 
 LARGE = Setting(
@@ -52,6 +55,7 @@ LARGE = Setting(
     products=((1152, 1024, 4096), (4096, 1024, 4096), (8192, 8192, 8192)),
     copy_bytes=2**30,
     processes=(1, 2, 4, 6),
+    compile_backend="inductor",
 )
 SMALL = Setting(
     shape={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 500},
@@ -60,6 +64,7 @@ SMALL = Setting(
     products=((64, 64, 64),),
     copy_bytes=2**20,
     processes=(1, 2),
+    compile_backend="eager",
 )
 
 
@@ -81,6 +86,14 @@ def fastest(call: Callable[[], object], device: torch.device, rounds: int = 5, c
         wait_for(device)
         seconds.append((time.perf_counter() - start) / calls)
     return min(seconds)
+
+
+def fresh_memory(device: torch.device) -> None:
+    """Free what the measurement before left on the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def lengths(tokens: int, count: int) -> Any:

@@ -1,6 +1,5 @@
 """Milliseconds, rate, memory and busy share of a training step, beside transformers' Trainer and peft's LoRA in it."""
 
-import gc
 import time
 from typing import Any
 
@@ -10,6 +9,7 @@ from setting import (
     PAD,
     Setting,
     batches_of,
+    fresh_memory,
     new_trainer,
     random_examples,
     run_config,
@@ -59,7 +59,7 @@ def our_step(
     method: str, setting: Setting, device: torch.device, tokens: int, rates: dict[str, Any], precision: str, keys: list[str]
 ) -> dict[str, Any]:
     """Measure a method's step."""
-    _free(device)
+    fresh_memory(device)
     trainer = new_trainer(run_config(method, setting, device, *keys), setting, tokens)
     seconds = seconds_per_step(trainer)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
@@ -118,7 +118,7 @@ class _StepClock(TrainerCallback):
 
 def rival_step(rival: str, setting: Setting, device: torch.device, tokens: int, precision: str) -> float:
     """Milliseconds of a step in transformers' Trainer: full fine-tuning, or peft's LoRA on query and value."""
-    _free(device)
+    fresh_memory(device)
     torch.manual_seed(0)
     model: nn.Module = BertForSequenceClassification(BertConfig(**setting.shape))
     if rival == "lora":
@@ -156,11 +156,3 @@ def rival_step(rival: str, setting: Setting, device: torch.device, tokens: int, 
         rival_trainer.remove_callback(PrinterCallback)
         rival_trainer.train()
     return round(1e3 * clock.seconds, 3)
-
-
-def _free(device: torch.device) -> None:
-    """Free what the measurement before left on the device."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
