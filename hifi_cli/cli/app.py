@@ -21,6 +21,7 @@ from hifi_cli.cli import (
     messages,
     predict,
     report,
+    results,
     score,
     select,
     table,
@@ -98,6 +99,15 @@ app.command(
     cls=_Command,
     epilog="Example: hifi export results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1 --to my-model",
 )(export.export)
+results_app = typer.Typer(
+    cls=_Group,
+    help="Copy finished runs to another results directory or to the hub, or from it; nothing is overwritten.",
+    no_args_is_help=True,
+    epilog="Example: hifi results push /shared/results",
+)
+results_app.command("push", cls=_Command, epilog="Example: hifi results push /shared/results --weights")(results.push)
+results_app.command("pull", cls=_Command, epilog="Example: hifi results pull hub:owner/name --only 'runs/hifi/*'")(results.pull)
+app.add_typer(results_app, name="results")
 app.command("ls", cls=_Command, epilog="Example: hifi ls methods")(ls.ls)
 app.command("cp", cls=_Command, epilog="Example: hifi cp tasks/rte my-rte.yaml")(cp.cp)
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from hifi_cli.records.head_files import HeadScores, HeadSelection
 from hifi_cli.records.run_checks import Verdict
 from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.transfer_state import TransferState
 from hifi_cli.reports.formats.json_table import TableJson
 from hifi_cli.reports.run_listing import ListedRun
 
@@ -79,6 +80,19 @@ class VerifyOutput(_Output):
     """Between the logits now and the stored ones."""
 
 
+class TransferOutput(_Output):
+    """A run or a file that was pushed or pulled."""
+
+    path: str
+    """Its path in the results directory."""
+    state: TransferState
+    """What became of it."""
+    files: list[str]
+    """The files that were copied."""
+    problem: str
+    """Why it was not copied."""
+
+
 class CellOutput(_Output):
     """A run of a grid."""
 
@@ -139,6 +153,7 @@ OUTPUTS: dict[str, Any] = {
     "train": list[TrainOutput],
     "eval": list[EvalOutput],
     "verify": list[VerifyOutput],
+    "results": list[TransferOutput],
     "grid": GridOutput,
     "table": TableJson | list[TableJson],
     "compare": TableJson | list[TableJson],

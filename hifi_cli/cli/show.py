@@ -2,6 +2,7 @@
 
 import gc
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hifi_cli.reports.run_listing import ListedRun
     from hifi_cli.runs.evaluate import Evaluation
     from hifi_cli.runs.plan import ModelSize
+    from hifi_cli.runs.results_transfer import Transfer
     from hifi_cli.runs.verify import Verification
 
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
@@ -163,6 +165,14 @@ def print_verification(verification: "Verification") -> None:
     print(f"{verification.verdict:12}  {verification.path}{score}", flush=True)
     for problem in verification.problems:
         print(f"              {problem}", flush=True)
+
+
+def print_transfers(transfers: "list[Transfer]") -> None:
+    """What became of each run and file that was pushed or pulled, and how many of each."""
+    for transfer in transfers:
+        print(f"{transfer.state:8}  {transfer.path}{f': {transfer.problem}' if transfer.problem else ''}")
+    counts = Counter(transfer.state for transfer in transfers)
+    print(", ".join(f"{counts[state]} {state}" for state in counts))
 
 
 def print_runs(runs: "list[ListedRun]", form: str) -> None:
