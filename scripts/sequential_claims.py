@@ -123,15 +123,16 @@ def draw(rows: list[dict[str, float]], repeats: int) -> None:
         wrong = [null["supported"] + null["contradicted"], null["uncorrected supported"] + null["uncorrected contradicted"]]
         left.bar(["declared\nlooks", "5 % at\neach look"], [100 * value for value in wrong], color=["#0072B2", "#999999"])
         left.axhline(5, color="#000000", linewidth=0.8, linestyle="--")
-        left.set_ylabel("wrong verdicts without a difference, %")
+        left.set_ylabel("wrong verdicts without a difference [%]")
         fine = np.linspace(0, truths[-1], 40)
         power = [100 * sequential.power(float(x), error, looks) for x in fine]
         right.plot(fine, power, label="calculated", **style.line(1, marker=False))
-        right.plot(truths, [100 * row["supported"] for row in rows], "o", color="#D55E00", label="simulated")
-        right.set(xlabel="true difference, points", ylabel="supported, %", ylim=(0, 102))
+        right.plot(truths, [100 * row["supported"] for row in rows], "o", color=style.line(1)["color"], label="simulated")
+        right.set(xlabel="true difference [points]", ylabel="supported [%]", ylim=(0, 102))
         seeds = right.twinx()
         seeds.plot(truths, [row["seeds"] for row in rows], label="seeds per task", **style.line(2))
         seeds.set(ylabel="mean seeds per task", ylim=(0, LAST + 1))
+        seeds.spines["right"].set_visible(True)
         handles = [*right.get_legend_handles_labels()[0], *seeds.get_legend_handles_labels()[0]]
         right.legend(handles, [handle.get_label() for handle in handles], loc="lower right")
         spreads = ", ".join(f"{spread:g}" for spread in SPREADS)

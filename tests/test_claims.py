@@ -281,6 +281,9 @@ def test_the_picture_and_the_report_show_the_claims(own, hifi):
     assert own("--picture", "claims.svg").code == 0
     svg = Path("claims.svg").read_text()
     assert "mine" in svg and "ours, supported" in svg and "required" in svg
+    assert hifi("claims", "hifi", "ehft", "--picture", "papers.svg").code == 0  # both have a claim of this name
+    papers = Path("papers.svg").read_text()
+    assert all(f">{name}/above-full-ft<" in papers for name in ("hifi", "ehft"))
     assert hifi("report", "--claims", "mine.yaml").code == 0
     page = Path("results/report.html").read_text()
     assert "My thesis (protocol hifi, backbone bert-large): 1 supported" in page and "smallest difference that counts" in page

@@ -50,6 +50,8 @@ def claims(
     debug: options.Debug = False,
 ) -> None:
     """Print for each claim the published effect, ours with its interval, a verdict, and the command for what is missing."""
+    from dataclasses import replace
+
     from hifi_cli.files import write_text
     from hifi_cli.reports import claim_spec, claim_table
     from hifi_cli.reports import claims as verdicts
@@ -64,7 +66,14 @@ def claims(
         from hifi_cli.reports.figures import claim_effects
 
         titles = {name: f"{file.description}, {file.protocol}, {file.backbone}" for name, file in files.items()}
-        claim_effects.save(picture, {titles[name]: results for name, results in decided.items()})
+        several = len(files) > 1
+        claim_effects.save(
+            picture,
+            {
+                titles[name]: [replace(result, name=f"{name}/{result.name}" if several else result.name) for result in results]
+                for name, results in decided.items()
+            },
+        )
         options.logger.info(f"picture: {picture}")
     if out:
         write_text(out, text)

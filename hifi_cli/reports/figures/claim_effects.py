@@ -31,7 +31,7 @@ def save(path: Path, claims: Mapping[str, Sequence[ClaimResult]]) -> None:
         figure = Figure(figsize=(style.WIDE, 1), layout="constrained")
         results = [result for group in claims.values() for result in group]
         draw(figure, results, _COLOURS)
-        figure.suptitle("; ".join(claims), fontsize=9)
+        figure.suptitle("\n".join(claims), fontsize=9)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format=path.suffix.lower()[1:])
 
