@@ -3,17 +3,16 @@
 import json
 import os
 import resource
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import yaml
-from hifi_processes import environment
+from hifi_processes import call_hifi, run_copy
 from synthetic_runs import write_run
 
 from hifi_cli.files import with_checksum
 
-ROOM = 3 << 30  # bytes of address space; Python, torch and a tiny run take less than 2
+ROOM = 1 << 30  # bytes of address space; a tiny run takes less
 
 
 def said(answer, code):
@@ -25,28 +24,22 @@ def said(answer, code):
     return line
 
 
-ONE_AFTER_ANOTHER = """
-import json, sys
-from hifi_cli.cli.app import main
-
-for words in json.loads(sys.argv[1]):
-    sys.argv[1:] = words
-    try:
-        main()
-    except SystemExit as stopped:
-        print(stopped.code)
-"""
-
-
 def bounded(*commands, cwd):
     """Commands in one process with little memory, which must end in time: their exit codes and what they say."""
-    words = json.dumps([[str(word) for word in command] for command in commands])
-    ended = subprocess.run(
-        [sys.executable, "-c", ONE_AFTER_ANOTHER, words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM)),
-    )  # fmt: skip
+    ended = run_copy(one_after_another, commands, cwd=cwd)
     assert "unexpected" not in ended.stderr and "Traceback" not in ended.stderr, ended.stderr[-500:]
     return [int(line) for line in ended.stdout.splitlines()], ended.stderr
+
+
+def one_after_another(commands):
+    """Run commands with little memory beside what this process has, and print their exit codes."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
+    for words in commands:
+        try:
+            call_hifi(words)
+        except SystemExit as stopped:
+            print(stopped.code)
 
 
 TRAIN = ("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-base", "--dry-run")

@@ -1,10 +1,12 @@
 """HiFi's tables 1 (measured) and 4 (counted), and what training costs."""
 
 import json
+import multiprocessing
 from functools import partial
 from pathlib import Path
 
 import pytest
+from hifi_processes import COPY_METHOD
 from parameter_formulas import Shape, trained_count
 
 from hifi_cli.config import registry
@@ -41,7 +43,8 @@ def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypa
 
 def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch):
     monkeypatch.setattr(method_costs, "ROUNDS", 1)
-    elsewhere = method_costs.measure_in_subprocess
+    elsewhere, copy = method_costs.measure_in_subprocess, multiprocessing.get_context(COPY_METHOD)
+    monkeypatch.setattr(multiprocessing, "get_context", {"spawn": copy}.get)  # a new process would import everything again
 
     def near(config, rival):
         return (elsewhere if config.method == "hifi-midtop" else partial(method_costs.measure_training, threads=1))(

@@ -3,13 +3,13 @@
 One pair of processes makes all the runs that these tests look at.
 """
 
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
+import two_processes
 from finished_runs import load_arrays, read_json
-from hifi_processes import environment
+from hifi_processes import ProcessCopy
 from two_processes import SETTINGS
 
 from hifi_cli.config.sources import resolve
@@ -23,11 +23,22 @@ from hifi_cli.runs.resources import ResourceCache
 def root(encoders, data, tmp_path_factory):
     """The results of two_processes.py."""
     folder = tmp_path_factory.mktemp("two-processes")
-    script = Path(__file__).parent / "two_processes.py"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *launcher, str(script), str(encoders["bert"]), str(data), str(folder)]
-    ended = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=240)
-    assert ended.returncode == 0, ended.stderr[-4000:]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    variables = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": port,
+    }  # as torchrun does
+    arguments = (str(encoders["bert"]), str(data), folder)
+    processes = [
+        ProcessCopy(two_processes.main, *arguments, cwd=folder, RANK=rank, LOCAL_RANK=rank, **variables) for rank in ("0", "1")
+    ]
+    for process in processes:
+        ended = process.finish(timeout=240)
+        assert ended.returncode == 0, ended.stderr[-4000:]
     return folder
 
 
@@ -57,8 +68,8 @@ def test_each_process_has_dropout_noise_of_its_own(facts):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(facts):
-    whole, resumed = facts["fingerprints"]
-    assert whole == resumed
+    uninterrupted, resumed = facts["fingerprints"]
+    assert uninterrupted == resumed
 
 
 def test_evaluation_is_shared_and_gives_the_logits_of_one_process(facts, root, data, config_of):

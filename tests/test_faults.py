@@ -9,7 +9,18 @@ import sys
 import pytest
 import yaml
 from finished_runs import fingerprint, load_arrays, read_json, run_path
-from hifi_processes import environment, finish, kill_group, kill_until_done, run_hifi, start, train_command, wait_for
+from hifi_processes import (
+    call_hifi,
+    environment,
+    finish,
+    kill_group,
+    kill_until_done,
+    run_copy,
+    run_hifi,
+    start,
+    train_command,
+    wait_for,
+)
 from tiny_inputs import QUICK
 
 from hifi_cli.config.sources import resolve
@@ -20,14 +31,20 @@ from hifi_cli.runs import trainer
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 
-LONG = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=24"]
+SHORT = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=4"]
+LONG = [*SHORT, "epochs=24"]
 
 
 @pytest.fixture(scope="session")
 def uninterrupted(encoders, data, tmp_path_factory):
     """A long run's files without any interruption, made in this process."""
-    root = tmp_path_factory.mktemp("uninterrupted")
-    config = resolve(task="rte", method="hifi-layerwise", backbone=str(encoders["bert"]), protocol="hifi", overrides=LONG)
+    return train_uninterrupted(encoders, data, tmp_path_factory.mktemp("uninterrupted"), LONG)
+
+
+def train_uninterrupted(encoders, data, root, settings):
+    """The files of a run without any interruption."""
+    backbone = str(encoders["bert"])
+    config = resolve(task="rte", method="hifi-layerwise", backbone=backbone, protocol="hifi", overrides=settings)
     runs.run(config, ResourceCache(root / "results", data))
     return fingerprint(run_path(root))
 
@@ -46,23 +63,28 @@ def left_behind(root):
     return [path.name for path in run_path(root).rglob(".*") if path.is_file()]
 
 
-def test_stopped_and_killed_a_run_ends_as_if_nothing_had_happened(encoders, data, tmp_path, uninterrupted, hifi, monkeypatch):
-    """SIGTERM in this process, SIGKILL in one of its own; then the same command to the end."""
-    command = train_command(encoders, data, *LONG)
+def test_stopped_and_killed_a_run_ends_as_if_nothing_had_happened(encoders, data, tmp_path, hifi, monkeypatch):
+    """SIGTERM in the second epoch of four, SIGKILL in the third; then the same command to the end."""
+    command = train_command(encoders, data, *SHORT)
     with monkeypatch.context() as patched:
-        send_signal_after_step(40, signal.SIGTERM, patched)
+        send_signal_after_step(8, signal.SIGTERM, patched)
         stopped = hifi(*command)
     assert_stopped(stopped.code, 143, stopped.err, tmp_path)
     checkpoint = run_path(tmp_path) / "checkpoints" / "last.pt"
     written = checkpoint.stat().st_mtime_ns
-    process = start(*command, cwd=tmp_path)
-    wait_for(lambda: checkpoint.stat().st_mtime_ns > written or process.poll() is not None)
-    assert process.poll() is None, finish(process)
-    kill_group(process)
+    killed = run_copy(train_until_killed, command, 15, cwd=tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert checkpoint.stat().st_mtime_ns > written
     finished = hifi(*command)
     assert finished.code == 0, finished.err
     assert left_behind(tmp_path) in ([], [".lock"])
-    assert fingerprint(run_path(tmp_path)) == uninterrupted
+    assert fingerprint(run_path(tmp_path)) == train_uninterrupted(encoders, data, tmp_path / "uninterrupted", SHORT)
+
+
+def train_until_killed(command, step):
+    """Train in a process that is killed after so many optimizer steps."""
+    send_signal_after_step(step, signal.SIGKILL, pytest.MonkeyPatch())
+    call_hifi(command)
 
 
 def send_signal_after_step(step, number, monkeypatch):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from finished_runs import read_json, run_path
-from hifi_processes import ROOT, environment
+from hifi_processes import ROOT, call_hifi, environment, run_copy
 from synthetic_runs import config_hash
 
 import hifi_cli
@@ -221,12 +221,18 @@ def test_code_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task, tm
     assert hifi("export", run, "--to", "model").code == 0
     assert hifi("score", "--run", run, "--samples", "4", "--out", "scores.json").code == 0
     assert not mark.exists()
-    command = [sys.executable, "-m", "hifi_cli", "eval", run, "--trust"]  # `evaluate` keeps what this process loaded
-    env = environment(HF_HOME=str(tmp_path / "home"))
-    trusted = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    trusted = run_copy(evaluate_with_trust, run, tmp_path / "home", cwd=tmp_path)  # `evaluate` keeps what a process loaded
     assert mark.exists(), trusted.stderr
     assert trusted.returncode == 1  # the run stored no such score
     assert "always 50.00  stored none" in trusted.stdout
+
+
+def evaluate_with_trust(run, home):
+    """`hifi eval --trust` in this process; `evaluate` copies the code into this directory."""
+    import evaluate
+
+    evaluate.config.HF_MODULES_CACHE, evaluate.config.HF_METRICS_CACHE = home / "modules", home / "metrics"
+    call_hifi(["eval", run, "--trust"])
 
 
 def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(hifi, trained, data, tmp_path, monkeypatch):

@@ -1,11 +1,11 @@
-"""Runs of two processes, started by test_distributed.py with torchrun; the main process prints what it saw as JSON."""
+"""Runs of two processes, started by test_distributed.py; the main process writes what it saw as JSON."""
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import torch
+from accelerate.state import AcceleratorState
 from finished_runs import fingerprint
 
 from hifi_cli.config.sources import resolve
@@ -23,11 +23,15 @@ SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21", "kernel
 
 
 def main(backbone: str, data: str, root: Path) -> None:
+    """Make the runs in one of the processes; the environment says which one it is."""
+    torch.set_num_threads(1)
+    AcceleratorState._reset_state(reset_partial_state=True)  # a copy of a process has its
+
     def config(*overrides, seed=1):
         settings = [*SETTINGS, *overrides]
         return resolve(task="rte", method="bitfit", backbone=backbone, protocol="hifi", seed=seed, overrides=settings)
 
-    def run(name, *overrides, seed=1, **options):
+    def train(name, *overrides, seed=1, **options):
         """Train; returns the run's directory and its result."""
         chosen = config(*overrides, seed=seed)
         return RunDirectory.of(chosen, root / name).path, runs.run(chosen, ResourceCache(root / name, Path(data)), **options)
@@ -43,7 +47,7 @@ def main(backbone: str, data: str, root: Path) -> None:
 
         Trainer.train_step = stopping_step
         try:
-            run(name, **options)
+            train(name, **options)
         except Terminated:
             pass
         finally:
@@ -64,19 +68,19 @@ def main(backbone: str, data: str, root: Path) -> None:
         return batches
 
     Trainer.train_step, ModelRunner._predict = watched_step, watched_predict
-    whole, result = run("whole")
+    uninterrupted, result = train("whole")
     Trainer.train_step, ModelRunner._predict = train_step, predict
     facts["noise"], facts["predicted"] = distributed.gather(noise), distributed.gather(predicted)
     facts["broadcast_buffers"] = any(buffers)
     facts["results"] = distributed.gather(digest(dict(result.scores)))
 
     stopped("resumed")
-    resumed, _ = run("resumed")
+    resumed, _ = train("resumed")
     stopped("one process resumes", seed=2)
     if distributed.is_main():
-        facts["fingerprints"] = [fingerprint(path) for path in (whole, resumed)]
+        facts["fingerprints"] = [fingerprint(path) for path in (uninterrupted, resumed)]
 
-    run("fits", "dropout=0.0")
+    train("fits", "dropout=0.0")
     logits = ModelRunner.logits
 
     def limited(runner, examples):
@@ -85,7 +89,7 @@ def main(backbone: str, data: str, root: Path) -> None:
         return logits(runner, examples)
 
     ModelRunner.logits = limited
-    _, result = run("limited", "dropout=0.0", auto_batch=True)
+    _, result = train("limited", "dropout=0.0", auto_batch=True)
     facts["micro_batches"] = distributed.gather(result.gradient_accumulation_steps.used)
     if distributed.is_main():
         (root / "facts.json").write_text(json.dumps(facts, default=str))
@@ -93,7 +97,3 @@ def main(backbone: str, data: str, root: Path) -> None:
     if Path("/proc/self/task").is_dir():
         threads = [(path / "comm").read_text().strip() for path in Path("/proc/self/task").iterdir()]
         (root / f"threads-{os.environ['RANK']}.json").write_text(json.dumps(threads))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

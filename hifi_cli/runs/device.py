@@ -32,7 +32,8 @@ def configure(config: RunConfig) -> torch.device:
         torch.cuda.set_device(device)
         if uses_bf16(config.precision, device) and not uses_bf16("auto", device):
             logger.warning(f"{device_name(device)} only emulates bf16, which is slow: precision=auto or fp32 avoids it")
-    torch.use_deterministic_algorithms(config.deterministic)
+    if torch.are_deterministic_algorithms_enabled() != config.deterministic:  # the call alone imports PyTorch's compiler
+        torch.use_deterministic_algorithms(config.deterministic)
     torch.backends.cudnn.deterministic = config.deterministic
     return device
 
