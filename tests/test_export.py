@@ -4,7 +4,8 @@ import re
 
 import pytest
 import torch
-from huggingface_hub import ModelCard
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
 from tiny_inputs import FAMILIES
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
@@ -131,9 +132,9 @@ def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make,
         assert one["score"] == pytest.approx(float(torch.tensor(row.logits).softmax(0).max()), abs=1e-4)
     card = ModelCard.load(tmp_path / "plain" / "README.md")
     assert card.data.library_name == "transformers" and card.data.pipeline_tag == "text-classification"
-    (score,) = card.data.eval_results
-    assert (score.metric_type, score.metric_value) == ("accuracy", results.metrics["accuracy"])
-    assert (score.dataset_type, score.dataset_config, score.dataset_split) == ("nyu-mll/glue", "rte", "validation")
+    (entry,) = parse_eval_result_entries(yaml.safe_load((tmp_path / "plain/.eval_results/rte.yaml").read_text()))
+    assert (entry.dataset_id, entry.task_id, entry.value) == ("nyu-mll/glue", "rte", results.metrics["accuracy"])
+    assert entry.notes.startswith("accuracy of validation, best epoch, method full-ft, seed 1")
     for said in (
         f"{100 * results.metrics['accuracy']:.2f}",
         "seed: 1",

@@ -1,10 +1,11 @@
-"""The model card of an exported run: README.md with the front matter that the Hugging Face hub reads."""
+"""The model card of an exported run: README.md and its score in the forms that the Hugging Face hub reads."""
 
 import inspect
 import json
 import re
 from pathlib import Path
-from typing import Any
+
+import yaml
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
@@ -13,7 +14,7 @@ from hifi_cli.config.command_arguments import train_arguments
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import BackboneConfig, RunConfig
 from hifi_cli.config.sources import override_value, resolve
-from hifi_cli.files import command_line, write_text
+from hifi_cli.files import command_line, safe_name, write_text
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply_delta
@@ -22,6 +23,7 @@ from hifi_cli.records.run_files import Manifest
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.reports.formats.markdown import code, escaped
 from hifi_cli.runs.prepared_run import PreparedRun
+from hifi_cli.tasks.task_spec import TaskSpec
 
 _METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}  # the hub's names
 _PIPELINES = {  # the hub's name of each kind of task, and the class that opens its models
@@ -36,7 +38,7 @@ _LIBRARIES = {"hf": "transformers", "peft": "peft", "delta": "hifi-cli"}
 
 
 def write(prepared: PreparedRun, run: Path, form: str, to: Path, name: str) -> None:
-    """Write README.md into an exported directory.
+    """Write README.md, and the score in .eval_results/, into an exported directory.
 
     Args:
         run: the finished run's directory.
@@ -47,7 +49,7 @@ def write(prepared: PreparedRun, run: Path, form: str, to: Path, name: str) -> N
     result, manifest = directory.read_result(), directory.read_manifest()
     title = f"{result.backbone} on {result.task}, {result.method}"
     parts = [
-        f"---\n{_front_matter(prepared, result, form, title)}\n---",
+        f"---\n{_front_matter(prepared, result, form)}\n---",
         f"# {escaped(title)}",
         _what_it_is(prepared, result),
         f"## Scores\n\n{_scores(result)}",
@@ -55,34 +57,40 @@ def write(prepared: PreparedRun, run: Path, form: str, to: Path, name: str) -> N
         f"## Training\n\n{_training(prepared, run, result, manifest)}",
     ]
     write_text(to / "README.md", "\n\n".join(parts) + "\n")
+    _write_eval_results(prepared.task, result, to)
 
 
-def _front_matter(prepared: PreparedRun, result: RunResult, form: str, title: str) -> str:
-    from huggingface_hub import EvalResult, ModelCardData
+def _front_matter(prepared: PreparedRun, result: RunResult, form: str) -> str:
+    from huggingface_hub import ModelCardData
 
-    task, config = prepared.task, prepared.runner.config
-    pipeline = _PIPELINES[task.kind][0]
-    dataset: dict[str, Any] = {
-        "dataset_type": task.hub.id if task.hub else result.task,
-        "dataset_name": task.label,
-        "dataset_config": task.hub.config if task.hub else None,
-        "dataset_split": result.split,
-    }
-    scores = [
-        EvalResult(task_type=pipeline, metric_type=_METRICS.get(name, name), metric_name=name, metric_value=value, **dataset)
-        for name, value in result.metrics.items()
-    ]
+    hub = prepared.task.hub
     data = ModelCardData(
         library_name=_LIBRARIES[form],
-        base_model=config.backbone.hub,
-        datasets=[task.hub.id] if task.hub else None,
-        metrics=sorted({score.metric_type for score in scores}),
-        pipeline_tag=pipeline,
+        base_model=prepared.runner.config.backbone.hub,
+        datasets=[hub.id] if hub else None,
+        metrics=sorted({_METRICS.get(name, name) for name in result.metrics}),
+        pipeline_tag=_PIPELINES[prepared.task.kind][0],
         tags=["hifi-cli", result.method, result.task],
-        model_name=title,
-        eval_results=scores,
     )
     return data.to_yaml()
+
+
+def _write_eval_results(task: TaskSpec, result: RunResult, to: Path) -> None:
+    """Write the primary metric in the form from which the hub makes leaderboards; only for a dataset that the hub has."""
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    if not task.hub or Path(task.hub.id).is_dir():
+        return
+    kept: Score = "last" if result.report == "last" else "best"
+    notes = [f"{result.primary_metric} of {result.split}, {kept} epoch, method {result.method}, seed {result.seed}"]
+    entry = EvalResultEntry(
+        dataset_id=task.hub.id,
+        task_id=task.hub.config or "default",
+        value=result.score(kept),
+        notes="; ".join([*notes, *(text for mark, text in _MARKS.items() if getattr(result, mark))]),
+    )
+    text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True)
+    write_text(to / ".eval_results" / f"{safe_name(result.task)}.yaml", text)
 
 
 def _what_it_is(prepared: PreparedRun, result: RunResult) -> str:
