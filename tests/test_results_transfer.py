@@ -10,8 +10,10 @@ from finished_runs import flip_bit, read_json
 from test_outputs import printed
 from test_trust import seal
 
+from hifi_cli.errors import UsageError
 from hifi_cli.records.run_checks import checksums_text
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import results_source
 
 RUN = Path("runs/hifi/tiny-bert/rte/full-ft/seed1")
 
@@ -152,6 +154,8 @@ def test_damaged_files_links_and_misplaced_runs_are_not_copied(hifi, finish_run,
     assert not list(Path("shared").rglob("link.md")) and not list(Path("shared").rglob("seed2"))
     assert sorted(states(hifi("results", "push", "other"))) == ["copied", "copied", "refused", "refused", "refused"]
     assert copy.is_dir()
+    with pytest.raises(UsageError, match="outside of results"):
+        results_source._content(Path("results/runs/a/own/tasks/../../../../../secret"), Path("results"))
 
 
 def test_only_and_dry_run_choose_what_is_copied(hifi, finish_run):

@@ -131,10 +131,10 @@ def _content(file: Path, results_dir: Path) -> StoredContent:
     """The content of a file.
 
     Raises:
-        UsageError: it is a link that leads out of the results directory: it could name any file of this machine.
+        UsageError: its name or a link leads out of its directory: it could be any file of this machine.
     """
-    if not file.resolve().is_relative_to(_root(results_dir)):
-        raise UsageError(f"{file} is a link to a file outside of {results_dir}; put the file itself there")
+    if ".." in file.parts[len(results_dir.parts) :] or not file.resolve().is_relative_to(_root(results_dir)):
+        raise UsageError(f"{file} leads to a file outside of {results_dir}; put the file itself there")
     return StoredContent(file)
 
 
