@@ -1,8 +1,9 @@
-"""Generate four small English tasks from a grammar, in the file formats of the GLUE download.
+"""Generate five small English tasks from a grammar, in the file formats of the GLUE download and in CoNLL columns.
 
 Acceptability (CoLA's layout) needs agreement, argument structure and word order; Entailment (RTE's) and
 Similarity (STS-B's) need a comparison of the two sentences part by part. Topics has several labels per row: the kinds of
-people and things that the sentence is about. The data depend only on a seed.
+people and things that the sentence is about. Roles has a tag per word: which words are the
+logical subject, object, recipient and place. The data depend only on a seed.
 """
 
 import random
@@ -61,7 +62,7 @@ WEIGHTS = {"subject": 3.0, "verb": 3.0, "object": 3.0, "recipient": 2.0, "subjec
            "object adjective": 1.0, "place": 1.5, "manner": 1.0}  # weight of each part in the similarity
 HEADERS = {"Acceptability": "", "Entailment": "index sentence1 sentence2 label",
            "Similarity": "index genre filename year old_index source1 source2 sentence1 sentence2 score",
-           "Topics": "index sentence labels"}
+           "Topics": "index sentence labels", "Roles": ""}
 SINGULAR, PLURAL = ("the", "a", "this", "that", "every"), ("the", "these", "those", "many", "several")  # "the": either
 FAULTS = ("agreement", "determiner", "order", "form", "object", "dative", "reflexive", "gap", "clause")
 # fmt: on
@@ -339,14 +340,27 @@ def pairs(rng: random.Random) -> Iterator[tuple[str, str]]:
         yield _to_sentence(p), _to_sentence(_edit(rng, p, rng.choice((1, 2, 3)), 0))
 
 
+def _tags(p: Proposition, words: list[str]) -> list[str]:
+    """Return the IOB2 tag of each word of the proposition's sentence: its part, whether active or passive."""
+    tags = ["O"] * len(words)
+    for part in (part for part in (*NOUN_PARTS, "place") if p.get(part)):
+        phrase = f"the {p.get(part + ' adjective') or ''} {p[part]}".split()[0 if part in NOUN_PARTS else 1 :]
+        first = next(at for at in range(len(words)) if words[at : at + len(phrase)] == phrase)
+        tags[first : first + len(phrase)] = [f"B-{part}", *[f"I-{part}"] * (len(phrase) - 1)]
+    return tags
+
+
 def _row(rng: random.Random, task: str, label: bool) -> list[str]:
-    """Return a row of the task without its index; similarity and topics ignore `label`."""
+    """Return a row of the task without its index; similarity, topics and roles ignore `label`."""
     p = _proposition(rng)
     if task == "Acceptability":
         return ["demo", str(int(label)), "" if label else "*", _sentence(rng, rng.choice(FAULTS), not label)]
     if task == "Topics":
         nouns: list[str] = [p[part] for part in NOUN_PARTS if part in p]
         return [_to_sentence(p), "|".join(sorted({KIND.get(noun, noun) for noun in nouns}))]
+    if task == "Roles":
+        sentence = _to_sentence(p)
+        return [sentence, " ".join(_tags(p, sentence.split()))]
     if task == "Entailment":
         q = _edit(rng, p, rng.choice((1, 2, 3)) if label else rng.choice((0, 1, 2)), 0 if label else 1)
         return [_to_sentence(p), _to_sentence(q), "entailment" if label else "not_entailment"]
@@ -355,7 +369,7 @@ def _row(rng: random.Random, task: str, label: bool) -> list[str]:
 
 
 def write(directory: Path, *, seed: int = 0) -> None:
-    """Write the tasks' train.tsv (1,000 rows) and dev.tsv (200 rows) below `directory`.
+    """Write the tasks' train.tsv (1,000 rows) and dev.tsv (200 rows), for Roles .conll, below `directory`.
 
     The bytes depend only on `seed`. Within a task no sentence or pair occurs twice.
     """
@@ -370,6 +384,8 @@ def write(directory: Path, *, seed: int = 0) -> None:
                     row = _row(rng, task, rank < round(count * POSITIVE_FRACTION))
                 seen.add(key)
                 lines.append("\t".join([str(i), *row] if header else row))
-            path = Path(directory, task, f"{split}.tsv")
+                if task == "Roles":
+                    lines[-1] = "".join(f"{word}\t{tag}\n" for word, tag in zip(*map(str.split, row), strict=True))
+            path = Path(directory, task, f"{split}{'.conll' if task == 'Roles' else '.tsv'}")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes("".join(line + "\n" for line in lines).encode("utf-8"))

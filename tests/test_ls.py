@@ -141,7 +141,7 @@ def test_a_copy_works_wherever_it_lies(hifi, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("hifi train --task demo-", {"demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics"}),
+        ("hifi train --task demo-", {"demo-acceptability", "demo-entailment", "demo-roles", "demo-similarity", "demo-topics"}),
         ("hifi train --task rte,wn", {"rte,wnli"}),
         ("hifi train --method hifi-la", {"hifi-layerwise"}),
         ("hifi train --backbone mini", {"minilm"}),

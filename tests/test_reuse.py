@@ -72,8 +72,8 @@ def test_without_dropout_nothing_else_changes(make, resources, monkeypatch, meth
 
 
 @pytest.mark.parametrize("method", ["top-k", "linear-probing"])
-@pytest.mark.parametrize("task", ["copa", "squad"])
-def test_several_sequences_and_spans(make, task_kinds_data, tmp_path, task, method):
+@pytest.mark.parametrize("task", ["copa", "squad", "conll2003"])
+def test_several_sequences_spans_and_tags(make, task_kinds_data, tmp_path, task, method):
     resources = ResourceCache(tmp_path / "results", task_kinds_data)
     settings = ["dropout=0.0", "learning_rate=0.003", "log_every=1", "max_length=24", "stride=4", "variant=plain"]
     plain, _ = losses(make(method, *settings, task=task), resources)

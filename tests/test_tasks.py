@@ -215,7 +215,7 @@ def test_long_texts_are_cut_to_max_length(make, resources):
 def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
     demo_data.write(tmp_path / "one")
     demo_data.write(tmp_path / "two")
-    for name in ("demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics"):
+    for name in ("demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics", "demo-roles"):
         task = task_spec.load(name)
         one, two = local_files.load(task, tmp_path / "one"), local_files.load(task, tmp_path / "two")
         assert one.fingerprint == two.fingerprint
@@ -228,5 +228,8 @@ def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
         elif task.kind == "multi-label":
             fractions = np.mean(labels, 0)
             assert fractions.min() > 0.02 and fractions.max() < 0.8
+        elif task.kind == "token-classification":
+            fractions = np.bincount(np.concatenate(labels)) / sum(map(len, labels))
+            assert len(fractions) == len(task.labels) and fractions.min() > 0.01 and fractions.max() < 0.5
         else:
             assert min(labels) < 1 and max(labels) > 4

@@ -165,7 +165,7 @@ ROWS_OF_A_KIND = 24
 
 
 def write_task_kinds_data(root: Path) -> Path:
-    """COPA, SWAG, SQuAD, MultiRC and MNLI: the right answer begins with a word of its own."""
+    """COPA, SWAG, SQuAD, MultiRC and MNLI: the right answer begins with a word of its own; CoNLL-2003: words of their own."""
     rng = random.Random(0)
 
     def text(words: int = 4) -> str:
@@ -203,4 +203,20 @@ def write_task_kinds_data(root: Path) -> Path:
                 *(f"{at}\t{word} {text()}\t{word}\t{label}" for at, (word, label) in enumerate(pairs)),
             ],
         )
+    for name in ("train", "valid", "test"):
+        write_lines(root / "conll2003" / f"{name}.txt", conll_lines(random.Random(name)))
     return root
+
+
+ENTITIES = {"PER": ["old", "man"], "ORG": ["dog"], "LOC": ["cat-bird"], "MISC": ["fish", "fish", "never"]}
+
+
+def conll_lines(rng: random.Random, rows: int = ROWS_OF_A_KIND) -> list[str]:
+    """Sentences of CoNLL-2003's four columns, with two entities each, the words of which occur nowhere else."""
+    lines = ["-DOCSTART- -X- -X- O", ""]
+    for _ in range(rows):
+        for name in rng.sample(sorted(ENTITIES), 2):
+            lines += [f"{rng.choice(WORDS[10:16])} V B-VP O" for _ in range(rng.randint(1, 3))]
+            lines += [f"{word} N B-NP {'I' if at else 'B'}-{name}" for at, word in enumerate(ENTITIES[name])]
+        lines += [". . O O", ""]
+    return lines

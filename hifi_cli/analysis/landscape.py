@@ -20,6 +20,7 @@ from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Callback, Trainer
+from hifi_cli.tasks import losses
 from hifi_cli.tasks.tokenization import Example
 
 Floats = NDArray[np.float64]
@@ -207,10 +208,10 @@ def surface(
 
 
 def mean_loss(runner: ModelRunner, examples: list[Example]) -> float:
-    """The task's loss, mean over examples."""
+    """The task's mean loss."""
     size = runner.config.eval_batch_size
     batches = (examples[start : start + size] for start in range(0, len(examples), size))
-    return sum(float(runner.loss(batch)) for batch in batches) / len(examples)
+    return sum(float(runner.loss(batch)) for batch in batches) / losses.count(runner.task, examples)
 
 
 def _axis(coordinates: Floats, points: int) -> Floats:

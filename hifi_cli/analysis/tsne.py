@@ -66,7 +66,7 @@ def _map(request: FigureRequest, config: RunConfig) -> list[Row]:
     rows, start = [], 0
     for split, examples in parts.items():
         part = slice(start, start := start + len(examples))
-        labels = [example.row.classes[0] for example in examples]
+        labels = [task.classes_of(example.row)[0] for example in examples]
         predicted = metrics.predictions_of(task, examples, logits[part])
         score = metrics.compute(task, rows_of(examples), predicted)[task.primary]
         silhouette = float(silhouette_score(hidden[part], labels)) if len(set(labels)) > 1 else math.nan

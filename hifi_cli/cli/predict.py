@@ -11,10 +11,11 @@ from hifi_cli.cli import options
 def predict(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
     file: Annotated[
-        Path, typer.Argument(help="TSV, CSV, JSONL or Parquet with the task's input columns; - reads standard input.")
+        Path,
+        typer.Argument(help="TSV, CSV, JSONL, Parquet or CoNLL columns with the task's inputs; - reads standard input."),
     ],
     form: Annotated[
-        Literal["tsv", "csv", "jsonl"] | None,
+        Literal["tsv", "csv", "jsonl", "conll"] | None,
         typer.Option("--format", help="Format of the output; default: that of the input.", rich_help_panel=options.OUTPUT),
     ] = None,
     header: Annotated[
@@ -32,7 +33,7 @@ def predict(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print id, prediction and each label's probability for every row, in order; hifi ls TASK names the input columns."""
+    """Print id, prediction and each label's probability, or the tags, of every row; hifi ls TASK names the input columns."""
     import sys
     import tempfile
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from hifi_cli.config.choices import TOKEN_KINDS
 from hifi_cli.config.run_config import TaskHeadConfig
 
 _TRANSFORMERS = {  # the class with Hugging Face's own head for each kind of task
@@ -15,6 +16,7 @@ _TRANSFORMERS = {  # the class with Hugging Face's own head for each kind of tas
     "regression": "AutoModelForSequenceClassification",
     "multiple-choice": "AutoModelForMultipleChoice",
     "span": "AutoModelForQuestionAnswering",
+    "token-classification": "AutoModelForTokenClassification",
 }
 
 
@@ -23,7 +25,7 @@ class TaskHeadSpec:
     """What a task requires of its head.
 
     Attributes:
-        kind: of task: classification, multi-label, regression, multiple-choice or span.
+        kind: of task: classification, multi-label, regression, multiple-choice, span or token-classification.
         labels: class names; one for regression, none for spans.
         reads_words: the states of two target words are read besides the first token's (WiC).
         config: the configured head.
@@ -37,11 +39,11 @@ class TaskHeadSpec:
     @property
     def is_own(self) -> bool:
         """Whether the head is one of this file and not Hugging Face's."""
-        return self.kind != "span" and (self.reads_words or self.config.kind == "mlp")
+        return self.kind not in TOKEN_KINDS and (self.reads_words or self.config.kind == "mlp")
 
     @property
     def outputs(self) -> int:
-        """Logits of a sequence."""
+        """Logits of a sequence, or of each token."""
         one_of_two = self.kind == "classification" and len(self.labels) == 2 and self.config.one_logit
         return 1 if one_of_two or self.kind == "multiple-choice" else len(self.labels)
 

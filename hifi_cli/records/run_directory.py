@@ -219,7 +219,7 @@ class RunDirectory:
         return path
 
     def read_predictions(self) -> list[Prediction]:
-        """The predictions of the reported split, in the order of its rows, all with the same number of logits.
+        """The predictions of the reported split, in the order of its rows, with the same number of logits or one for each tag.
 
         Raises:
             MissingError: there are none.
@@ -227,7 +227,8 @@ class RunDirectory:
         """
         predictions = _read_lines(self.predictions, "predictions", Prediction.model_validate)
         for number, prediction in enumerate(predictions, start=1):
-            if len(prediction.logits) != len(predictions[0].logits):
+            tags = prediction.prediction if isinstance(prediction.prediction, list) else []
+            if len(prediction.logits) not in (len(predictions[0].logits), len(tags)):
                 raise UsageError(f"{self.predictions} is damaged (line {number}: logits: not as many as in line 1); {_AGAIN}")
         return predictions
 

@@ -163,9 +163,10 @@ class Prediction(Record):
     """A line of predictions.jsonl.
 
     Attributes:
-        label: the correct label's word, a number, or a list of all correct answers or labels; None where it is not known.
+        label: the correct label's word, a number, a list of all correct answers or labels, or the tag of each word; None where
+            it is not known.
         prediction: likewise.
-        logits: an answer has two, of its first and of its last token.
+        logits: an answer has two, of its first and of its last token; tags have one each, their own.
     """
 
     model_config = ConfigDict(allow_inf_nan=True)

@@ -148,12 +148,12 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         predictions = metrics.predictions_of(prepared.task, examples, logits)
         rows = prediction_rows(prepared.task, examples, logits, predictions)
         stored = RunDirectory(path).read_predictions()
-        now, then = np.array([row.logits for row in rows]), np.array([row.logits for row in stored])
-        if now.shape != then.shape:
+        if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
             raise UsageError(f"{RunDirectory(path).predictions} does not hold the predictions of this split")
         scores = metrics.compute(prepared.task, rows_of(examples), predictions) | measure_extra_validation(
             prepared, splits.extra_validation
         )
+        now, then = (np.concatenate([row.logits for row in lines]) for lines in (rows, stored))
         counts = count_parameters(prepared)
         return Evaluation(
             path,

@@ -15,6 +15,7 @@ _TASK_TYPES = {  # none for choices
     "multi-label": "SEQ_CLS",
     "regression": "SEQ_CLS",
     "span": "QUESTION_ANS",
+    "token-classification": "TOKEN_CLS",
 }
 
 

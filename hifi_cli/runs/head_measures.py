@@ -10,6 +10,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import attention_probabilities, head_mask, head_outputs
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.scoring.head_statistics import attention_entropy, confidence, output_norm
+from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
@@ -50,7 +51,7 @@ def ablation(runner: ModelRunner, examples: list[Example]) -> Tensor:
             mask[0, layer, head] = 0
             with head_mask(encoder, mask):
                 increase[layer, head] = runner.loss(examples) - loss
-    return increase / len(examples)
+    return increase / losses.count(runner.task, examples)
 
 
 def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:

@@ -25,13 +25,22 @@ from hifi_cli.reports.formats.markdown import code, escaped
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.tasks.task_spec import TaskSpec
 
-_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}  # the hub's names
+_METRICS = {  # the hub's names
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "ner_f1": "f1",
+    "ner_precision": "precision",
+    "ner_recall": "recall",
+    "word_accuracy": "accuracy",
+}
 _PIPELINES = {  # the hub's name of each kind of task, and the class that opens its models
     "classification": ("text-classification", "AutoModelForSequenceClassification"),
     "multi-label": ("text-classification", "AutoModelForSequenceClassification"),
     "regression": ("text-classification", "AutoModelForSequenceClassification"),
     "multiple-choice": ("multiple-choice", "AutoModelForMultipleChoice"),
     "span": ("question-answering", "AutoModelForQuestionAnswering"),
+    "token-classification": ("token-classification", "AutoModelForTokenClassification"),
 }
 _ABSENT = object()
 _LIBRARIES = {"hf": "transformers", "peft": "peft", "delta": "hifi-cli"}
@@ -150,12 +159,15 @@ def _use(prepared: PreparedRun, form: str, name: str) -> str:
         text = '{"text": "...", "text_pair": "..."}' if len(task.inputs) > 1 else '"..."'
         every_label = ", top_k=None" if task.kind == "multi-label" else ""
         lines = ["from transformers import pipeline", f'pipeline("text-classification", {here}{every_label})({text})']
+    elif form == "hf" and task.kind == "token-classification":  # a word's tag is that of its first token
+        arguments = f'"token-classification", {here}, aggregation_strategy="first"'
+        lines = ["from transformers import pipeline", f'pipeline({arguments})("...")']
     elif form == "hf":
         lines = [f"from transformers import {opener}", f"model = {opener}.from_pretrained({here})"]
     else:
         lines = ["import hifi_cli", f"model, tokenizer = hifi_cli.open_model({here})"]
     text = _python("\n".join(lines))
-    if labels > 1 and task.kind in ("classification", "multi-label"):
+    if labels > 1 and task.kind in ("classification", "multi-label", "token-classification"):
         text += f"\n\nLabels: {escaped(', '.join(f'{number} {label}' for number, label in enumerate(task.labels)))}."
     if form == "delta" and not prepared.task_head.is_own and isinstance(prepared.method, HiFi):
         text += f"\n\n{_without_this_project(opener, count, name)}"

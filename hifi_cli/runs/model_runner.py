@@ -85,7 +85,11 @@ class ModelRunner:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if is_used else nullcontext()
 
     def logits(self, examples: list[Example]) -> Tensor:
-        """The model's output for some examples, float32: [examples, classes or choices], or for spans [examples, 2, tokens]."""
+        """The model's output for some examples, float32.
+
+        Returns:
+            [examples, classes or choices]; for spans [examples, 2, tokens], for token classification [examples, tags, tokens].
+        """
         cache = self.frozen_layers if self.encoder.model.training else None
         read_examples = cache.kept_tokens(examples) if cache else examples
         batch = collate(read_examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1)
@@ -97,9 +101,10 @@ class ModelRunner:
                 token_mask = batch.pop("attention_mask").bool().flatten(0, -2)
                 contexts.enter_context(packed_forward(self.encoder, PackedBatch.of(token_mask, self.device)))
             output = self.model(**{name: copy_to_device(values, self.device) for name, values in batch.items()})
-        is_span = self.task.kind == "span"
-        logits: Tensor = torch.stack((output.start_logits, output.end_logits), 1) if is_span else output.logits
-        return logits.float()
+        if self.task.kind == "span":
+            return torch.stack((output.start_logits, output.end_logits), 1).float()
+        logits: Tensor = output.logits.float()
+        return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
 
     def reuse_frozen(self, examples: list[Example]) -> None:
         """Compute the layers below the lowest trained one, for the only examples that are trained on from now on.
@@ -110,14 +115,14 @@ class ModelRunner:
         from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
 
         layer = lowest_trained_layer(self.encoder)
-        reads_first_token = self.task.kind != "span" and not self.task.has_target_words and self.encoder.classifies_first_token
+        reads_first_token = not self.task.reads_all_tokens and self.encoder.classifies_first_token
         first_token_only = layer == self.encoder.num_layers and reads_first_token
         self.frozen_layers = FrozenLayerCache(self.encoder, layer, first_token_only=first_token_only) if layer else None
         if self.frozen_layers:
             self.frozen_layers.compute(examples, self.pad, self.eval_batch_size, self.device)
 
     def loss(self, examples: list[Example]) -> Tensor:
-        """The task's loss, summed over the examples."""
+        """The task's loss, summed as `losses.loss` says."""
         return losses.loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
@@ -156,14 +161,14 @@ class ModelRunner:
         indices = list(range(len(examples)))[rank::world]
         # a process without examples takes part with a weight of 0
         micro_batches = list(split_batch(indices or [0], self.gradient_accumulation_steps))
-        total = torch.zeros((), device=self.device)
+        total, summands = torch.zeros((), device=self.device), losses.count(self.task, examples)
         with tf32(self.config.tf32), self.frozen_casts.in_use() if self.frozen_casts else nullcontext():
             for number, micro_batch in enumerate(micro_batches):
                 is_last = number == len(micro_batches) - 1
                 synchronizes = is_last and not self.auto_batch
                 with nullcontext() if synchronizes else self.accelerator.no_sync(self.model):
                     # DDP averages over processes; times `world` it is the mean over the whole batch.
-                    loss = self.loss([examples[index] for index in micro_batch]) * (world * bool(indices) / len(examples))
+                    loss = self.loss([examples[index] for index in micro_batch]) * (world * bool(indices) / summands)
                     if is_last and regularization_loss:
                         loss = loss + regularization_loss(self.encoder.model)
                     self.accelerator.backward(loss)

@@ -22,7 +22,7 @@ from hifi_cli.tasks import metrics, readers, row_formats
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
 
-Form = Literal["tsv", "csv", "jsonl"]
+Form = Literal["tsv", "csv", "jsonl", "conll"]
 
 
 def form_of(path: Path) -> Form:
@@ -45,8 +45,8 @@ def _reader(path: Path) -> Reader:
 def read(task: TaskSpec, path: Path, *, has_header: bool = True) -> list[Row]:
     """The rows of a file that has the task's input columns, by the task's names; other columns are not read.
 
-    The file is TSV, CSV, JSONL or Parquet. The id column, where the task has one and the file too, names the rows; else their
-    numbers do.
+    The file is TSV, CSV, JSONL, Parquet or CoNLL columns. The id column, where the task has one and the file too, names the
+    rows; else their numbers do.
 
     Args:
         has_header: whether the first line of a TSV or CSV file holds the columns' names; without them the file has the input
@@ -61,7 +61,11 @@ def read(task: TaskSpec, path: Path, *, has_header: bool = True) -> list[Row]:
         raise MissingError(f"no file {path}")
     if reader in ("tsv", "csv") and has_header:
         _check_header(task, reader, path)
-    layout = LocalFiles(folder="", files={}, reader=reader, header=None if has_header else task.inputs)
+    if reader == "conll" and task.local.reader == "conll":
+        header = task.local.header
+    else:
+        header = None if has_header and reader != "conll" else task.inputs
+    layout = LocalFiles(folder="", files={}, reader=reader, header=header)
     records = readers.read(path, layout, labelled=True, skip_incomplete=False)
     return row_formats.parse_rows(
         task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path)
@@ -73,7 +77,7 @@ def predict(run: Path, file: Path, resources: ResourceCache, *, has_header: bool
 
     Returns:
         For each row `id`, `prediction` (a label, a list of labels, a number, or an answer's text) and, for labels,
-        `probabilities` by label.
+        `probabilities` by label; for token classification `id`, `tokens` and `tags`.
 
     Raises:
         MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
@@ -86,24 +90,37 @@ def predict(run: Path, file: Path, resources: ResourceCache, *, has_header: bool
         examples = resources.tokenize(config, rows, config.max_length)
         logits = prepared.runner.predict(examples)
     predictions = prediction_rows(task, examples, logits, metrics.predictions_of(task, examples, logits))
-    return [_prediction_row(task, prediction) for prediction in predictions]
+    return [_prediction_row(task, row, prediction) for row, prediction in zip(rows, predictions, strict=True)]
 
 
 def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
-    """Predictions as JSON lines, or as columns with a header: id, prediction and a column for each label."""
+    """Predictions as JSON lines, as columns with a header (id, prediction and a column for each label), or as CoNLL columns.
+
+    Raises:
+        UsageError: CoNLL columns are asked for, and the predictions are no tags.
+    """
+    if form == "conll":
+        if "tags" not in predictions[0]:
+            raise UsageError("--format conll is for tags of words; choose tsv, csv or jsonl")
+        sentences = ([f"{word}\t{tag}\n" for word, tag in zip(row["tokens"], row["tags"], strict=True)] for row in predictions)
+        return "".join("".join(lines) + "\n" for lines in sentences)
     if form == "jsonl":
         return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
-    rows = [["id", "prediction", *predictions[0].get("probabilities", {})]]
+    keys = [key for key in predictions[0] if key != "probabilities"]
+    rows = [[*keys, *predictions[0].get("probabilities", {})]]
     for prediction in predictions:
         probabilities = [f"{probability:.6f}" for probability in prediction.get("probabilities", {}).values()]
-        value = prediction["prediction"]
-        text = "|".join(value) if isinstance(value, list) else str(value)
-        rows.append([prediction["id"], " ".join(text.split()), *probabilities])
+        rows.append([*(_cell(key, prediction[key]) for key in keys), *probabilities])
     if form == "csv":
         output = io.StringIO()
         csv.writer(output, lineterminator="\n").writerows(rows)
         return output.getvalue()
     return "".join("\t".join(cells) + "\n" for cells in rows)
+
+
+def _cell(key: str, value: Any) -> str:
+    separator = "|" if key == "prediction" else " "  # between labels, and between words or their tags
+    return " ".join((separator.join(value) if isinstance(value, list) else str(value)).split())
 
 
 def spooled(stream: BinaryIO, folder: Path) -> Path:
@@ -161,13 +178,15 @@ def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
     return RawRecord(unknown | record.values, record.where)
 
 
-def _prediction_row(task: TaskSpec, prediction: Prediction) -> dict[str, Any]:
-    row = {"id": prediction.id, "prediction": prediction.prediction}
+def _prediction_row(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]:
+    if task.kind == "token-classification":
+        return {"id": row.id, "tokens": row.words, "tags": prediction.prediction}
+    content = {"id": row.id, "prediction": prediction.prediction}
     if task.kind in ("regression", "span"):
-        return row
+        return content
     logits = np.array(prediction.logits)
     values = 1 / (1 + np.exp(-logits)) if task.kind == "multi-label" else probabilities(logits)
-    return {**row, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
+    return {**content, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
 
 
 def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -61,7 +61,7 @@ def prepare(inputs: ModelInputs, *, auto_batch: bool = False) -> PreparedRun:
     config, encoder, pretrained = inputs.config, inputs.encoder, inputs.pretrained
     plain_parameters = sum(parameter.numel() for parameter in encoder.model.parameters())
     if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch
-        config = config.model_copy(update={"batch_size": config.shots * len(inputs.task.labels)})
+        config = config.model_copy(update={"batch_size": config.shots * len(inputs.task.classes)})
     runner = ModelRunner(encoder, inputs.task, config, padding_values(pretrained.tokenizer), auto_batch)
     method = methods.attach(config, encoder, inputs.attention_heads, pretrained.missing_keys)
     if uses_cpu_kernels(config):
@@ -101,20 +101,27 @@ def measure_extra_validation(prepared: PreparedRun, extra_validation: Mapping[st
 
 
 def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[Prediction]:
-    """Lines of predictions.jsonl: id, label, prediction (labels, numbers or answers) and logits (two of an answer)."""
-    if isinstance(predictions, list):
-        return [
-            Prediction(id=row.id, label=[text for text, _ in row.answers], prediction=text, logits=[start, end])
-            for row, (text, start, end) in zip(rows_of(examples), predictions, strict=True)
-        ]
+    """Lines of predictions.jsonl: id, label, prediction (labels, numbers, answers or tags) and logits; see `Prediction`."""
 
     def label_word(value: Any) -> str | float | list[str] | None:
         if value is None or task.kind == "regression":
             return None if value is None else float(value)
         if task.kind == "multi-label":
             return [label for label, is_present in zip(task.labels, value, strict=True) if is_present]
+        if task.kind == "token-classification":
+            return [task.labels[tag] for tag in value]
         return task.labels[int(value)]
 
+    if not isinstance(predictions, np.ndarray):
+        return [
+            Prediction(
+                id=row.id,
+                label=[text for text, _ in row.answers] if task.kind == "span" else label_word(row.label),
+                prediction=output.prediction,
+                logits=output.logits,
+            )
+            for row, output in zip(rows_of(examples), predictions, strict=True)
+        ]
     return [
         Prediction(
             id=example.row.id,

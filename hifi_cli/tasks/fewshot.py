@@ -39,9 +39,10 @@ def check_supported(spec: TaskSpec) -> None:
 
 
 def sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewShotSplit:
-    """Shuffle all rows; of each label the first `shots` rows are train, the next `shots` rows are dev.
+    """Shuffle all rows; of each class the first `shots` rows are train, the next `shots` rows are dev.
 
-    A multi-label row is used if any of its labels still lacks rows: a label may get more than `shots`, none gets fewer.
+    A row of several classes (multi-label; a sentence with entities of several types) is used if any of them still lacks rows: a
+    class may get more than `shots`, none gets fewer. A row of no class is not used.
 
     The shuffle sorts by SHA-256 of seed and row number, so that it depends on no library's random generator.
 
@@ -53,15 +54,15 @@ def sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewSho
     splits: list[list[Row]] = [[], []]  # train, dev
     counts: list[Counter[int]] = [Counter(), Counter()]  # rows of each class in them
     for number in shuffled:
-        classes = rows[number].classes
+        classes = spec.classes_of(rows[number])
         for split, count in zip(splits, counts, strict=True):
             if any(count[index] < shots for index in classes):
                 split.append(rows[number])
                 count.update(classes)
                 break
-    for index, label in enumerate(spec.labels):
+    for index, label in enumerate(spec.classes):
         if min(count[index] for count in counts) < shots:
-            in_all = sum(index in row.classes for row in rows)
+            in_all = sum(index in spec.classes_of(row) for row in rows)
             raise UsageError(
                 f"task {spec.label} has {in_all} training rows of '{label}';"
                 f" {shots} shots require {2 * shots}, half for training and half for validation"

@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from hifi_cli import hub
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import spans
+from hifi_cli.tasks import entities, spans
+from hifi_cli.tasks.entities import Tags
+from hifi_cli.tasks.tags import TaggedSentence, predicted_tags
 from hifi_cli.tasks.task_spec import Row, TaskSpec
 from hifi_cli.tasks.tokenization import Example
 
 Values = NDArray[np.float64]
-Predictions = Values | list[spans.Answer]  # class, choice or number per row, 0 or 1 per row and class; or an answer per row
+Outputs = Sequence[spans.Answer | TaggedSentence]  # one per row
+Predictions = Values | Outputs  # class, choice or number per row, 0 or 1 per row and class; or an answer or tags per row
 
 
 def accuracy(labels: Values, predictions: Values) -> float:
@@ -118,6 +121,26 @@ def span_f1(rows: Sequence[Row], predictions: list[spans.Answer]) -> float:
     return float(np.mean([spans.word_f1(answer.text, [text for text, _ in row.answers]) for row, answer in pairs]))
 
 
+def ner_f1(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
+    """F1 of entities, which are correct if type, first and last word are, in [0, 1]; see `entities.scores`."""
+    return entities.scores(labels, predictions).f1
+
+
+def ner_precision(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
+    """Fraction of the predicted entities that are correct, in [0, 1]."""
+    return entities.scores(labels, predictions).precision
+
+
+def ner_recall(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
+    """Fraction of the entities that are predicted, in [0, 1]."""
+    return entities.scores(labels, predictions).recall
+
+
+def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
+    """Fraction of words with the correct tag, in [0, 1]."""
+    return float(np.mean(np.concatenate(labels) == np.concatenate(predictions)))
+
+
 METRICS: dict[str, Callable[[Values, Values], float]] = {  # arguments: labels, predictions
     "accuracy": accuracy,
     "f1": f1,
@@ -136,10 +159,16 @@ ROW_METRICS: dict[str, Callable[[Sequence[Row], Any], float]] = {  # arguments: 
     "span_em": span_em,
     "span_f1": span_f1,
 }
+TAG_METRICS: dict[str, Callable[[Sequence[Tags], Sequence[Tags]], float]] = {  # arguments: labels, predictions
+    "ner_f1": ner_f1,
+    "ner_precision": ner_precision,
+    "ner_recall": ner_recall,
+    "word_accuracy": word_accuracy,
+}
 
 
 def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) -> Predictions:
-    """Return the predictions: the class or choice of the highest logit (the lowest index on a tie), the number, or the answer.
+    """Return the predictions: the class, choice or tags of the highest logit (the lowest index on a tie), number or answer.
 
     For multi-label 0 or 1 of each class: those with a positive logit, which is a probability above one half, are 1. For ReCoRD
     1 for the most probable candidate of each query (the first one on a tie), 0 for the others.
@@ -148,13 +177,15 @@ def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) 
         spec: the task.
         examples: the examples that the model read.
         logits: [examples, classes or choices]; [examples, 1] for regression and for two classes with one logit;
-            [examples, 2, tokens] for spans.
+            [examples, 2, tokens] for spans; [examples, tags, tokens] for token classification.
 
     Returns:
         One prediction per row.
     """
     if spec.kind == "span":
         return spans.best_answers(examples, logits)
+    if spec.kind == "token-classification":
+        return predicted_tags(spec.labels, examples, logits)
     if spec.kind == "regression":
         numbers: Values = logits[:, 0]
         return numbers
@@ -184,6 +215,11 @@ def labels_of(rows: Sequence[Row]) -> Values:
     return np.array([row.label for row in rows], dtype=np.float64)
 
 
+def tags_of(spec: TaskSpec, rows: Sequence[Row]) -> list[Tags]:
+    """Return the correct tags of the rows' words."""
+    return [[spec.labels[tag] for tag in row.label] for row in rows if isinstance(row.label, tuple)]
+
+
 def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
     """Compute every metric of a task.
 
@@ -191,13 +227,15 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
         UsageError: the task names an unknown metric, or `evaluate` does not return the primary metric.
         MissingError: the metric of the `evaluate` library cannot be loaded.
     """
-    known = METRICS | ROW_METRICS
+    known = METRICS | ROW_METRICS | TAG_METRICS
     scores = {}
     for name in spec.metrics:
         if name not in known:
             raise UsageError(f"task {spec.label}: unknown metric '{name}'{nearest(name, known)}")
         if name in ROW_METRICS:
             scores[name] = ROW_METRICS[name](rows, predictions)
+        elif name in TAG_METRICS:
+            scores[name] = TAG_METRICS[name](tags_of(spec, rows), [sentence.prediction for sentence in predictions])
         else:
             scores[name] = METRICS[name](labels_of(rows), np.asarray(predictions))
     scores |= _evaluate(spec, spec.evaluate, rows, predictions) if spec.evaluate else {}
@@ -230,12 +268,14 @@ def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predi
             {"id": row.id, "prediction_text": answer[0]} for row, answer in zip(rows, predictions, strict=True)
         ]
         references: list[Any] = [_as_squad(row) for row in rows]
+    elif spec.kind == "token-classification":
+        outputs, references = [output.prediction for output in predictions], tags_of(spec, rows)
     else:
         number = float if spec.kind == "regression" else int
         outputs = np.asarray(predictions).astype(number).tolist()
         references = labels_of(rows).astype(number).tolist()
     scores = metric.compute(predictions=outputs, references=references)
-    return {key: float(value) for key, value in scores.items()}
+    return {key: float(value) for key, value in scores.items() if not isinstance(value, dict)}  # seqeval: a dict per type
 
 
 def _as_squad(row: Row) -> dict[str, Any]:
@@ -245,8 +285,9 @@ def _as_squad(row: Row) -> dict[str, Any]:
 
 def is_collapsed(predictions: Predictions) -> bool:
     """Return whether a model predicts the same for every example, or something that is not finite."""
-    if isinstance(predictions, list):
-        return len(predictions) > 1 and len({answer.text for answer in predictions}) == 1
+    if not isinstance(predictions, np.ndarray):
+        outputs = np.concatenate([np.atleast_1d(output.prediction) for output in predictions])
+        return len(predictions) > 1 and len(set(outputs)) == 1
     return bool(not np.isfinite(predictions).all() or (len(predictions) > 1 and _constant(predictions)))
 
 

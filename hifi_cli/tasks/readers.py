@@ -50,6 +50,8 @@ def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool
         raise UsageError(f"{path} is empty")
     if local.reader == "csv":
         return _csv(path, text, local.header)
+    if local.reader == "conll":
+        return _conll(path, text, local.header or [])
     if local.reader == "tsv":
         return _tsv(path, text, local.header if labelled else None, skip_incomplete=skip_incomplete)
     return _READERS[local.reader](path, text)
@@ -118,6 +120,32 @@ def _csv(path: Path, text: str, header: list[str] | None) -> Iterator[RawRecord]
         raise UsageError(f"{path}, line {rows.line_num}: not valid CSV: {error}") from None
     if has_header and rows.line_num < 2:
         raise UsageError(f"{path} has a header and no rows")
+
+
+def _conll(path: Path, text: str, names: list[str]) -> Iterator[RawRecord]:
+    """Yield one record per sentence, of each column the list of its cells; a column without a name has its number, from 1.
+
+    One word per line, its columns separated by tabs or else by spaces; a line without text ends a sentence. Lines of
+    `-DOCSTART-` and, in files with tabs, comments (# and no tab) are skipped.
+    """
+    sentence: list[list[str]] = []
+    has_tabs, width, first = "\t" in text, 0, 0
+    for number, line in enumerate([*_lines(text), ""], start=1):
+        cells = line.split("\t") if has_tabs else line.split()
+        if not line.strip() or cells[0] == "-DOCSTART-":
+            if sentence:
+                header = [*names[:width], *(str(at + 1) for at in range(len(names), width))]
+                columns = dict(zip(header, map(list, zip(*sentence, strict=True)), strict=True))
+                yield RawRecord(columns, f"{path}, line {first}")
+            sentence = []
+        elif not (has_tabs and line.startswith("#") and "\t" not in line):
+            width = width or len(cells)
+            if len(cells) != width:
+                raise UsageError(f"{path}, line {number}: {len(cells)} columns, {width} are expected, as in the lines before")
+            first = first if sentence else number
+            sentence.append(cells)
+    if not width:
+        raise UsageError(f"{path} has no words")
 
 
 def _parquet(path: Path) -> Iterator[RawRecord]:
@@ -201,7 +229,13 @@ _READERS: dict[str, Callable[[Path, str], Iterator[RawRecord]]] = {
 }
 
 
-READER_OF_SUFFIX: dict[str, Reader] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".parquet": "parquet"}
+READER_OF_SUFFIX: dict[str, Reader] = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".conll": "conll",
+}
 
 
 def _parse_json(text: str, where: str) -> Object:

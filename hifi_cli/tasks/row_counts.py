@@ -18,7 +18,7 @@ class SplitCount:
         split: name of the split.
         rows: rows in the data; None if the split is missing.
         official: rows of the official release; None if unknown.
-        labels: rows of each label; empty for an unlabelled split and for tasks without classes.
+        labels: rows of each class; empty for an unlabelled split and for tasks without classes.
     """
 
     split: Split
@@ -51,7 +51,6 @@ def count(task: TaskSpec, data: TaskData) -> list[SplitCount]:
 
 def _count_split(task: TaskSpec, split: Split, data: TaskData) -> SplitCount:
     rows = data.splits.get(split)
-    has_classes = task.kind in ("classification", "multi-label", "multiple-choice")
-    counter = Counter(index for row in rows or [] if has_classes for index in row.classes)
-    labels = {task.labels[index]: number for index, number in sorted(counter.items())}
+    counter = Counter(index for row in rows or [] for index in task.classes_of(row))
+    labels = {task.classes[index]: number for index, number in sorted(counter.items())}
     return SplitCount(split, None if rows is None else task.count(rows), task.rows.get(split), labels)

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import accumulate
 from typing import Any
 
 from hifi_cli.errors import UsageError
@@ -45,6 +46,14 @@ class CheckedRecord:
         if len(value) > _MAX_CHARACTERS:
             raise self.error(f"{name} has {len(value):,} characters; the limit is {_MAX_CHARACTERS:,}")
         return value
+
+    def words(self, name: str) -> list[str]:
+        """Return the value of a column of words: a list, or a text whose words are separated by spaces."""
+        value = self.value(name)
+        words = value.split() if isinstance(value, str) else self.texts(name)
+        if not words:
+            raise EmptyText(f"{self.raw.where}: {name} is empty (skip_incomplete skips such rows)")
+        return words
 
     def integer(self, name: str) -> int:
         """Return the value of an integer column."""
@@ -119,8 +128,6 @@ def parse_rows(
 
 def _parse_record(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: int, label: Label | None) -> list[Row]:
     record = CheckedRecord(spec, raw, columns)
-    for name in spec.inputs:
-        record.text(name)
     if spec.format == "record":
         return _record(record)
     id_column = column_name(columns, spec.id, raw.values) if spec.id else None
@@ -158,7 +165,7 @@ def labels_in(value: Any, separator: str) -> list[str]:
 
 
 def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> Label:
-    """Convert a source's label to the class index, to 0 or 1 of each class, or to the number.
+    """Convert a source's label to the class index, to 0 or 1 of each class, to the index of each word's tag, or to the number.
 
     Args:
         spec: the task.
@@ -172,6 +179,11 @@ def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> Lab
     if spec.kind == "multi-label":
         present = {_class_index(name, names, where) for name in labels_in(value, spec.label_separator)}
         return tuple(int(index in present) for index in range(len(names)))
+    if spec.kind == "token-classification":
+        tags = value.split() if isinstance(value, str) else value
+        if not isinstance(tags, (list, tuple)):
+            raise UsageError(f"{where}: the label {_short(value)} is not a list of tags")
+        return tuple(_class_index(label_name(tag), names, where) for tag in tags)
     name = label_name(value)
     if spec.kind != "regression":
         return _class_index(name, names, where)
@@ -193,6 +205,16 @@ def _class_index(name: str, names: list[str], where: str) -> int:
 
 def _plain(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
     return Row(row_id, (tuple(record.text(name) for name in record.spec.inputs),), label)
+
+
+def _words(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
+    """One text, in which a space separates the words, and the character span of each word."""
+    words = record.words(record.spec.inputs[0])
+    if isinstance(label, tuple) and len(label) != len(words):
+        raise record.error(f"{len(words)} words have {len(label)} tags")
+    ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
+    spans = tuple((end - len(word), end) for word, end in zip(words, ends, strict=True))
+    return Row(row_id, ((" ".join(words),),), label, word_spans=spans)
 
 
 def _copa(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
@@ -298,6 +320,7 @@ def _squad(record: CheckedRecord, row_id: str, _: Label | None) -> Row:
 
 _FORMATS: dict[str, Callable[[CheckedRecord, str, Label | None], Row]] = {
     "plain": _plain,
+    "words": _words,
     "copa": _copa,
     "wic": _wic,
     "wsc": _wsc,

@@ -29,6 +29,16 @@ class Answer(NamedTuple):
     start: float
     end: float
 
+    @property
+    def prediction(self) -> str:
+        """What was predicted."""
+        return self.text
+
+    @property
+    def logits(self) -> list[float]:
+        """Of the first and the last token."""
+        return [self.start, self.end]
+
 
 def best_answers(examples: Sequence[Example], logits: NDArray[np.float64]) -> list[Answer]:
     """Return for each row the valid answer with the highest sum of logits over all windows.

@@ -163,7 +163,7 @@ def tasks_by_file(benchmark: str) -> dict[str, tuple[str, TaskSpec, Split]]:
 
 def majority(task: TaskSpec, train: Iterable[Row]) -> int:
     """Return the most frequent label of a task's training rows; the lowest index on a tie."""
-    counter = Counter(index for row in train for index in row.classes)
+    counter = Counter(index for row in train for index in task.classes_of(row))
     return max(range(len(task.labels)), key=lambda label: (counter[label], -label))
 
 

@@ -8,13 +8,15 @@ from pydantic import Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
+from hifi_cli.config.choices import TOKEN_KINDS
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
+from hifi_cli.tasks import entities
 
 Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
-Kind = Literal["classification", "multi-label", "regression", "multiple-choice", "span"]
+Kind = Literal["classification", "multi-label", "regression", "multiple-choice", "span", "token-classification"]
 Label = int | float | tuple[int, ...]
-Reader = Literal["tsv", "csv", "jsonl", "parquet", "multirc", "record", "squad"]
+Reader = Literal["tsv", "csv", "jsonl", "parquet", "conll", "multirc", "record", "squad"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")  # training is not possible without them
 
@@ -36,7 +38,7 @@ class LocalFiles(ConfigModel):
     reader: Reader = "tsv"
     """File format; see `hifi_cli.tasks.readers`."""
     header: list[str] | None = None
-    """Column names of TSV and CSV files that have no header line."""
+    """Column names of TSV and CSV files that have no header line, and of CoNLL files."""
     columns: dict[str, str | list[str]] = {}
     """Name of an input's, the label's or the id's column in the files, where it differs from the task's name for it; or several
     names, of which a file has one."""
@@ -95,15 +97,16 @@ class TaskSpec(ConfigModel):
     source: str
     """Where the task comes from."""
     kind: Kind = "classification"
-    """What is predicted: a class, any number of classes, a number, one of several texts, or a part of the text."""
-    format: Literal["plain", "copa", "wic", "wsc", "multirc", "record", "swag", "squad"] = "plain"
+    """What is predicted: a class, any number of classes, a number, one of several texts, a part of the text, or a tag of each
+    word."""
+    format: Literal["plain", "words", "copa", "wic", "wsc", "multirc", "record", "swag", "squad"] = "plain"
     """How a record's columns become a row's texts; see `hifi_cli.tasks.row_formats`."""
     inputs: list[str]
-    """Text columns; each must exist and must not be empty."""
+    """Text columns, or the column of words; each must exist and must not be empty."""
     id: str | None = None
     """Column of the row's unique id; without it the rows are numbered."""
     labels: list[str] = []
-    """Class names in label order; for regression one name, that of the number; for spans none."""
+    """Class names in label order; for tokens the tags; for regression one name, that of the number; for spans none."""
     label_separator: str = "|"
     """Multi-label: the character between the labels of a row, where the data have a text and not a list."""
     label_columns: list[str] = []
@@ -165,6 +168,28 @@ class TaskSpec(ConfigModel):
         return self.format == "wic"
 
     @property
+    def reads_all_tokens(self) -> bool:
+        """Whether the task head reads the states of other tokens than the first."""
+        return self.kind in TOKEN_KINDS or self.has_target_words
+
+    @property
+    def classes(self) -> list[str]:
+        """What rows are counted by: the labels, or the entity types of tags; none for numbers and spans."""
+        if self.kind == "token-classification" and entities.mark_entities(self.labels):
+            return list(dict.fromkeys(filter(None, map(entities.type_of, self.labels))))
+        return [] if self.kind in ("regression", "span") else self.labels
+
+    def classes_of(self, row: "Row") -> list[int]:
+        """The indices of the classes that a row belongs to."""
+        if not isinstance(row.label, tuple):
+            return [] if row.label is None or not self.classes else [int(row.label)]
+        if self.kind == "multi-label":
+            return [index for index, is_present in enumerate(row.label) if is_present]
+        tags = {self.labels[index] for index in row.label}
+        present = tags | {entities.type_of(tag) for tag in tags}
+        return [index for index, name in enumerate(self.classes) if name in present]
+
+    @property
     def extra_validation(self) -> dict[str, Split]:
         """The additional validation splits, by the suffix of their metrics (MNLI: mismatched)."""
         return {split.removeprefix("validation_"): split for split in self.local.files if split.startswith("validation_")}
@@ -177,9 +202,9 @@ class Row:
     Attributes:
         id: unique within its split.
         sequences: one sequence of one or two texts; for multiple choice one sequence per choice.
-        label: index of the class or choice, or the number; for multi-label 0 or 1 of each class; None if it is unknown, and for
-            spans.
-        word_spans: for WiC, the character span [start, end) of the target word in each text.
+        label: index of the class or choice, or the number; for multi-label 0 or 1 of each class; for tokens the index of each
+            word's tag; None if it is unknown, and for spans.
+        word_spans: for WiC, the character span [start, end) of the target word in each text; for tokens that of each word.
         answers: for span tasks, the accepted answers as (text, first character in the last text); for ReCoRD the query's
             answers as (text, -1).
         group: the id of what several rows are about: of MultiRC's question, whose answers are the rows, or of ReCoRD's query,
@@ -196,11 +221,9 @@ class Row:
     candidate: str = ""
 
     @property
-    def classes(self) -> list[int]:
-        """The index of the row's class, or the indices of its classes."""
-        if isinstance(self.label, tuple):
-            return [index for index, is_present in enumerate(self.label) if is_present]
-        return [] if self.label is None else [int(self.label)]
+    def words(self) -> list[str]:
+        """The words of a sentence whose words are tagged."""
+        return [self.sequences[0][0][start:end] for start, end in self.word_spans]
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
@@ -255,4 +278,8 @@ def load(name: str) -> TaskSpec:
         raise UsageError(f"{path}: label_columns: multi-label tasks have as many of them as labels")
     if not label_count_is_valid:
         raise UsageError(f"{path}: labels: spans require none, regression requires one name, all others two or more")
+    if (spec.kind == "token-classification") != (spec.format == "words") or (spec.format == "words" and len(spec.inputs) > 1):
+        raise UsageError(f"{path}: kind token-classification requires format: words and one input, the column of words")
+    if any(name.startswith("ner_") for name in spec.metrics) and not entities.mark_entities(spec.labels):
+        raise UsageError(f"{path}: metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy")
     return spec

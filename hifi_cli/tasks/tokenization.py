@@ -1,5 +1,6 @@
-"""Tokenize rows: single texts, text pairs, choices, target words, and sliding windows over a long context."""
+"""Tokenize rows: single texts, text pairs, choices, target words, tagged words, and sliding windows over a long context."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.task_spec import Row, TaskSpec
 
+logger = logging.getLogger("hifi")
 Truncation = Literal["longest_first", "only_first", "only_second"]
 Span = tuple[int, int]
 OUTSIDE: Span = (-1, -1)  # the character span of a token that is not part of the context
+UNREAD = -1  # the token of a word that has none
 MAX_QUESTION_FRACTION = 0.25  # of a window's tokens, so that enough of them are left for the context
 
 
@@ -24,6 +27,7 @@ class Example:
         row: the row that was tokenized.
         sequences: for each sequence of the row the tokenizer's lists (input_ids, token_type_ids), int32 without padding.
         word_spans: the token span [first, last) of each target word (WiC).
+        word_tokens: for token classification, the first token of each word, or UNREAD.
         offsets: for span tasks, the character span [start, end) of each token in the context, or OUTSIDE.
         answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if the answer is not
             completely in this window.
@@ -32,6 +36,7 @@ class Example:
     row: Row
     sequences: tuple[dict[str, NDArray[np.int32]], ...]
     word_spans: tuple[Span, ...] = ()
+    word_tokens: tuple[int, ...] = ()
     offsets: tuple[Span, ...] = ()
     answer: Span = (0, 0)
 
@@ -64,6 +69,8 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: Toke
     """
     if spec.kind == "span":
         return _tokenize_windows(tokenizer, rows, settings)
+    if spec.kind == "token-classification":
+        return _tokenize_words(tokenizer, rows, settings)
     order = slice(None, None, -1 if settings.swap_texts else 1)
     columns = [list(column) for column in zip(*(sequence[order] for row in rows for sequence in row.sequences), strict=True)]
     is_pair = len(columns) == 2
@@ -115,6 +122,28 @@ def _token_spans(
             raise UsageError(f"row {row.id}: max_length={settings.max_length} truncates the target word; increase max_length")
         token_spans.append((tokens[0], tokens[-1] + 1))
     return tuple(token_spans)
+
+
+def _tokenize_words(tokenizer: Any, rows: Sequence[Row], settings: TokenizationSettings) -> list[Example]:
+    """Tokenize sentences whose words are tagged; logs how many words have no token because their sentence is truncated."""
+    encoded = tokenizer([row.sequences[0][0] for row in rows], truncation=True, max_length=settings.max_length)
+    examples = []
+    for number, row in enumerate(rows):
+        word_tokens = tuple(_first_token(encoded, number, span) for span in row.word_spans)
+        examples.append(Example(row, (_model_inputs(encoded, number),), word_tokens=word_tokens))
+    unread = [example.word_tokens.count(UNREAD) for example in examples]
+    if any(unread):
+        words = sum(len(example.word_tokens) for example in examples)
+        logger.warning(
+            f"note: max_length={settings.max_length} leaves {sum(unread):,} of {words:,} words without a token, in"
+            f" {sum(map(bool, unread)):,} of {len(rows):,} rows: they are not trained on and count as tagged O"
+        )
+    return examples
+
+
+def _first_token(encoded: Any, index: int, span: Span) -> int:
+    tokens = (encoded.char_to_token(index, character) for character in range(*span))
+    return next((token for token in tokens if token is not None), UNREAD)
 
 
 def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], settings: TokenizationSettings) -> list[Example]:

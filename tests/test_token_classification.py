@@ -1,0 +1,272 @@
+"""Token classification: entities and their scores, words and their tokens, the loss, and a run from training to prediction."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from tiny_inputs import conll_lines, write_lines
+from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
+
+from hifi_cli.errors import UsageError
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.tasks import entities, fewshot, losses, metrics, row_counts, task_spec
+from hifi_cli.tasks.readers import RawRecord
+from hifi_cli.tasks.row_formats import parse_label, parse_rows
+from hifi_cli.tasks.task_spec import TaskData
+from hifi_cli.tasks.tokenization import UNREAD, Example, TokenizationSettings, tokenize
+
+CONLL = task_spec.load("conll2003")
+
+
+def rows_of(*sentences, spec=CONLL):
+    """Rows of (words, tags), each a text with spaces."""
+    records = [
+        (RawRecord({"tokens": words.split()}, f"line {at}"), parse_label(spec, tags, spec.labels, f"line {at}"))
+        for at, (words, tags) in enumerate(sentences, start=1)
+    ]
+    return parse_rows(spec, records, {}, "file")
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("O B-PER I-PER O", ["PER 1-2"]),
+        ("B-PER B-PER I-PER", ["PER 0-0", "PER 1-2"]),  # IOB2: adjacent entities of a type
+        ("I-PER I-PER O I-PER", ["PER 0-1", "PER 3-3"]),  # IOB1: I begins an entity
+        ("I-PER B-PER", ["PER 0-0", "PER 1-1"]),
+        ("B-PER I-ORG I-ORG", ["PER 0-0", "ORG 1-2"]),  # another type never continues
+        ("B-PER O I-PER", ["PER 0-0", "PER 2-2"]),
+        ("S-PER S-PER B-ORG I-ORG E-ORG", ["PER 0-0", "PER 1-1", "ORG 2-4"]),  # IOBES
+        ("B-ORG E-ORG I-ORG", ["ORG 0-1", "ORG 2-2"]),
+        ("U-PER B-ORG L-ORG L-ORG", ["PER 0-0", "ORG 1-2", "ORG 3-3"]),  # BILOU
+        ("B-x-y I-x-y", ["x-y 0-1"]),
+        ("O O", []),
+    ],
+)
+def test_entities_by_hand(tags, expected):
+    assert [f"{entity.type} {entity.first}-{entity.last}" for entity in entities.entities(tags.split())] == expected
+
+
+def chunks_of_conlleval(tags):
+    """The chunks of a sentence by conlleval's tables of transitions: which pairs of tags end a chunk, and which start one."""
+    chunks, start = set(), None
+    previous, previous_type = "O", ""
+    for at, tag in enumerate([*tags, "O"]):
+        prefix, _, kind = tag.partition("-")
+        differ = previous_type != kind
+        ends = previous + prefix in ("BB", "BO", "IB", "IO") or (previous != "O" and differ)
+        starts = previous + prefix in ("BB", "IB", "OB", "OI") or (prefix != "O" and differ)
+        if ends and start is not None:
+            chunks.add((previous_type, start, at - 1))
+            start = None
+        if starts:
+            start = at
+        previous, previous_type = prefix, kind
+    return chunks
+
+
+def test_scores_are_those_of_conllevals_rules():
+    rng = random.Random(0)
+    tags = ["O", "O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in ("PER", "ORG"))]
+    labels, predictions = ([[rng.choice(tags) for _ in range(6)] for _ in range(300)] for _ in range(2))
+    predictions = [[*label[:4], *other[4:]] for label, other in zip(labels, predictions, strict=True)]
+    pairs = [(chunks_of_conlleval(label), chunks_of_conlleval(other)) for label, other in zip(labels, predictions, strict=True)]
+    correct, in_labels, in_predictions = (
+        sum(len(part) for part in parts) for parts in zip(*((a & b, a, b) for a, b in pairs), strict=True)
+    )
+    scores = entities.scores(labels, predictions)
+    assert 0.3 < scores.f1 < 0.9
+    assert scores == pytest.approx(
+        (correct / in_predictions, correct / in_labels, 2 * correct / (in_labels + in_predictions)), abs=1e-12
+    )
+    assert entities.scores([["O"]], [["O"]]) == (0, 0, 0)
+    assert entities.scores([["B-PER", "I-PER"]], [["B-PER", "O"]]) == (0, 0, 0)  # the last word differs
+
+
+def test_word_accuracy_and_collapse():
+    labels, predictions = [["O", "B-PER"], ["O"]], [["O", "O"], ["O"]]
+    assert metrics.word_accuracy(labels, predictions) == pytest.approx(2 / 3)
+    logits = np.zeros((2, len(CONLL.labels), 4))
+    logits[:, 0] = 1
+    examples = [Example(row, (), word_tokens=(1, 2)) for row in rows_of(("a b", "O O"), ("c d", "B-PER O"))]
+    predicted = metrics.predictions_of(CONLL, examples, logits)
+    assert metrics.is_collapsed(predicted)
+    logits[1, 2, 1] = 3
+    predicted = metrics.predictions_of(CONLL, examples, logits)
+    assert [sentence.prediction for sentence in predicted] == [["O", "O"], ["I-PER", "O"]]
+    assert predicted[1].logits == [3, 1] and not metrics.is_collapsed(predicted)
+
+
+def test_wrong_rows_are_named():
+    with pytest.raises(UsageError, match="line 1: 3 words have 2 tags"):
+        rows_of(("the old man", "O O"))
+    with pytest.raises(UsageError, match="line 2: unknown label 'B-X'; the labels are O, B-PER"):
+        rows_of(("the", "O"), ("man", "B-X"))
+    with pytest.raises(UsageError, match=r"line 1: tokens is \['a', 1\], not a list of texts"):
+        parse_rows(CONLL, [(RawRecord({"tokens": ["a", 1]}, "line 1"), None)], {}, "file")
+    with pytest.raises(UsageError, match="line 1: tokens is empty"):
+        parse_rows(CONLL, [(RawRecord({"tokens": []}, "line 1"), None)], {}, "file")
+
+
+def tokenizer_of(kind, encoders):
+    """The tests' word-level tokenizer, or a byte-level or a SentencePiece-like one whose tokens are single characters."""
+    if kind == "words":
+        return AutoTokenizer.from_pretrained(encoders["bert"])
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = pre_tokenizers.ByteLevel.alphabet() if kind == "bytes" else [*"abcdefghijklmnopqrstuvwxyz-▁", "▁ca"]
+    vocabulary = {letter: at for at, letter in enumerate(["[PAD]", "[UNK]", *letters])}
+    model = (
+        models.BPE(vocabulary, [], unk_token="[UNK]")
+        if kind == "bytes"
+        else models.Unigram([(letter, -1.0) for letter in vocabulary], unk_id=1)
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False) if kind == "bytes" else pre_tokenizers.Metaspace()
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes", "metaspace"])
+def test_the_token_of_a_word_is_its_first_one(kind, encoders, caplog):
+    (row,) = rows_of(("the cat-bird sees", "O B-LOC O"))
+    assert row.words == ["the", "cat-bird", "sees"]
+    tokenizer = tokenizer_of(kind, encoders)
+    (example,) = tokenize(tokenizer, CONLL, [row], TokenizationSettings(40))
+    tokens = tokenizer.convert_ids_to_tokens(example.sequences[0]["input_ids"].tolist())
+    assert [tokens[at] for at in example.word_tokens] == {
+        "words": ["the", "cat", "sees"],
+        "bytes": ["t", "c", "s"],  # an untrained BPE makes a token of the space before a word
+        "metaspace": ["▁", "▁ca", "s"],  # before the first word there is no space
+    }[kind]
+    assert not caplog.records
+
+
+def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
+    rows = rows_of(("the old man sees", "O B-PER I-PER O"), ("the dog", "O B-ORG"))
+    tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
+    examples = tokenize(tokenizer, CONLL, rows, TokenizationSettings(4))  # two of them [CLS] and [SEP]
+    assert [example.word_tokens for example in examples] == [(1, 2, UNREAD, UNREAD), (1, 2)]
+    assert "max_length=4 leaves 2 of 6 words without a token, in 1 of 2 rows" in caplog.text
+    logits = np.zeros((2, len(CONLL.labels), 4))
+    logits[:, 1, 2] = logits[:, 1, -1] = 5
+    predicted = metrics.predictions_of(CONLL, examples, logits)
+    assert [sentence.prediction for sentence in predicted] == [["O", "B-PER", "O", "O"], ["O", "B-PER"]]
+    assert [sentence.logits for sentence in predicted] == [[0, 5, 0, 0], [0, 5]]
+    assert metrics.compute(CONLL, rows, predicted)["ner_f1"] == 0  # the entity is cut off after its first word
+
+
+def test_the_loss_is_that_of_transformers_with_ignored_targets():
+    rows = rows_of(("a b c", "O B-PER I-PER"), ("d e", "B-ORG O"))
+    examples = [Example(rows[0], (), word_tokens=(1, 2, 5)), Example(rows[1], (), word_tokens=(1, UNREAD))]
+    by_token = torch.randn(2, 6, len(CONLL.labels), generator=torch.Generator().manual_seed(0))
+    targets = torch.full((2, 6), -100)
+    targets[0, [1, 2, 5]] = torch.tensor([0, 1, 2])
+    targets[1, 1] = CONLL.labels.index("B-ORG")
+    expected = torch.nn.CrossEntropyLoss()(by_token.flatten(0, 1), targets.flatten())
+    loss = losses.loss(CONLL, by_token.transpose(1, 2), examples) / losses.count(CONLL, examples)
+    torch.testing.assert_close(loss, expected)
+    assert losses.count(CONLL, examples) == 4
+    unread = [Example(rows[1], (), word_tokens=(UNREAD, UNREAD))]
+    assert losses.loss(CONLL, by_token[1:].transpose(1, 2), unread) / losses.count(CONLL, unread) == 0
+
+
+def test_few_shot_samples_have_enough_sentences_of_every_entity_type():
+    kinds = ["PER", "ORG", "LOC", "MISC"]
+    rows = rows_of(*((f"a b {at}", f"B-{kinds[at % 4]} O I-{kinds[at % 3]}" if at % 5 else "O O O") for at in range(100)))
+    assert CONLL.classes == kinds
+    sample = fewshot.sample(CONLL, rows, 3, seed=1)
+    for split in (sample.train, sample.dev):
+        counts = [sum(index in CONLL.classes_of(row) for row in split) for index in range(4)]
+        assert min(counts) >= 3 and len(split) <= 12
+        assert all(CONLL.classes_of(row) for row in split)
+    assert not {row.id for row in sample.train} & {row.id for row in sample.dev}
+    with pytest.raises(UsageError, match=r"has \d+ training rows of '[A-Z]+'; 30 shots require 60"):
+        fewshot.sample(CONLL, rows, 30, seed=1)
+    (count,) = row_counts.count(
+        CONLL.model_copy(update={"local": CONLL.local.model_copy(update={"files": {}})}), TaskData({"train": rows}, {}, {})
+    )
+    assert count.labels["ORG"] == sum(1 in CONLL.classes_of(row) for row in rows)
+
+
+def test_a_task_of_tags_holds_together(tmp_path):
+    from hifi_cli.config import registry
+
+    text = registry.find("tasks", "conll2003").read_text()
+    for old, new, message in [
+        ("format: words", "format: plain", "requires format: words and one input"),
+        ("inputs: [tokens]", "inputs: [tokens, pos]", "requires format: words and one input"),
+        ("labels: [O, B-PER", "labels: [NN, B-PER", "ner_f1 requires labels such as O, B-PER, I-PER"),
+    ]:
+        assert old in text
+        (tmp_path / "mine.yaml").write_text(text.replace(old, new))
+        with pytest.raises(UsageError, match=message):
+            task_spec.load(str(tmp_path / "mine.yaml"))
+
+
+@pytest.fixture
+def trained(make, task_kinds_data, tmp_path):
+    """A finished run on four types of entities, its directory and resources."""
+    resources = ResourceCache(tmp_path / "results", task_kinds_data)
+    config = make("full-ft", "epochs=12", "learning_rate=0.003", "max_length=40", task="conll2003")
+    return runs.run(config, resources), RunDirectory.of(config, resources.results_dir), resources
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")  # the tests' own tokenizer
+def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, task_kinds_data, tmp_path):
+    result, directory, resources = trained
+    names = {"ner_f1", "ner_precision", "ner_recall", "word_accuracy"}
+    assert set(result.metrics) == names | {f"{name}_test" for name in names}
+    assert result.metrics["ner_f1"] > 0.5
+    assert not evaluate(directory.path, resources).differing
+    stored = directory.read_predictions()
+    scores = entities.scores([row.label for row in stored], [row.prediction for row in stored])
+    assert scores.f1 == pytest.approx(result.metrics["ner_f1"])
+
+    sentences = [" ".join(row.words) for row in resources.rows("conll2003").rows("validation")]
+    write_lines(tmp_path / "new.jsonl", [json.dumps({"tokens": sentence.split()}) for sentence in sentences])
+    answer = hifi("predict", directory.path, tmp_path / "new.jsonl")
+    assert answer.code == 0, answer.err
+    predicted = [json.loads(line) for line in answer.out.splitlines()]
+    assert [row["tokens"] for row in predicted] == [sentence.split() for sentence in sentences]
+    assert [row["tags"] for row in predicted] == [row.prediction for row in stored]
+    write_lines(tmp_path / "new.conll", [word for sentence in sentences for word in (*sentence.split(), "")])
+    columns = hifi("predict", directory.path, tmp_path / "new.conll").out
+    assert columns.split("\n\n")[0].split("\n") == [
+        f"{word}\t{tag}" for word, tag in zip(predicted[0]["tokens"], predicted[0]["tags"], strict=True)
+    ]
+    write_lines(tmp_path / "new.tsv", ["tokens", *sentences])
+    lines = hifi("predict", directory.path, tmp_path / "new.tsv").out.splitlines()
+    assert lines[:2] == ["id\ttokens\ttags", f"0\t{sentences[0]}\t{' '.join(stored[0].prediction)}"]
+
+    assert hifi("export", directory.path, "--to", tmp_path / "model", "--data-dir", task_kinds_data).code == 0
+    model, tokenizer = (
+        AutoModelForTokenClassification.from_pretrained(tmp_path / "model"),
+        AutoTokenizer.from_pretrained(tmp_path / "model"),
+    )
+    assert [model.config.id2label[at] for at in range(9)] == CONLL.labels
+    example = resources.tokenize(directory.read_config(), resources.rows("conll2003").rows("validation")[:1], 40)[0]
+    with torch.no_grad():
+        logits = model(**tokenizer(sentences[0], return_tensors="pt")).logits[0, list(example.word_tokens)]
+    torch.testing.assert_close(logits.max(1).values, torch.tensor(stored[0].logits), rtol=1e-4, atol=1e-4)
+    assert [CONLL.labels[at] for at in logits.argmax(1)] == stored[0].prediction
+    assert 'aggregation_strategy="first"' in (tmp_path / "model" / "README.md").read_text()
+    opened = pipeline("token-classification", str(tmp_path / "model"), aggregation_strategy="first")(sentences[0])
+    assert {word["entity_group"] for word in opened} <= {entity.type for entity in entities.entities(stored[0].prediction)}
+
+
+def test_conll_is_no_form_of_other_predictions(hifi, finish_run, tmp_path):
+    write_lines(tmp_path / "new.tsv", ["sentence1\tsentence2", "the dog\tthe cat"])
+    answer = hifi("predict", finish_run(), tmp_path / "new.tsv", "--format", "conll")
+    assert answer.code == 2 and "--format conll is for tags of words" in answer.err
+
+
+def test_conll_lines_have_both_kinds_of_tags():
+    assert {line.split()[-1] for line in conll_lines(random.Random(0)) if line} >= {"O", "B-PER", "I-PER", "B-ORG", "B-LOC"}
