@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.tasks import entities, fewshot, losses, metrics, row_counts, task_spec
+from hifi_cli.tasks import data_sources, entities, fewshot, losses, metrics, row_counts, task_from_data, task_spec
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.row_formats import parse_label, parse_rows
 from hifi_cli.tasks.task_spec import TaskData
@@ -266,6 +267,74 @@ def test_conll_is_no_form_of_other_predictions(hifi, finish_run, tmp_path):
     write_lines(tmp_path / "new.tsv", ["sentence1\tsentence2", "the dog\tthe cat"])
     answer = hifi("predict", finish_run(), tmp_path / "new.tsv", "--format", "conll")
     assert answer.code == 2 and "--format conll is for tags of words" in answer.err
+
+
+def write_form(path, form):
+    """Two sentences, ten times, in a form of tagged data."""
+    sentences = [
+        (["old", "man", "sees", "the", "dog"], ["B-PER", "I-PER", "O", "O", "B-ORG"]),
+        (["the", "cat"], ["O", "B-ORG"]),
+    ]
+    if form == "conll":
+        blocks = ["\n".join(f"{word} x {tag}" for word, tag in zip(*sentence, strict=True)) for sentence in sentences * 10]
+        path.write_text("-DOCSTART- -X- O\n\n" + "\n\n\n".join(blocks) + "\n")
+    elif form == "tabs":
+        blocks = ["\n".join(f"{tag}\t{word}" for word, tag in zip(*sentence, strict=True)) for sentence in sentences * 10]
+        path.write_text("\n\n".join(f"# id = {at}\n{block}" for at, block in enumerate(blocks)))
+    elif form == "lists":
+        path.write_text("".join(json.dumps({"tokens": words, "ner_tags": tags}) + "\n" for words, tags in sentences * 10))
+    elif form == "csv":
+        path.write_text("text,tags\n" + "".join(f"{' '.join(words)},{' '.join(tags)}\n" for words, tags in sentences * 10))
+    else:
+        from datasets import ClassLabel, Dataset, Features, Value
+        from datasets import Sequence as Many
+
+        names = ["O", "B-ORG", "B-PER", "I-PER"]
+        features = Features({"id": Value("string"), "tokens": Many(Value("string")), "ner_tags": Many(ClassLabel(names=names))})
+        rows = [{"id": str(at), "tokens": words, "ner_tags": tags} for at, (words, tags) in enumerate(sentences * 10)]
+        (path / "data").mkdir(parents=True)
+        Dataset.from_list(rows, features=features).to_parquet(str(path / "data" / "train-00000-of-00001.parquet"))
+    return f"hub:{path}" if form == "hub" else str(path)
+
+
+FORMS = {
+    "conll": ("a.conll", []),
+    "tabs": ("b.conll", ["inputs=2", "label=1"]),
+    "lists": ("c.jsonl", []),
+    "csv": ("d.csv", ["kind=token-classification", "inputs=text"]),
+    "hub": ("e", []),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_tagged_data_gives_the_same_rows(form, tmp_path):
+    name, options = FORMS[form]
+    source = write_form(tmp_path / name, form)
+    spec = task_spec.load(task_from_data.register(source, [*options, "validation=0.2"]))
+    assert (spec.kind, spec.labels) == ("token-classification", ["O", "B-ORG", "B-PER", "I-PER"])
+    assert spec.metrics == CONLL.metrics and spec.classes == ["ORG", "PER"]
+    data = data_sources.load(spec, data_dir=None, results_dir=tmp_path)
+    rows = {split: Counter((tuple(row.words), row.label) for row in data.rows(split)) for split in ("train", "validation")}
+    first, second = (("old", "man", "sees", "the", "dog"), (2, 3, 0, 0, 1)), (("the", "cat"), (0, 1))
+    assert rows == {"train": {first: 8, second: 8}, "validation": {first: 2, second: 2}}
+
+
+def test_what_is_not_recognized_is_asked_for(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"words": ["a", "b"], "pos": ["X", "Y"], "chunk": ["X", "Z"]}\n' * 9)
+    with pytest.raises(
+        UsageError, match=r"one of their tags are required\. Give inputs=COLUMN label=COLUMN, of words, pos, chunk"
+    ):
+        task_from_data.task_yaml(str(path), [])
+    spec = task_spec.load(task_from_data.register(str(path), ["label=pos"]))
+    assert (spec.labels, spec.metrics, spec.classes) == (["X", "Y"], ["word_accuracy"], ["X", "Y"])  # no entities
+    path = tmp_path / "b.conll"
+    path.write_text("the X O\ndog O\n")
+    with pytest.raises(UsageError, match="line 2: 2 columns, 3 are expected"):
+        task_from_data.task_yaml(str(path), [])
+    path.write_text("\n# x\n\n \n".replace("# x", "-DOCSTART- O"))
+    with pytest.raises(UsageError, match="has no words"):
+        task_from_data.task_yaml(str(path), [])
 
 
 def test_conll_lines_have_both_kinds_of_tags():

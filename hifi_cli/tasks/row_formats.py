@@ -164,6 +164,11 @@ def labels_in(value: Any, separator: str) -> list[str]:
     return [label for part in parts if (label := label_name(part).strip())]
 
 
+def tags_in(value: Any) -> list[Any]:
+    """Return the tags of a sentence, which are a list or a text with spaces between them."""
+    return list(value) if isinstance(value, (list, tuple)) else label_name(value).split()
+
+
 def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> Label:
     """Convert a source's label to the class index, to 0 or 1 of each class, to the index of each word's tag, or to the number.
 
@@ -180,10 +185,7 @@ def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> Lab
         present = {_class_index(name, names, where) for name in labels_in(value, spec.label_separator)}
         return tuple(int(index in present) for index in range(len(names)))
     if spec.kind == "token-classification":
-        tags = value.split() if isinstance(value, str) else value
-        if not isinstance(tags, (list, tuple)):
-            raise UsageError(f"{where}: the label {_short(value)} is not a list of tags")
-        return tuple(_class_index(label_name(tag), names, where) for tag in tags)
+        return tuple(_class_index(label_name(tag), names, where) for tag in tags_in(value))
     name = label_name(value)
     if spec.kind != "regression":
         return _class_index(name, names, where)

@@ -2,109 +2,37 @@
 
 import atexit
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import BeforeValidator, Field
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, Seed, parse
+from hifi_cli.config.base import parse
 from hifi_cli.config.sources import parse_override
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name, write_text
-from hifi_cli.tasks import hub_dataset, readers, row_formats
-from hifi_cli.tasks.readers import RawRecord
+from hifi_cli.tasks import data_table, entities, readers, row_formats
+from hifi_cli.tasks.data_table import HUB, DataOptions, DataTable
 from hifi_cli.tasks.row_formats import label_name
-from hifi_cli.tasks.task_spec import HubDataset, Kind, LocalFiles, TaskSpec
+from hifi_cli.tasks.task_spec import Kind, TaskSpec
 
 logger = logging.getLogger("hifi")
-HUB = "hub:"
 LABEL_NAMES = ("label", "labels", "target", "class", "stars", "rating", "sentiment")
+WORD_NAMES, TAG_NAMES = ("tokens", "words"), ("tags", "ner_tags", "labels")
 ID_NAMES = ("id", "idx", "guid", "uid", "index")
-METRICS: dict[Kind, list[str]] = {"regression": ["spearman", "pearson"], "multi-label": ["f1_micro", "f1_macro"]}
+METRICS: dict[Kind, list[str]] = {
+    "regression": ["spearman", "pearson"],
+    "multi-label": ["f1_micro", "f1_macro"],
+    "token-classification": ["ner_f1", "ner_precision", "ner_recall", "word_accuracy"],
+}
 SEPARATORS = "|;,"  # between the labels of a row, the likeliest first
 MAX_CLASSES = 1000
 REGRESSION_VALUES = 20  # whole numbers with more different values than this are a quantity, not classes
 LISTED = 6  # labels in the message
-
-
-def _names(value: Any) -> Any:
-    """A name or a list of names; YAML reads some names as numbers or booleans."""
-    return [label_name(item) for item in (value if isinstance(value, list) else [value])]
-
-
-Names = Annotated[list[str], BeforeValidator(_names)]
-
-
-class DataOptions(ConfigModel):
-    """How a data file is read, as `key=value` on the command line; what is not given is recognized."""
-
-    inputs: Names = []
-    """One or two text columns."""
-    label: Names = []
-    """Column of the label; for multi-label it may be several columns of 0 and 1."""
-    separator: str | None = Field(None, min_length=1)
-    """The character between the labels of a row (multi-label)."""
-    id: str | None = None
-    """Column of the row's unique id."""
-    kind: Kind | None = None
-    """What is predicted."""
-    labels: Names = []
-    """Class names, in label order; default: sorted."""
-    validation: str | float | None = None
-    """File (hub: split) of the validation rows, or the fraction of the rows that is cut off for validation."""
-    test: str | None = None
-    """File (hub: split) of rows to predict."""
-    split_seed: Seed = 0
-    """Seed of the cut."""
-    skip_incomplete: bool = False
-    """Skip rows with an empty text instead of refusing the file."""
-
-
-@dataclass(frozen=True)
-class DataTable:
-    """The labelled rows of a data source.
-
-    Attributes:
-        source: the file or dataset, for messages.
-        records: train rows first, then the validation rows if they are given.
-        rows: number of train rows.
-        sections: the keys `local` and `hub` of the task's YAML.
-        has_validation: whether validation rows are given.
-        class_names: of hub columns that store class indices.
-    """
-
-    source: str
-    records: list[RawRecord]
-    rows: int
-    sections: dict[str, Any]
-    has_validation: bool
-    class_names: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def columns(self) -> list[str]:
-        """The column names of the first row."""
-        return list(self.records[0].values)
-
-    def values(self, column: str) -> list[Any]:
-        """Return every row's value of a column.
-
-        Raises:
-            UsageError: no such column, or a row lacks it.
-        """
-        if column not in self.columns:
-            suggestion = registry.nearest(column, self.columns)
-            raise UsageError(f"{self.source}: no column '{column}'{suggestion}; the columns are {', '.join(self.columns)}")
-        for record in self.records:
-            if column not in record.values:
-                raise UsageError(f"{record.where}: no column '{column}'; every row requires the columns of the first one")
-        return [record.values[column] for record in self.records]
 
 
 def is_data_source(name: str) -> bool:
@@ -131,7 +59,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     """Return the task's name and the text of its YAML, and log what was recognized.
 
     Args:
-        source: a CSV, TSV, JSONL or Parquet file, or `hub:owner/name[:config]`.
+        source: a CSV, TSV, JSONL, Parquet or CoNLL file, or `hub:owner/name[:config]`.
         overrides: `key=value` with the keys of `DataOptions`.
 
     Raises:
@@ -142,7 +70,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     for override in overrides:
         values |= parse_override(override).values
     options = parse(DataOptions, values, "command line")
-    table = _read_hub(source, options) if source.startswith(HUB) else _read_file(Path(source), options)
+    table = data_table.read(source, options)
     name = _task_name(source)
     content = _recognize(name, table, options)
     parse(TaskSpec, content, source)
@@ -159,76 +87,26 @@ def _task_name(source: str) -> str:
     return f"{name}-data" if name in registry.names("tasks") else name
 
 
-def _read_file(path: Path, options: DataOptions) -> DataTable:
-    reader = readers.READER_OF_SUFFIX[path.suffix]
-    files = {"train": str(path)}
-    if isinstance(options.validation, str):
-        files["validation"] = options.validation
-    if options.test:
-        files["test"] = options.test
-    for file in files.values():
-        if not Path(file).is_file():
-            raise MissingError(f"no file {file}")
-        if Path(file).suffix != path.suffix:
-            raise UsageError(f"{file}: all files of a task have the same format; {path.suffix} is expected")
-    layout = LocalFiles(folder=".", files={}, reader=reader)
-    directory = path.resolve().parent
-    parts = [
-        list(readers.read(Path(files[split]), layout, labelled=True, skip_incomplete=False))
-        for split in ("train", "validation")
-        if split in files
-    ]
-    if not parts[0]:
-        raise UsageError(f"{path} has no rows")
-    names = {split: os.path.relpath(Path(file).resolve(), directory) for split, file in files.items()}
-    local = {"folder": ".", "directory": str(directory), "reader": reader, "files": names}
-    return DataTable(str(path), [record for part in parts for record in part], len(parts[0]), {"local": local}, len(parts) > 1)
-
-
-def _read_hub(source: str, options: DataOptions) -> DataTable:
-    repository, _, config = source.removeprefix(HUB).partition(":")
-    hub = HubDataset(id=repository, config=config or None)
-    tables, _ = hub_dataset.load_tables(hub, hub.config)
-    if "train" not in tables:
-        raise UsageError(f"{source} has no split 'train'; the splits are {', '.join(tables)}")
-    wanted = options.validation if isinstance(options.validation, str) else None
-    usual = next((name for name in ("validation", "dev", "valid", "val") if name in tables), None)
-    validation = wanted or (usual if options.validation is None else None)
-    test = options.test or ("test" if "test" in tables else None)
-    splits = {"train": "train"} | ({"validation": validation} if validation else {}) | ({"test": test} if test else {})
-    for name in splits.values():
-        if name not in tables:
-            raise UsageError(f"{source} has no split '{name}'; the splits are {', '.join(tables)}")
-    parts = [
-        [RawRecord(record, f"{source}, {name}, row {number}") for number, record in enumerate(tables[name])]
-        for split, name in splits.items()
-        if split != "test"
-    ]
-    features = tables["train"].features.items()
-    class_names = {column: names for column, feature in features if (names := hub_dataset.class_names(feature))}
-    sections = {
-        "local": {"folder": ".", "files": {}},
-        "hub": {"id": repository, **({"config": config} if config else {}), "splits": splits},
-    }
-    return DataTable(
-        source, [record for part in parts for record in part], len(parts[0]), sections, bool(validation), class_names
-    )
-
-
 def _recognize(name: str, table: DataTable, options: DataOptions) -> dict[str, Any]:
     """Return the content of the task's YAML."""
     row_id = options.id or next((column for column in table.columns if column.lower() in ID_NAMES), None)
     if row_id and not options.id and len(set(map(str, table.values(row_id)))) < len(table.records):
         row_id = None
-    label_columns = options.label or [_label_column(table, options, row_id)]
-    inputs = options.inputs or _text_columns(table, [*label_columns, *([row_id] if row_id else [])])
-    for column in inputs:
-        table.values(column)
-    if len(inputs) > 2:
-        raise UsageError(f"{table.source}: one or two text columns are read: {_choose('inputs=[COLUMN,COLUMN]', inputs)}")
-    target = _recognize_label(table, options, label_columns)
+    if tagged := _tagged_columns(table, options):
+        inputs, label_columns = tagged
+        target = _recognize_tags(table, options, label_columns[0])
+    else:
+        label_columns = options.label or [_label_column(table, options, row_id)]
+        inputs = options.inputs or _text_columns(table, [*label_columns, *([row_id] if row_id else [])])
+        for column in inputs:
+            table.values(column)
+        if len(inputs) > 2:
+            raise UsageError(f"{table.source}: one or two text columns are read: {_choose('inputs=[COLUMN,COLUMN]', inputs)}")
+        target = _recognize_label(table, options, label_columns)
     kind, labels = target["kind"], target["labels"]
     metrics = METRICS.get(kind, ["accuracy", "f1", "matthews"] if len(labels) == 2 else ["accuracy", "f1_macro"])
+    if kind == "token-classification" and not entities.mark_entities(labels):
+        metrics = ["word_accuracy"]
     sections = {key: dict(section) for key, section in table.sections.items()}
     for section in sections.values():
         section["columns"] = {"label": label_columns[0]} if len(label_columns) == 1 else {}
@@ -236,6 +114,10 @@ def _recognize(name: str, table: DataTable, options: DataOptions) -> dict[str, A
         sections["hub"]["labels"] = labels
     cut = {} if table.has_validation else {"cut": {"validation": options.validation or 0.1, "seed": options.split_seed}}
     _log(table, kind, inputs, label_columns, labels, cut)
+    if sections["local"].get("reader") == "conll":  # its columns have numbers in the place of names
+        names = {inputs[0]: "tokens", label_columns[0]: "tags"}
+        sections["local"] |= {"header": [names.get(column, column) for column in table.columns], "columns": {"label": "tags"}}
+        inputs = ["tokens"]
     return {
         "description": f"{kind} of {' and '.join(inputs)} by {' and '.join(label_columns)}",
         "label": name,
@@ -249,6 +131,35 @@ def _recognize(name: str, table: DataTable, options: DataOptions) -> dict[str, A
         **cut,
         **({"skip_incomplete": True} if options.skip_incomplete else {}),
     }
+
+
+def _tagged_columns(table: DataTable, options: DataOptions) -> tuple[list[str], list[str]] | None:
+    """Return the column of words and the column of their tags; None if the rows are no sentences of tagged words."""
+    lists = [column for column in table.columns if all(isinstance(value, list) for value in table.values(column))]
+    is_conll = table.sections["local"].get("reader") == "conll"
+    candidates = lists or table.columns
+    named = [column for column in candidates if column.lower() in WORD_NAMES]
+    if options.kind not in (None, "token-classification") or not (options.kind or is_conll or (named and len(lists) > 1)):
+        return None
+    words = options.inputs or [*named, *candidates][:1]
+    others = [column for column in candidates if column not in words]
+    tags = options.label or [column for column in others if column.lower() in TAG_NAMES][:1]
+    tags = tags or (others[-1:] if is_conll else others)
+    if len(words) > 1 or len(tags) != 1:
+        raise UsageError(
+            f"{table.source}: one column of words and one of their tags are required. Give inputs=COLUMN label=COLUMN, of"
+            f" {', '.join(table.columns)}"
+        )
+    return words, tags
+
+
+def _recognize_tags(table: DataTable, options: DataOptions, column: str) -> dict[str, Any]:
+    """Return the keys `kind`, `format` and `labels` of the task's YAML; the tags of a type stand together, `O` comes first."""
+    values = table.values(column)
+    _refuse_empty(table, column, values)
+    tags = {label_name(tag) for value in values for tag in row_formats.tags_in(value)}
+    labels = options.labels or table.class_names.get(column) or sorted(tags, key=lambda tag: tag.partition("-")[::-1])
+    return {"kind": "token-classification", "format": "words", "labels": labels}
 
 
 def _label_column(table: DataTable, options: DataOptions, row_id: str | None) -> str:
