@@ -87,6 +87,7 @@ FORMULAS = {
     "prefix-tuning-mlp": lambda s: s.prefix * s.D + (s.D + 1) * s.mlp + (s.mlp + 1) * s.L * 2 * s.D,
     "child-tuning-f": lambda s: s.backbone,
     "child-tuning-d": lambda s: s.E + round(s.child * s.L * s.layer),
+    "random-parameters": lambda s: s.L * s.biases,
     "mixout": lambda s: s.backbone,
     "diff-pruning": lambda s: round(s.diff * s.backbone),
     "hifi-layerwise": lambda s: s.L * s.rows,
@@ -123,6 +124,7 @@ FORMULAS = {
     "eh-ft-prefix": lambda s: s.backbone,
     "eh-ft-prefix-reserve": lambda s: s.backbone + s.L * 2 * 16 * s.D,
     "eh-ft-hifi": lambda s: s.backbone,
+    "eh-ft-random": lambda s: s.backbone,
 }
 
 

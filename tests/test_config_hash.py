@@ -142,6 +142,7 @@ def test_the_defaults_of_method_settings_stay():
         "peft": {"type": "lora", "options": {}, "targets": ["query", "value"]},
         "mixout": {"p": 0.7, "place": "after-dropout", "backward": "exact"},
         "prefix_tuning": {"length": 16, "mlp": 0, "init_std": 0.01},
+        "random_parameters": {"count": None},
         "rocoft": {
             "axis": "row",
             "r": 3,

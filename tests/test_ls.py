@@ -147,7 +147,7 @@ def test_a_copy_works_wherever_it_lies(hifi, tmp_path):
         ("hifi train --backbone mini", {"minilm"}),
         ("hifi ls hifi-mid", {"hifi-midtop"}),
         ("hifi cp backbones/", {f"backbones/{name}" for name in registry.names("backbones")}),
-        ("hifi table ehft-", {"ehft-1", "ehft-2", "ehft-3", "ehft-4"}),
+        ("hifi table ehft-", {"ehft-1", "ehft-2", "ehft-3", "ehft-4", "ehft-random"}),
         ("hifi export run --format d", {"delta"}),
         ("hifi table --score ", {"best", "last", "max"}),
         ("hifi table --include limited,u", {"limited,unequal"}),
