@@ -34,6 +34,13 @@ def table(
         bool,
         typer.Option("--published", help="Also show the paper's numbers and the differences.", rich_help_panel=options.OUTPUT),
     ] = False,
+    test_scores: Annotated[
+        Path | None,
+        typer.Option(
+            help="Scores that the GLUE server returned, CSV or JSON, in place of validation scores.",
+            rich_help_panel=options.WHICH,
+        ),
+    ] = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
     strict: Annotated[
@@ -59,7 +66,7 @@ def table(
     """
     from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import score_choices, score_table, search_table, table_spec, table_types
+    from hifi_cli.reports import score_choices, score_table, search_table, server_scores, table_spec, table_types
     from hifi_cli.reports.formats import render
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
@@ -68,10 +75,14 @@ def table(
     results = Results(results_dir)
     if search and name != "search":
         raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
+    layout = table_types.load(name) if name and name != "search" else None
+    if test_scores and (not isinstance(layout, table_spec.ScoresSpec) or score or compare_scores):
+        raise UsageError(
+            "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
+        )
     if name == "search":
         tables = search_table.build_all(results_dir, [search] if search else [])
     else:
-        layout = table_types.load(name) if name else None
         if not results.records and not layout:
             raise results.no_run("hifi table")
         specs = [
@@ -88,10 +99,11 @@ def table(
             for spec in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
         ]
         measurements = _measurements(specs[0], results_dir, data_dir) if specs else {}
-        request = TableRequest(results, score, counted, published, **measurements)
+        server = server_scores.read(test_scores) if test_scores else None
+        request = TableRequest(results, score, counted, published, server, **measurements)
         build = score_choices.under_all_scores if compare_scores else table_types.build_all
         tables = build(specs, request, layout=layout)
-        if not results.records and isinstance(layout, table_spec.ScoresSpec):
+        if not results.records and isinstance(layout, table_spec.ScoresSpec) and not server:
             options.logger.warning(str(results.no_run(f"hifi table {name}")))
     text = render(format, tables, standalone=standalone)
     if out:

@@ -1,5 +1,6 @@
 """chosen.json: the settings that a search tried, and the best one of each task and method."""
 
+import math
 from pathlib import Path
 from typing import ClassVar
 
@@ -56,6 +57,20 @@ class SearchResult(StoredFile):
     varied: dict[str, dict[str, list[str]]] = {}
     trials: int | None = None
     splits: list[str] = []
+
+    def budget(self, search: MethodSearch) -> str:
+        """Return what was searched for one of the search's methods, and with how many trials, as text."""
+        varied = self.varied.get(search.method, {})
+        settings = math.prod(map(len, varied.values()))
+        trials = (
+            f"{len(search.tried)} of {settings} settings" if settings > len(search.tried) else f"{len(search.tried)} settings"
+        )
+        keys = [
+            f"{key} ({', '.join(values) if len(values) < 5 else f'{len(values)} values from {values[0]} to {values[-1]}'})"
+            for key, values in varied.items()
+        ]
+        split = f", chosen on {' and '.join(self.splits)}" if self.splits else ""
+        return f"{trials} of {' and '.join(keys) or 'unknown keys'}{split}"
 
     @staticmethod
     def path(results_dir: Path, grid: str) -> Path:

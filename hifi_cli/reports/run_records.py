@@ -11,6 +11,7 @@ from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.records.run_directory import RunDirectory, directories_with_runs, finished_runs, variant_paths
 from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.search_result import SearchResult
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,15 @@ class Results:
     def variants(self) -> "Counter[tuple[str, str, str]]":
         """Number of finished runs of searches, by protocol, backbone and method; no table of scores shows them."""
         return Counter((path.parts[0], path.parts[1], path.parts[3]) for path in variant_paths(self.directory))
+
+    @cached_property
+    def searches(self) -> list[SearchResult]:
+        """The finished searches.
+
+        Raises:
+            UsageError: the file of one is damaged.
+        """
+        return [SearchResult.read(path) for path in SearchResult.paths(self.directory).values()]
 
     def variant_notes(self, protocol: str, backbone: str, methods: Collection[str] = ()) -> list[str]:
         """Return a note on the runs of searches that a table leaves out; none where there is none.

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
-from hifi_cli.reports import published, published_rows, run_filter
+from hifi_cli.reports import published, published_rows, run_filter, search_notes
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.run_records import RunRecord
+from hifi_cli.reports.server_scores import ServerScores
 from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow, with_places
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, label_of, shots_of
@@ -23,6 +24,7 @@ METRIC_NAMES = {
     "matthews_axb": "Matt.", "accuracy_axg": "Acc.", "gender_parity_axg": "Parity",
     "matthews": "Matt.", "spearman": "Spea.", "pearson": "Pear.",
 }  # fmt: skip
+SERVER_SPLIT = "GLUE test server"  # as in configs/published
 FRACTIONS = (("Trained", "trainable"), ("w/o head", "trainable_backbone"))
 
 
@@ -63,7 +65,8 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     runs = _runs_by_cell(records, spec, request)
     averaged = spec.average and len(columns) > 1
     metrics = [column.metric or _primary(column.task, records) for column in columns]
-    labels = [_column_label(column, metric) for column, metric in zip(columns, metrics, strict=True)]
+    server = request.server_scores
+    labels = [_column_label(column, metric, server) for column, metric in zip(columns, metrics, strict=True)]
     names = [*(column.name for column in columns), *(["average"] if averaged else [])]
     headings = [
         TableHeading(label, spec.decimals, "high", name)
@@ -72,25 +75,26 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     headings += [TableHeading(label, None, name=f"{key}_percent") for label, key in FRACTIONS]
     notes = [] if spec.shots else _runs_of_other_shots(all_records, shots)
     notes += request.results.variant_notes(*setting)
+    notes = [*_server_notes(server, rows), *([] if server else notes)]
     reference = published.load(spec.published) if request.published and spec.published else None
     if reference:
-        split = next((record.result.split for record in records), None)
+        split = SERVER_SPLIT if server else next((record.result.split for record in records), None)
         notes = [*published_rows.reading_notes(*reference, backbone=spec.backbone, split=split), *notes]
     elif request.published:
         notes.append("published: no paper's numbers are known for this table")
     table_rows: list[TableRow] = []
     for row in rows:
         label = row.label or (label_of("methods", row.method) if row.method else "")
-        ours = _row(row, label, columns, metrics, runs, request.score, averaged=averaged) if row.methods else None
+        ours = _row(row, label, columns, metrics, runs, spec, request, averaged=averaged) if row.methods else None
         table_rows += [ours] if ours else []
         if reference:
             table_rows += _paper_rows(row, label, ours, columns, metrics, reference[1], spec.decimals, averaged=averaged)
     return Table(
-        title=_title(spec, shots, records, request.score, reference[1].split if reference else None),
+        title=_title(spec, shots, records, request, reference[1].split if reference else None),
         headings=headings,
         rows=with_places(headings, _with_comparability(table_rows, request.score)),
-        notes=notes,
-        missing=_missing(spec, rows, columns, runs, records, request),
+        notes=[*notes, *search_notes.table_notes(table_rows)],
+        missing=[] if server else _missing(spec, rows, columns, runs, records, request),
     )
 
 
@@ -109,7 +113,8 @@ def _row(
     columns: list[ColumnSpec],
     metrics: list[str | None],
     runs: RunsByCell,
-    score: Score | None,
+    spec: ScoresSpec,
+    request: TableRequest,
     *,
     averaged: bool,
 ) -> TableRow:
@@ -118,8 +123,15 @@ def _row(
         of_methods = {}
         for method in row.methods:
             at = (method, column.task)
-            of_methods[method] = run_filter.cell(runs.included.get(at, []), runs.notes.get(at, []), metric=metric, score=score)
+            of_methods[method] = (
+                request.server_scores.cell(*at, metric, spec.seeds)
+                if request.server_scores
+                else run_filter.cell(runs.included.get(at, []), runs.notes.get(at, []), metric=metric, score=request.score)
+            )
         best, cell = _best(of_methods)
+        if cell.seed_scores:
+            searched = search_notes.cell_notes(cell.seed_scores[0].record, request.results.searches)
+            cell = replace(cell, notes=(*cell.notes, *searched))
         cells.append(cell)
         shown |= {best} if cell.seed_scores else set()
     means = [cell.mean for cell in cells if cell.mean is not None]
@@ -219,14 +231,24 @@ def _with_comparability(table_rows: list[TableRow], score: Score | None) -> list
     return [replace(line, cells=tuple(marked.get(row, line.cells))) for row, line in enumerate(table_rows)]
 
 
-def _title(spec: ScoresSpec, shots: str, records: list[RunRecord], score: Score | None, published_split: str | None) -> str:
+def _server_notes(server: ServerScores | None, rows: list[RowSpec]) -> list[str]:
+    """Return the notes that the scores are test scores, and which submissions have no row."""
+    if server is None:
+        return []
+    others = [method for method in server.methods if not any(method in row.methods for row in rows)]
+    without_row = [f"submissions without a row in this table: {', '.join(others)}"] if others else []
+    return [f"our scores are test scores, which the GLUE server returned ({server.path.name})", *without_row]
+
+
+def _title(spec: ScoresSpec, shots: str, records: list[RunRecord], request: TableRequest, published_split: str | None) -> str:
     reported = sorted({record.result.report for record in records})
     epoch = {"last": "last epoch", "best": "best epoch", "max": "maximum over epochs"}
-    which = epoch[score] if score else ", ".join(epoch[name] for name in reported)
+    which = epoch[request.score] if request.score else ", ".join(epoch[name] for name in reported)
+    which, our_split = (f"{SERVER_SPLIT} scores", SERVER_SPLIT) if request.server_scores else (which, "validation")
     few = [] if shots == "full" else [f"{shots}-shot"]
     setting = [f"protocol {spec.protocol}", f"backbone {spec.backbone}", *few, *([which] if which else [])]
-    is_other_split = published_split not in (None, "validation")  # runs report validation scores
-    splits = f"; ours: validation scores, published: {published_split} scores" if is_other_split else ""
+    is_other_split = published_split not in (None, our_split)  # runs report validation scores
+    splits = f"; ours: {our_split} scores, published: {published_split} scores" if is_other_split else ""
     return f"{spec.description or 'Finished runs'} ({', '.join(setting)}{splits})"
 
 
@@ -242,6 +264,7 @@ def _primary(task: str, records: list[RunRecord]) -> str | None:
     return None if run is None else str(run)
 
 
-def _column_label(column: ColumnSpec, metric: str | None) -> str:
+def _column_label(column: ColumnSpec, metric: str | None, server: ServerScores | None) -> str:
     label = column.label or label_of("tasks", column.task)
-    return f"{label} ({METRIC_NAMES.get(metric, metric)})" if metric else label
+    split = ", test" if server else ""
+    return f"{label} ({METRIC_NAMES.get(metric, metric)}{split})" if metric else label

@@ -1,0 +1,155 @@
+"""Test scores that the GLUE server returned: a file with one line per submission, written by the user."""
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hifi_cli.config import registry
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import read_bytes
+from hifi_cli.reports.table import TableCell
+
+# The columns of the server's score page: task, and the metrics in the page's order.
+COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "CoLA": ("cola", ("matthews",)),
+    "SST-2": ("sst2", ("accuracy",)),
+    "MRPC": ("mrpc", ("f1", "accuracy")),
+    "STS-B": ("stsb", ("pearson", "spearman")),
+    "QQP": ("qqp", ("f1", "accuracy")),
+    "MNLI-m": ("mnli", ("accuracy",)),
+    "MNLI-mm": ("mnli", ("accuracy_mismatched",)),
+    "QNLI": ("qnli", ("accuracy",)),
+    "RTE": ("rte", ("accuracy",)),
+    "WNLI": ("wnli", ("accuracy",)),
+    "AX": ("ax", ("matthews",)),
+}
+_NOT_SUBMITTED = (None, "", "-")
+_LARGEST = 1_000_000  # bytes of a file
+
+
+@dataclass(frozen=True)
+class ServerScores:
+    """The test scores of submissions.
+
+    Attributes:
+        scores: in percent by seed, by method, task and metric.
+    """
+
+    path: Path
+    scores: Mapping[tuple[str, str, str], Mapping[int, float]]
+
+    def cell(self, method: str, task: str, metric: str | None, seeds: list[int]) -> TableCell:
+        """Return mean and standard deviation over submissions; a dash where there is none.
+
+        Args:
+            seeds: only these; empty: all.
+        """
+        by_seed = self.scores.get((method, task, metric or ""), {})
+        values = [score for seed, score in by_seed.items() if not seeds or seed in seeds]
+        few = [f"{len(values)} of {len(seeds)} seeds"] if values and len(values) < len(seeds) else []
+        return TableCell(
+            mean=statistics.fmean(values) if values else None,
+            deviation=statistics.stdev(values) if len(values) > 1 else None,
+            notes=tuple(few),
+        )
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that were submitted."""
+        return list(dict.fromkeys(method for method, _, _ in self.scores))
+
+
+def read(path: Path) -> ServerScores:
+    """Read a CSV, or a JSON object or list of objects, with the keys `method`, `seed` and those of the score page.
+
+    A score is in percent. Two metrics stand in one cell, as on the page: 89.3/85.4. An empty cell or a dash: not submitted.
+
+    Raises:
+        MissingError: the file does not exist.
+        UsageError: an unknown method or column, a value that is no score, or a submission that stands there twice.
+    """
+    scores: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+    submissions = set()
+    for where, line in _lines(path):
+        method, seed = str(line.pop("method")), _seed(line.pop("seed"), where)
+        if method not in registry.names("methods"):
+            raise UsageError(f"{where}: {registry.unknown('methods', method)}")
+        if (method, seed) in submissions:
+            raise UsageError(f"{where}: a second submission of {method} with seed {seed}; keep one of them")
+        submissions.add((method, seed))
+        for column, text in line.items():
+            for metric, score in _scores(column, text, where):
+                scores[method, COLUMNS[column][0], metric][seed] = score
+    if not scores:
+        raise UsageError(f"{path}: no test scores; expected are the columns method, seed and {', '.join(COLUMNS)}")
+    highest = max(abs(score) for by_seed in scores.values() for score in by_seed.values())
+    if highest <= 1:
+        raise UsageError(f"{path}: the highest score is {highest:g}; write percentages, as on the score page")
+    return ServerScores(path, scores)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give each submission with its place in the file.
+
+    Raises:
+        MissingError: the file does not exist.
+        UsageError: the file is no CSV or JSON, or a line lacks method or seed or has an unknown column.
+    """
+    if not path.exists():
+        raise MissingError(f"{path} does not exist; save the server's scores as CSV or JSON first")
+    try:
+        text = read_bytes(path, at_most=_LARGEST).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no text in UTF-8") from None
+    if path.suffix == ".json":
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"{path} is no JSON ({error})") from None
+        objects = content if isinstance(content, list) else [content]
+        lines = [(f"{path}, submission {number}", line) for number, line in enumerate(objects, 1)]
+    elif path.suffix == ".csv":
+        reader = csv.DictReader(io.StringIO(text), restkey="")
+        lines = [(f"{path}, line {reader.line_num}", dict(line)) for line in reader]
+    else:
+        raise UsageError(f"{path}: the name must end in .csv or .json")
+    for where, line in lines:
+        if not isinstance(line, dict) or "" in line:
+            raise UsageError(f"{where}: expected are method, seed and scores, with a name for each value")
+        for key in ("method", "seed"):
+            if line.get(key) in _NOT_SUBMITTED:
+                raise UsageError(f"{where}: {key} is missing; each line is one submission of one method and seed")
+        for column in line:
+            if column not in ("method", "seed", *COLUMNS):
+                raise UsageError(f"{where}: unknown column '{column}'{registry.nearest(column, COLUMNS)}")
+        yield where, dict(line)
+
+
+def _seed(value: Any, where: str) -> int:
+    if not str(value).isdecimal():
+        raise UsageError(f"{where}: seed '{value}' is not a whole number")
+    return int(value)
+
+
+def _scores(column: str, value: Any, where: str) -> Iterator[tuple[str, float]]:
+    """Give the metrics of a cell with their values."""
+    if value in _NOT_SUBMITTED:
+        return
+    metrics, parts = COLUMNS[column][1], str(value).split("/")
+    if len(parts) != len(metrics):
+        raise UsageError(f"{where}: {column} is '{value}'; expected is {'/'.join(metrics)}, as on the score page")
+    for metric, part in zip(metrics, parts, strict=True):
+        try:
+            score = float(part)
+        except ValueError:
+            score = math.nan
+        if not -100 <= score <= 100:
+            raise UsageError(f"{where}: {column} is '{value}'; a score in percent is a number from -100 to 100")
+        yield metric, score
