@@ -90,7 +90,7 @@ class Setting:
         spec = figure_spec.load(name, protocol=self.protocol)
         words = ["--backbone", self.backbone] if self.backbone != spec.backbone else []
         words += ["--seeds", f"1-{max(spec.seeds) + more_seeds}"] if more_seeds else []
-        words += ["--train"] if spec.kind in ("sweep", "features") else []  # these kinds read finished runs
+        words += ["--train"] if spec.kind in ("sweep", "features", "stage-features") else []  # these kinds read finished runs
         return self.command("figure", name, *words)
 
     def command(self, *words: str) -> MissingRuns:

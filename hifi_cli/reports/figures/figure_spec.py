@@ -22,6 +22,7 @@ FigureKind = Literal[
     "richness",
     "robustness",
     "singular-values",
+    "stage-features",
     "sweep",
     "training-curves",
     "tsne",
