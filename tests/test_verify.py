@@ -127,7 +127,9 @@ def test_a_list_of_checksums_names_the_file_that_changed(hifi, finish_run, data)
     assert "outside of the run" in hifi("verify", run, "--data-dir", data).out
 
 
-@pytest.mark.parametrize("method", ["adalora", "compacter", "diff-pruning", "eh-ft-bitfit", "mixout", "prefix-tuning", "pissa"])
+@pytest.mark.parametrize(
+    "method", ["adalora", "compacter", "diff-pruning", "eh-ft-bitfit", "mixout", "prefix-tuning-mlp", "pissa"]
+)
 def test_a_run_of_another_method_holds(make, resources, method):
     from hifi_cli.runs import run as runs
 

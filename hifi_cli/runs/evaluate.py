@@ -1,7 +1,7 @@
 """Rebuild the model of a finished run from its backbone and its delta, and evaluate it again."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import filterfalse
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import no_grad
 
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import ScoringConfig
@@ -21,7 +22,14 @@ from hifi_cli.records.run_files import Prediction
 from hifi_cli.records.run_result import ParameterCounts, RunResult
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.finished_model import check_backbone, read_delta
-from hifi_cli.runs.prepared_run import PreparedRun, count_parameters, measure_extra_validation, prediction_rows, prepare
+from hifi_cli.runs.prepared_run import (
+    PreparedRun,
+    count_parameters,
+    count_trainable,
+    measure_extra_validation,
+    prediction_rows,
+    prepare,
+)
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run_code import refuse_code
 from hifi_cli.runs.run_inputs import ModelInputs
@@ -86,8 +94,13 @@ def _agree(now: float | None, then: float | None) -> bool:
 
 
 @contextmanager
-def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, RunResult]]:
+def reload(
+    path: Path, resources: ResourceCache, before_loading: Callable[[PreparedRun], None] = lambda _: None
+) -> Iterator[tuple[PreparedRun, RunResult]]:
     """Rebuild a finished run's model, and give it with its result; inside, the run's own YAMLs stand for their names.
+
+    Args:
+        before_loading: called with the model in the last phase of its method, before the delta is loaded.
 
     Raises:
         MissingError: no finished run is there, or its backbone is not available.
@@ -103,7 +116,10 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, 
             config = config.model_copy(update={"backbone": elsewhere})
         prepared = prepare(ModelInputs.resolve(config, resources, metadata["heads"]))
         check_backbone(directory, config, prepared.inputs.pretrained.weights_id, metadata)
-        methods.load_final_delta(prepared.method, prepared.encoder, tensors)
+        methods.prepare_last_phase(prepared.method, prepared.encoder)
+        before_loading(prepared)
+        with no_grad():
+            prepared.method.load_delta(prepared.encoder.model, tensors)
         yield prepared, result
 
 
@@ -137,7 +153,8 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         UsageError: the data are not those of the run, or its own files name code that is not trusted.
     """
     refuse_code(RunDirectory(path), trust=resources.trust)
-    with reload(path, resources) as (prepared, result):
+    counts: list[tuple[int, int]] = []  # a delta may replace what trained, or decide it: an MLP of prefixes, a mask
+    with reload(path, resources, lambda prepared: counts.append(count_trainable(prepared))) as (prepared, result):
         config = prepared.runner.config
         now_read, then_read = (_of_validation(prints) for prints in (resources.rows(config.task).fingerprint, result.data))
         if now_read != then_read:
@@ -154,21 +171,25 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
             prepared, splits.extra_validation
         )
         now, then = (np.concatenate([row.logits for row in lines]) for lines in (rows, stored))
-        counts = count_parameters(prepared)
         return Evaluation(
             path,
             scores,
             result.metrics,
             largest_difference=float(np.abs(now - then).max()),
             differing_predictions=sum(not _equal_rows(*pair) for pair in zip(rows, stored, strict=True)),
-            differing_counts=[
-                name for name in ParameterCounts.model_fields if getattr(counts, name) != getattr(result.params, name)
-            ],
+            differing_counts=_differing_counts(counts, count_parameters(prepared), result.params),
             heads=prepared.inputs.attention_heads,
             backbone_weights_id=prepared.inputs.pretrained.weights_id,
             primary=prepared.task.primary,
             kept_score=result.score("last" if config.report == "last" else "best"),
         )
+
+
+def _differing_counts(before_loading: list[tuple[int, int]], now: ParameterCounts, stored: ParameterCounts) -> list[str]:
+    """The names of the stored numbers of parameters that are none of the rebuilt model."""
+    names = [name for name in ("stored", "stored_bytes", "total") if getattr(now, name) != getattr(stored, name)]
+    trainable = (stored.trainable, stored.trainable_backbone)
+    return names if trainable in [*before_loading, (now.trainable, now.trainable_backbone)] else ["trainable", *names]
 
 
 def _equal_rows(now: Prediction, then: Prediction) -> bool:

@@ -72,17 +72,23 @@ def prepare(inputs: ModelInputs, *, auto_batch: bool = False) -> PreparedRun:
 
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     """How many numbers train, in all and in the backbone, a delta stores (and its bytes), and the plain model has."""
-    method, model = prepared.method, prepared.encoder.model
-    task_head = set(methods.task_head_names(prepared.encoder))
-    trained = {name: parameter.numel() for name, parameter in method.trainable_parameters(model).items()}
-    stored = method.delta(model).values()
+    trainable, trainable_backbone = count_trainable(prepared)
+    stored = prepared.method.delta(prepared.encoder.model).values()
     return ParameterCounts(
-        trainable=sum(trained.values()),
-        trainable_backbone=sum(count for name, count in trained.items() if name not in task_head),
+        trainable=trainable,
+        trainable_backbone=trainable_backbone,
         stored=sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
         stored_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored),
         total=prepared.plain_parameters,
     )
+
+
+def count_trainable(prepared: PreparedRun) -> tuple[int, int]:
+    """How many numbers train in the current phase, in all and in the backbone."""
+    task_head = set(methods.task_head_names(prepared.encoder))
+    parameters = prepared.method.trainable_parameters(prepared.encoder.model)
+    trained = {name: parameter.numel() for name, parameter in parameters.items()}
+    return sum(trained.values()), sum(count for name, count in trained.items() if name not in task_head)
 
 
 def measure(prepared: PreparedRun, examples: list[Example], split: Split = "validation") -> dict[str, float]:
