@@ -234,6 +234,12 @@ def test_an_undecided_difference_from_the_paper_says_so(tmp_path):
     assert paper_claims.contradictions(grown, figure_spec.read_metadata(grown)) == []
 
 
+def test_a_pdf_is_written_without_warnings_of_libraries(tmp_path, caplog):
+    [path] = [path for path in KEPT if path.name.startswith("ranking")]  # its mathematical symbols come from another font
+    draw.draw(path, tmp_path / "figure.pdf")
+    assert caplog.records == []
+
+
 def test_chance_is_named_in_the_legend_once(tmp_path):
     for name in ("ranking", "robustness"):
         [path] = [path for path in KEPT if path.name.startswith(name)]

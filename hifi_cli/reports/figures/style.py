@@ -1,5 +1,6 @@
 """The style and helpers that all figures share: readable in print, in grey, and with a red-green colour deficiency."""
 
+import logging
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ _SETTINGS: dict[Any, Any] = {
 @contextmanager
 def house_style() -> Iterator[None]:
     """Apply the settings of all figures to matplotlib inside the block."""
+    logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns of the dates in matplotlib's own fonts
     with mpl.rc_context(_SETTINGS):
         yield
 
