@@ -67,7 +67,7 @@ reproduce-laptop: $(READY)
 	$(BIN)/hifi grid laptop-fewshot $(LAPTOP) $(GRID)
 	$(BIN)/hifi grid laptop-more $(LAPTOP) $(GRID)
 	for table in laptop laptop-more laptop-fewshot; do $(BIN)/hifi table $$table $(LAPTOP) || exit 1; done
-	for claims in hifi ehft heads; do $(BIN)/hifi claims $$claims --protocol laptop $(LAPTOP) || exit 1; done
+	for claims in hifi ehft rankings; do $(BIN)/hifi claims $$claims --protocol laptop $(LAPTOP) || exit 1; done
 	$(BIN)/hifi report $(LAPTOP)
 
 lint: $(READY)
