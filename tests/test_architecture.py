@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import networkx
@@ -36,7 +37,12 @@ def name_of(path):
 
 
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@cache
+def syntax_trees():
+    """The syntax tree of each module."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def imported_names(tree):
@@ -55,10 +61,13 @@ def module_of(name):
     return name or None
 
 
-IMPORTS = {
-    name: {module for imported in imported_names(tree) if (module := module_of(imported))} - {name}
-    for name, tree in TREES.items()
-}
+@cache
+def imports():
+    """The project's modules that each module imports."""
+    return {
+        name: {module for imported in imported_names(tree) if (module := module_of(imported))} - {name}
+        for name, tree in syntax_trees().items()
+    }
 
 
 def package_of(module):
@@ -69,23 +78,23 @@ def test_imports_go_down():
     level = {package: number for number, packages in enumerate(LEVELS) for package in packages}
     upwards = [
         f"{module} imports {imported}"
-        for module, imports in IMPORTS.items()
-        for imported in imports
+        for module, targets in imports().items()
+        for imported in targets
         if package_of(module) != package_of(imported) and level[package_of(imported)] <= level[package_of(module)]
     ]
     assert upwards == []
 
 
 def test_no_modules_import_one_another_in_a_circle():
-    graph = networkx.DiGraph((module, imported) for module, imports in IMPORTS.items() for imported in imports)
+    graph = networkx.DiGraph((module, imported) for module, targets in imports().items() for imported in targets)
     assert [sorted(circle) for circle in networkx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
 def test_methods_import_neither_one_another_nor_what_runs_them():
-    methods = {module: imports for module, imports in IMPORTS.items() if module.startswith("hifi_cli.methods.")}
-    forbidden = {module: imports & (methods.keys() - {"hifi_cli.methods.base"}) for module, imports in methods.items()}
+    methods = {module: targets for module, targets in imports().items() if module.startswith("hifi_cli.methods.")}
+    forbidden = {module: targets & (methods.keys() - {"hifi_cli.methods.base"}) for module, targets in methods.items()}
     assert len(methods) > 10
-    assert {module: imports for module, imports in forbidden.items() if imports} == {}
+    assert {module: targets for module, targets in forbidden.items() if targets} == {}
 
 
 def test_no_methods_name_appears_in_the_trainer():
@@ -114,7 +123,7 @@ def test_no_two_modules_have_one_name():
 
 def test_no_two_public_classes_have_one_name():
     by_name = defaultdict(list)
-    for module, tree in TREES.items():
+    for module, tree in syntax_trees().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 by_name[node.name].append(module)

@@ -10,6 +10,7 @@ from synthetic_runs import write_run
 from tiny_inputs import QUICK, write_lines
 
 from hifi_cli.cli import show
+from hifi_cli.grids.jobs import Job
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.run_records import Results
 
@@ -207,7 +208,8 @@ def test_eval_remembers_the_data_and_says_when_they_are_gone(hifi, encoders, dat
     assert hifi("eval", run, "--data-dir", "moved").code == 0
 
 
-def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data, tmp_path):
+def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data, tmp_path, monkeypatch):
+    """Its process only writes down its command, so that the run is not repeated; then this process runs the command."""
     grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"], "seeds": [1]}
     Path("once.yaml").write_text(yaml.safe_dump(grid))
     run = finish_run()
@@ -215,8 +217,11 @@ def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data, t
     assert hifi(*words, "--print").out == ""
     assert hifi(*words, "--print", "--force").code == 2 and (run / "results.json").is_file()
     before = (run / "results.json").stat().st_mtime_ns
+    script = ["sh", "-c", f'echo "$@" > {tmp_path}/command', "sh"]
+    monkeypatch.setattr(Job, "process_arguments", lambda job, options: [*script, *job.arguments(options)])
     answer = hifi(*words, "--force", "-j", "1")
-    assert answer.code == 0, answer.err
+    assert answer.code == 1 and "0 of 1 done, 1 failed" in answer.err
+    assert hifi(*Path("command").read_text().split()).code == 0
     assert (run / "results.json").stat().st_mtime_ns > before
 
 

@@ -3,14 +3,13 @@
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from finished_runs import read_json, run_path
-from hifi_processes import ROOT, call_hifi, environment, run_copy
+from hifi_processes import ROOT, call_hifi, run_copy
 from synthetic_runs import config_hash
 
 import hifi_cli
@@ -294,12 +293,20 @@ def test_a_run_of_a_shipped_backbone_is_read_by_an_installation_elsewhere(hifi, 
     run = elsewhere / "moved/runs/demo/demo/demo-entailment/linear-probing/seed1"
     for path in run.iterdir():
         assert path.name == "manifest.json" or str(ROOT).encode() not in path.read_bytes(), path
-    command = [sys.executable, "-m", "hifi_cli", "eval", run, "--results-dir", "moved", "-v"]
-    said = subprocess.run(
-        command, cwd=elsewhere, env=environment(PYTHONPATH=str(elsewhere)), capture_output=True, text=True, check=False
-    )
+    said = run_copy(evaluate_elsewhere, elsewhere, run, cwd=elsewhere)
     assert said.returncode == 0, said.stderr
     assert "logits identical" in said.stdout
+
+
+def evaluate_elsewhere(installation, run):
+    """`hifi eval` by the modules of another installation."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hifi_cli"]:
+        del sys.modules[name]
+    sys.path.insert(0, str(installation))
+    import hifi_cli
+
+    assert Path(hifi_cli.__file__).is_relative_to(installation)
+    call_hifi(["eval", run, "--results-dir", "moved", "-v"])
 
 
 def test_a_backbone_that_lies_elsewhere_now_is_named(hifi, tiny, data, encoders, tmp_path):
