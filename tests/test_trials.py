@@ -81,3 +81,23 @@ def test_a_search_stores_what_it_searched(tmp_path):
     texts = {key: list(map(override_value, values)) for key, values in VARIED.items()}
     assert (stored.trials, stored.splits, stored.varied) == (2, ["holdout"], {"full-ft": texts, "bitfit": texts})
     assert [len(method.tried) for method in stored.searches] == [2, 2]
+
+
+def test_ehfts_searches_are_those_of_its_text():
+    """Sections 3.2 and 3.3; the order of a grid is ours."""
+
+    def tried(name):
+        settings = {}
+        for cell in cells(name=name):
+            changed = {"learning_rate": cell.config.learning_rate, **cell.config.settings}
+            settings.setdefault(cell.method, set()).add(tuple(changed[key.split(".")[-1]] for key, _ in cell.settings))
+        return settings
+
+    assert tried("ehft-search") == {
+        "mixout": set(product((0.7, 0.8, 0.9), (1e-5, 2e-4))),
+        "child-tuning-d": {(0.1,), (0.2,), (0.3,)},
+        "top-k": {(3,), (6,), (12,)},
+    }
+    rates = {(5e-3,), (1e-3,), (1e-4,), (5e-4,)}
+    assert tried("ehft-search-rates") == dict.fromkeys(("linear-probing", "bitfit", "lora", "prefix-tuning"), rates)
+    assert {cell.task for cell in cells(name="ehft-search-rates")} == {"rte", "boolq"}

@@ -10,7 +10,7 @@ import pandas as pd
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable
 from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished
 from hifi_cli.config.base import parse
-from hifi_cli.files import atomic_path, digest, locked, read_json, write_json
+from hifi_cli.files import atomic_path, digest, file_digest, locked, read_json, write_json
 from hifi_cli.reports.figures.figure_spec import (
     METADATA_SCHEMA,
     FigureInputs,
@@ -107,8 +107,15 @@ def _inputs(analysis: ModuleType, request: FigureRequest) -> FigureInputs:
         configs=[config.hash for config in configs],
         data={task: resources.rows(task).fingerprint for task in spec.tasks},
         backbone=resources.pretrained(configs[0]).weights_id,
-        runs=[run.fingerprint() for run in required_runs(analysis, request) if run.is_finished],
+        runs=[run.fingerprint() for run in required_runs(analysis, request) if run.is_finished]
+        + [[path.name, file_digest(path)] for path in _input_files(analysis, request) if path.is_file()],
     )
+
+
+def _input_files(analysis: ModuleType, request: FigureRequest) -> list[Path]:
+    """Return the files besides runs that a figure is computed from; most have none."""
+    paths: list[Path] = analysis.input_files(request) if hasattr(analysis, "input_files") else []
+    return paths
 
 
 def _limit_notes(request: FigureRequest) -> list[str]:

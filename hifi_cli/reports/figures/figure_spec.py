@@ -21,6 +21,7 @@ FigureKind = Literal[
     "landscape",
     "richness",
     "robustness",
+    "search-budget",
     "singular-values",
     "stage-features",
     "sweep",
@@ -76,7 +77,7 @@ class FigureInputs(ConfigModel):
     backbone: str
     """The id of the pretrained weights."""
     runs: list[list[str]]
-    """Configuration hash and results.json digest of each finished run."""
+    """Configuration hash and results.json digest of each finished run; name and digest of other files."""
 
 
 class FigureMetadata(ConfigModel):

@@ -1,0 +1,96 @@
+"""Expected best validation score against the number of tried settings (Dodge et al., EMNLP 2019, "Show Your Work")."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
+from hifi_cli.config.base import ConfigModel
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import command_line
+from hifi_cli.records.search_result import SearchResult
+from hifi_cli.reports.table_spec import label_of
+
+
+class Settings(ConfigModel):
+    """Which search is shown."""
+
+    grid: str = "tuning"
+    """Name of the grid; its chosen.json in the results directory holds every tried setting and its score."""
+
+
+def input_files(request: FigureRequest) -> list[Path]:
+    """Return the files besides runs that the figure is computed from."""
+    return [SearchResult.path(request.resources.results_dir, request.settings.grid)]
+
+
+def compute(request: FigureRequest) -> FigureTable:
+    """Compute the expected best score and its standard deviation, a row per task, method and number of settings.
+
+    Raises:
+        MissingError: the search is not finished.
+        UsageError: it is of another protocol or backbone, or lacks a task or method.
+    """
+    result, spec = _read(request), request.spec
+    searches = {(search.task, search.method): search for search in result.searches}
+    rows: list[Row] = []
+    notes = ["settings drawn with replacement from those that were tried; bands: one standard deviation"]
+    for task in spec.tasks:
+        for method in spec.methods:
+            if (task, method) not in searches:
+                raise UsageError(f"search {result.grid} has no {method} on {task}: {_command(request)}")
+            search = searches[task, method]
+            means, deviations = expected_maximum([tried.score or 0.0 for tried in search.tried])
+            rows += [
+                {
+                    "task": task,
+                    "method": method,
+                    "label": label_of("methods", method),
+                    "settings": count,
+                    "mean": mean,
+                    "std": std,
+                }
+                for count, (mean, std) in enumerate(zip(means, deviations, strict=True), 1)
+            ]
+            notes += [f"{label_of('methods', method)}: {result.budget(search)}"] if task == spec.tasks[0] else []
+            if diverged := sum(tried.score is None for tried in search.tried):
+                notes.append(f"{method} on {task}: {diverged} settings diverged and count with a score of 0")
+    return FigureTable(rows, notes)
+
+
+def _read(request: FigureRequest) -> SearchResult:
+    [path] = input_files(request)
+    if not path.is_file():
+        raise MissingError(f"{path} does not exist; this search makes it: {_command(request)}")
+    result, spec = SearchResult.read(path), request.spec
+    if (result.protocol, result.backbone) != (spec.protocol, spec.backbone):
+        setting = f"--protocol {result.protocol} --backbone {result.backbone}"
+        raise UsageError(
+            f"{path} is a search of {setting}; give the figure these options, or search again: {_command(request)}"
+        )
+    return result
+
+
+def _command(request: FigureRequest) -> str:
+    spec, where = request.spec, request.resources.results_dir
+    words = ["--tasks", ",".join(spec.tasks), "--methods", ",".join(spec.methods)]
+    words += ["--protocol", spec.protocol, "--backbone", spec.backbone]
+    words += ["--results-dir", str(where)] if where != Path("results") else []
+    return command_line(["hifi", "grid", request.settings.grid, *words])
+
+
+def expected_maximum(scores: Iterable[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the expected highest score of n settings and its standard deviation, for n = 1 to the number of scores.
+
+    The n settings are drawn from the given ones with replacement (Dodge et al. 2019, equation 2): of N scores in ascending
+    order, the k-th is the highest of n draws with probability (k/N)^n - ((k-1)/N)^n.
+    """
+    values = np.sort(np.asarray(list(scores), dtype=np.float64))
+    budgets = np.arange(1, len(values) + 1)[:, None]
+    below = np.arange(len(values) + 1) / len(values)
+    probabilities = np.diff(below**budgets, axis=1)
+    mean = probabilities @ values
+    variance = (probabilities * (values - mean[:, None]) ** 2).sum(axis=1)
+    return mean, np.sqrt(variance)
