@@ -7,15 +7,21 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from tiny_inputs import conll_lines, write_lines
-from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
+from prepared_models import prepare
+from tiny_inputs import random_encoder, write_lines
+from transformers import AutoModelForTokenClassification, AutoTokenizer, PerceiverConfig, pipeline
 
+from hifi_cli.config.run_config import TaskHeadConfig
 from hifi_cli.errors import UsageError
+from hifi_cli.models import pretrained
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import data_sources, entities, fewshot, losses, metrics, row_counts, task_from_data, task_spec
+from hifi_cli.tasks.batches import collate
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.row_formats import parse_label, parse_rows
 from hifi_cli.tasks.task_spec import TaskData
@@ -212,6 +218,40 @@ def test_a_task_of_tags_holds_together(tmp_path):
             task_spec.load(str(tmp_path / "mine.yaml"))
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "modernbert"])
+def test_a_batch_in_parts_has_the_loss_and_gradient_that_transformers_computes(
+    make, encoders, task_kinds_data, tmp_path, family
+):
+    backbone = encoders.get(family, tmp_path / family)
+    if family == "modernbert":
+        random_encoder(family).base_model.save_pretrained(backbone)
+        AutoTokenizer.from_pretrained(encoders["roberta"]).save_pretrained(backbone)
+    resources = ResourceCache(tmp_path / "results", task_kinds_data)
+    settings = ["dropout=0.0", "max_length=40", "gradient_accumulation_steps=3"]
+    prepared, config = prepare(make, resources, "full-ft", *settings, task="conll2003", backbone=backbone)
+    examples, model = load_splits(config, resources).train[:7], prepared.encoder.model
+    assert type(model).__name__.endswith("ForTokenClassification")
+    batch = collate(examples, prepared.runner.pad)
+    labels = torch.full_like(batch["input_ids"], -100)
+    for example, targets in zip(examples, labels, strict=True):
+        targets[list(example.word_tokens)] = torch.tensor(example.row.label)
+    expected = model.train()(**batch, labels=labels).loss
+    expected.backward()
+    gradients = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+    model.zero_grad()
+    torch.testing.assert_close(prepared.runner.accumulate_gradient(examples), expected.detach(), rtol=1e-4, atol=1e-6)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_an_encoder_that_transformers_cannot_let_tag_tokens_is_refused():
+    task_head = TaskHeadSpec("token-classification", tuple(CONLL.labels), False, TaskHeadConfig())
+    with pytest.raises(
+        UsageError, match="no 'perceiver' encoder for token-classification tasks; choose another backbone or task"
+    ):
+        pretrained._model_class(task_head, PerceiverConfig())
+
+
 @pytest.fixture
 def trained(make, task_kinds_data, tmp_path):
     """A finished run on four types of entities, its directory and resources."""
@@ -335,7 +375,3 @@ def test_what_is_not_recognized_is_asked_for(tmp_path):
     path.write_text("\n# x\n\n \n".replace("# x", "-DOCSTART- O"))
     with pytest.raises(UsageError, match="has no words"):
         task_from_data.task_yaml(str(path), [])
-
-
-def test_conll_lines_have_both_kinds_of_tags():
-    assert {line.split()[-1] for line in conll_lines(random.Random(0)) if line} >= {"O", "B-PER", "I-PER", "B-ORG", "B-LOC"}
