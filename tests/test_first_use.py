@@ -94,14 +94,34 @@ def test_a_dry_run_counts_the_rows_that_are_there(tiny):
 def test_an_empty_results_directory_names_those_beside_it(finish_run, hifi, tmp_path):
     finish_run().parents[5].rename(tmp_path / "trained")
     (tmp_path / "results").mkdir()
-    (tmp_path / "trained").rename(tmp_path / "results/demo")
     for words in (["table"], ["report"], ["ls", "runs"], ["compare", "full-ft", "bitfit"]):
         answer = hifi(*words)
-        command = f"hifi {' '.join(words)} --results-dir results/demo"
-        assert answer.code == 3 and f"no finished run in results, but in results/demo: {command}" in answer.err
-    assert "hifi table hifi-2 --results-dir results/demo" in hifi("table", "hifi-2").err
-    assert "Full-FT" in hifi("table", "--results-dir", "results/demo").out
-    assert "full-ft/seed1" in hifi("ls", "runs", "--results-dir", "results/demo").out
+        command = f"hifi {' '.join(words)} --results-dir trained"
+        assert answer.code == 3 and f"no finished run in results, but in trained: {command}" in answer.err
+    assert "hifi table hifi-2 --results-dir trained" in hifi("table", "hifi-2").err
+
+
+def test_the_results_of_the_demo_are_read_where_there_are_no_others(hifi):
+    for method in ("full-ft", "bitfit"):
+        for seed in (1, 2):
+            write_run("results/demo", method, "demo-entailment", seed, 0.7, protocol="demo", backbone="demo")
+    said = "no finished run in results: reading results/demo"
+    answer = hifi("table", "demo", "--format", "md")
+    assert answer.code == 0 and "| Full-FT | - | <u>" not in answer.out and "70.0" in answer.out and said in answer.err
+    for words in (["table"], ["ls", "runs"], ["compare", "full-ft", "bitfit"]):
+        answer = hifi(*words)
+        assert answer.code == 0 and "full-ft" in answer.out.lower() and said in answer.err, words
+    answer = hifi("report")
+    assert answer.out == "results/demo/report.html\n" and said in answer.err
+    answer = hifi("table", "hifi-2")  # no run of its protocol is there: commands for missing runs write into results
+    assert "hifi table hifi-2 --results-dir results/demo" in answer.err and "--results-dir" not in answer.out
+    assert hifi("ls", "demo").code == 0
+    write_run("results/other", "lora", "rte", 1, 0.5)
+    answer = hifi("table")
+    assert answer.code == 3 and "but in results/demo, results/other: hifi table --results-dir results/demo" in answer.err
+    write_run("results", "bitfit", "rte", 1, 0.5)
+    answer = hifi("table")
+    assert "BitFit" in answer.out and "Full-FT" not in answer.out and said not in answer.err
 
 
 @pytest.mark.parametrize(

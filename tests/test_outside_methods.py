@@ -1,8 +1,9 @@
-"""Methods of other packages: the page's own example as an entry point, trained and rebuilt; what is unknown is an error."""
+"""Methods from elsewhere: the page's own example as an entry point and as a file, trained and rebuilt; what is wrong is an error."""
 
 import importlib.metadata
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,80 @@ def test_a_method_of_an_installed_package_trains_and_is_rebuilt(tiny, hifi, data
     assert answer.code == 0, answer.err
 
 
-@pytest.mark.parametrize("implementation", ["norm_tunin", "../norm_tuning", "./norm_tuning.py", "os", "base"])
+@pytest.mark.parametrize("implementation", ["norm_tunin", "../norm_tuning", "os", "base"])
 def test_an_unknown_implementation_is_an_error_with_the_remedy(tiny, norm_tuning, implementation):
     path = Path(norm_tuning)
     path.write_text(path.read_text().replace("implementation: norm_tuning", f"implementation: {implementation}"))
     answer = tiny("train", "--method", norm_tuning)
     assert answer.code == 2 and f"unknown implementation '{implementation}'" in answer.err, answer.err
     assert "report it" not in answer.err and "hifi.methods" in answer.err
+
+
+@pytest.fixture
+def own_method(tmp_path):
+    """The example of docs/extend.md as a file beside its YAML, which leaves a mark where it is executed."""
+    code = re.search(r"```python\n([^`]*class NormTuning.*?)```", PAGE, re.DOTALL)[1]
+    content = re.search(r"```yaml\n([^`]*implementation: norm_tuning\n)```", PAGE)[1]
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "norm_tuning.py").write_text(
+        f"{code}\nwith open({str(tmp_path / 'executed')!r}, 'a') as mark:\n    print(__file__, file=mark)\n"
+    )
+    (folder / "norm-tuning.yaml").write_text(content.replace(": norm_tuning", ": ./norm_tuning.py"))
+    return folder
+
+
+def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_trust(tiny, hifi, data, own_method, tmp_path):
+    run, executed = Path("results/runs/hifi/tiny-bert/rte/norm-tuning/seed1"), tmp_path / "executed"
+    answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
+    assert answer.code == 0, answer.err
+    assert json.loads((run / "results.json").read_text())["params"]["trainable_backbone"] == 5 * 2 * 32
+    assert executed.read_text() == f"{own_method / 'norm_tuning.py'}\n"
+    assert "| NormTuning |" in hifi("table", "--format", "md").out  # the label of the user's YAML
+
+    with (own_method / "norm_tuning.py").open("a") as file:
+        file.write("# changed\n")
+    answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
+    assert answer.code == 4 and "another method file norm_tuning.py" in answer.err
+
+    shutil.rmtree(own_method)
+    executed.unlink()
+    (tmp_path / "new.tsv").write_text("sentence1\tsentence2\nthe dog sees\tthe cat\n")
+    commands = [
+        ["eval", run, "--data-dir", data],
+        ["predict", run, "new.tsv"],
+        ["export", run, "--to", "model", "--data-dir", data],
+        ["score", "--run", run, "--out", "scores.json", "--samples", "4", "--data-dir", data],
+        ["train", "--from", run, "--seeds", "2", "--data-dir", data],
+    ]
+    for words in commands:
+        answer = hifi(*words)
+        assert answer.code == 2 and "own/methods/norm-tuning.yaml names code, 'norm_tuning.py'" in answer.err, words
+        assert "--trust" in answer.err
+    answer = tiny("train", "--method", "full-ft", f"start_from={run}")
+    assert answer.code == 2 and "--trust" in answer.err
+    assert not executed.exists()
+    for words in commands:
+        answer = hifi(*words, "--trust")
+        assert answer.code == 0, answer.err
+    assert executed.read_text() == f"{(run / 'own/methods/norm_tuning.py').resolve()}\n"
+    assert json.loads((run.with_name("seed2") / "results.json").read_text())["params"]["trainable_backbone"] == 5 * 2 * 32
+
+
+@pytest.mark.parametrize(
+    ("implementation", "code", "message"),
+    [
+        ("./none.py", "", "no file mine/none.py, which a method's YAML names"),
+        ("../norm_tuning.py", "", "../norm_tuning.py is outside the YAML's folder"),
+        ("./norm_tuning.py", "import nothing_of_that_name", "norm_tuning.py: cannot be imported: ModuleNotFoundError"),
+        ("./norm_tuning.py", "def", "norm_tuning.py: cannot be imported: SyntaxError"),
+        ("./norm_tuning.py", "", "must define exactly one subclass of Method, not 0"),
+    ],
+)
+def test_a_wrong_file_of_a_method_is_one_clear_error(tiny, own_method, implementation, code, message):
+    path = own_method / "norm-tuning.yaml"
+    path.write_text(path.read_text().replace("./norm_tuning.py", implementation))
+    (own_method / "norm_tuning.py").write_text(code)
+    answer = tiny("train", "--method", "mine/norm-tuning.yaml")
+    assert answer.code == 2 and message in answer.err, answer.err
+    assert "report it" not in answer.err and len(answer.err.splitlines()) == 1

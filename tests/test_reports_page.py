@@ -1,8 +1,13 @@
 """`hifi report`: one HTML file that needs nothing from elsewhere, and whose every number leads to its run."""
 
+import base64
+import hashlib
 import json
 import re
+import shutil
+import subprocess
 from datetime import date
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -11,7 +16,7 @@ import pytest
 from synthetic_runs import write_run
 
 from hifi_cli.files import with_checksum
-from hifi_cli.reports import charts
+from hifi_cli.reports import charts, html_report
 from hifi_cli.version import __version__
 
 
@@ -70,8 +75,13 @@ def page(tmp_path, monkeypatch, hifi):
 
 def test_nothing_comes_from_elsewhere(page):
     text = Path("results/report.html").read_text()
-    assert not page.of("script") and not page.of("link") and not page.of("img") and not page.of("iframe")
-    assert "http" not in text and "@import" not in text
+    assert not page.of("link") and not page.of("img") and not page.of("iframe")
+    assert page.of("script") == [{}]  # the page's own: it sorts tables
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = (attrs["content"] for attrs in page.of("meta") if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert "http" not in text.replace("http-equiv", "") and "@import" not in text
     assert "url(" not in text.replace("url(#", "")  # clip paths of the page's own drawings
     assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
     assert "prefers-color-scheme: dark" in text
@@ -155,3 +165,59 @@ def test_the_report_has_learning_curves_versions_and_the_date(hifi):
     text = Path("results/report.html").read_text()
     assert text.count("learning curves</h3>") == 1 and "RTE (Acc.): learning curves" in text
     assert re.search(rf"Written on {date.today()} \d\d:\d\d by hifi {re.escape(__version__)}", text)
+
+
+def test_the_report_compares_full_fine_tuning_with_each_method(hifi):
+    for seed in range(1, 8):
+        for method, score in (("full-ft", 0.6), ("bitfit", 0.5), ("lora", 0.6)):
+            write_run("results", method, "rte", seed, score + seed / 1000 + (seed % 3) / 500 * (method == "bitfit"))
+    write_run("results", "linear-probing", "rte", 9, 0.5)
+    assert hifi("report").code == 0
+    text = unescape(Path("results/report.html").read_text())
+    assert "Full-FT minus each other method, in points" in text
+    comparison = text[text.index("Full-FT minus each") :]
+    verdicts = re.findall(r'<tr class="runs"><th scope="row">(\w+)</th>\s*<td><span class="">([^<]*)<', comparison)
+    assert dict(verdicts) == {"BitFit": "better", "LoRA": "no conclusion"}
+    assert "Full-FT is better on this task by" in comparison and "share no task and seed: Linear probing" in comparison
+    (command,) = re.findall("the command: hifi (compare [^<]*)", comparison)
+    answer = hifi(*command.split(), "--format", "json")
+    assert [row["verdict"] for row in json.loads(answer.out)["rows"]] == ["better", "no conclusion"]
+    assert hifi("report", "--compare", "bitfit").code == 0
+    text = unescape(Path("results/report.html").read_text())
+    assert "BitFit minus each other method" in text and "Full-FT minus" not in text
+    assert "did you mean 'bitfit'" in hifi("report", "--compare", "bitfitt").err
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="requires node")
+def test_a_click_on_a_heading_sorts_a_table():
+    """The page's script in a document of plain objects: numbers by value, texts by letters, empty cells last."""
+    script = Path(html_report.__file__).with_name("templates") / "sort.js"
+    rows = [
+        ["b", "9.5", "runs"],
+        ["published", "8.0", "published"],
+        ["a", "10.25", "runs"],
+        ["c", "-", "runs"],
+        ["d", "-1.0", "runs"],
+    ]
+    stub = f"""
+    const node = (text) => ({{textContent: text, querySelector: () => null}});
+    const rows = {json.dumps(rows)}.map(([a, b, c]) => ({{cells: [node(a), node(b)], className: c}}));
+    const body = {{rows, append(...sorted) {{ body.rows = sorted; }}}};
+    const headings = [0, 1].map((cellIndex) => ({{cellIndex, childNodes: [], state: {{}}, append(button) {{ this.button = button; }},
+      getAttribute(name) {{ return this.state[name]; }}, setAttribute(name, to) {{ this.state[name] = to; }},
+      removeAttribute(name) {{ delete this.state[name]; }}}}));
+    globalThis.document = {{
+      createElement: () => ({{append() {{}}, addEventListener(event, action) {{ this[event] = action; }}}}),
+      querySelectorAll: () => [{{tHead: {{rows: [{{cells: headings}}]}}, tBodies: [body]}}],
+    }};
+    (0, eval)(require("fs").readFileSync({json.dumps(str(script))}, "utf8"));
+    for (const column of [1, 1, 0]) {{
+      headings[column].button.click();
+      console.log(JSON.stringify([body.rows.map((row) => row.cells[0].textContent), headings.map((it) => it.state["aria-sort"])]));
+    }}"""
+    answer = subprocess.run(["node", "-e", stub], capture_output=True, text=True, check=True)
+    assert [json.loads(line) for line in answer.stdout.splitlines()] == [
+        [["d", "b", "published", "a", "c"], [None, "ascending"]],
+        [["a", "b", "published", "d", "c"], [None, "descending"]],
+        [["a", "b", "published", "c", "d"], ["ascending", None]],
+    ]

@@ -35,21 +35,21 @@ def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, h
     answer = hifi("table", users_table, "--strict", "--methods", "full-ft", "--exclude", "collapsed", "--format", "json")
     assert answer.code == 1 and json.loads(answer.out)["missing"] == []
     cell = rows_of(answer)["full-ft", "runs"]["cells"]["cola"]
-    assert cell == {"value": None, "notes": ["2 collapsed runs left out"]}
+    assert cell == {"value": None, "notes": ["2 collapsed runs left out (by --exclude collapsed)"]}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"epochs": 1}, "1 run with different epochs left out"),
-        ({"heads_sha256": "b"}, "1 run with different heads left out"),
-        ({"data": {"train": "u", "validation": "v"}}, "1 run with different data left out"),
-        ({"setting": "b"}, "1 run with different settings left out"),
-        ({"split": "test"}, "1 run with different split left out"),
-        ({"selection": "holdout"}, "1 run with different selection left out"),
-        ({"report": "last"}, "1 run with different reported epoch left out"),
-        ({"limited": True, "setting": "limit"}, "1 limited run left out"),
-        ({"status": "diverged", "scores": None, "metrics": None}, "1 diverged run left out"),
+        ({"epochs": 1}, "1 run with different epochs left out (--include unequal includes them)"),
+        ({"heads_sha256": "b"}, "1 run with different heads left out (--include unequal includes them)"),
+        ({"data": {"train": "u", "validation": "v"}}, "1 run with different data left out (--include unequal includes them)"),
+        ({"setting": "b"}, "1 run with different settings left out (--include unequal includes them)"),
+        ({"split": "test"}, "1 run with different split left out (--include unequal includes them)"),
+        ({"selection": "holdout"}, "1 run with different selection left out (--include unequal includes them)"),
+        ({"report": "last"}, "1 run with different reported epoch left out (--include unequal includes them)"),
+        ({"limited": True, "setting": "limit"}, "1 limited run left out (--include limited includes them)"),
+        ({"status": "diverged", "scores": None, "metrics": None}, "1 diverged run left out (they have no score)"),
     ],
 )
 def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
@@ -73,7 +73,7 @@ def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
         write_run("results", "full-ft", "rte", seed, score, collapsed=seed == 3)
     for words, mean, note in (
         ((), 60.0, "1 of 3 runs collapsed (95 % interval of the rate: 6 to 79 %), included"),
-        (("--exclude", "collapsed"), 65.0, "1 collapsed run left out"),
+        (("--exclude", "collapsed"), 65.0, "1 collapsed run left out (by --exclude collapsed)"),
     ):
         cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["rte"]
         assert cell["value"] == pytest.approx(mean) and cell["notes"] == [note]
@@ -86,9 +86,9 @@ def test_a_run_with_two_marks_needs_both(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5)
     write_run("results", "full-ft", "rte", 2, 0.7, limited=True, collapsed=True, setting="limit")
     for words, mean, note in (
-        ([], 50.0, "1 limited run left out"),
-        (["--exclude", "collapsed"], 50.0, "1 collapsed run left out"),
-        (["--include", "limited", "--exclude", "collapsed"], 50.0, "1 collapsed run left out"),
+        ([], 50.0, "1 limited run left out (--include limited includes them)"),
+        (["--exclude", "collapsed"], 50.0, "1 collapsed run left out (by --exclude collapsed)"),
+        (["--include", "limited", "--exclude", "collapsed"], 50.0, "1 collapsed run left out (by --exclude collapsed)"),
         (["--include", "limited"], 60.0, "1 of 2 runs collapsed and limited (95 % interval of the rate: 9 to 91 %), included"),
     ):
         cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["rte"]

@@ -67,7 +67,7 @@ def compare(
     from hifi_cli.reports.run_records import Results, RunRecord
     from hifi_cli.reports.table_spec import check_names
 
-    results = Results(results_dir)
+    results = Results(results_dir).or_only_inner(protocol)
     are_runs = all(Path(word).is_dir() for word in methods)
     if not are_runs:
         check_names("methods", methods, results.names["methods"])

@@ -69,11 +69,10 @@ def _key_rows(key: str, value: Any) -> list[list[str]]:
 
 def _print_settings(name: str) -> None:
     """A method's own settings: their values here, their defaults and their meanings."""
-    from hifi_cli.config.methods import method_spec
     from hifi_cli.config.run_config import HeadsConfig
-    from hifi_cli.methods.base import implementation
+    from hifi_cli.methods.base import implementation_of
 
-    method = implementation(method_spec(name).implementation)
+    method = implementation_of(name)
     values = _values(name)
     rows = []
     sections: list[tuple[str, Any]] = [("settings", method.Settings), *([("heads", HeadsConfig)] if method.needs_heads else [])]

@@ -21,6 +21,7 @@ def export(
         ),
     ] = "hf",
     backbone: options.Backbone = None,
+    trust: options.Trust = False,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     quiet: options.Quiet = False,
@@ -37,7 +38,7 @@ def export(
 
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")
-    resources = ResourceCache(results_dir, data_dir, backbone)
+    resources = ResourceCache(results_dir, data_dir, backbone, trust)
     with reload(run_dir, resources) as (prepared, _):
         config = prepared.runner.config
         if form == "peft" and not export_peft.fits(prepared):

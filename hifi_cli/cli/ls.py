@@ -93,7 +93,10 @@ def ls(
         if len(words) > 1:
             raise UsageError(f"hifi ls runs takes no further word, not '{words[1]}': choose runs by its options")
         if not run_directories(results_dir):
-            raise Results(results_dir).no_run("hifi ls runs")
+            results = Results(results_dir)
+            results_dir = results.or_only_inner().directory
+            if results_dir == results.directory:
+                raise results.no_run("hifi ls runs")
         names = {"task": options.names(tasks), "method": options.names(methods)}
         names |= {"backbone": options.names(backbone), "protocol": options.names(protocol)}
         return show.print_runs(list_runs(results_dir, states=status or (), sort=sort, **names), format)

@@ -232,7 +232,12 @@ Verbose = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.", rich_help_panel=OUTPUT)]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Allow the code of a metric that the run's own task file names.", rich_help_panel=HOW)
+    bool,
+    typer.Option(
+        "--trust",
+        help="Allow code that a run directory names: a method's own file, a metric of evaluate.",
+        rich_help_panel=HOW,
+    ),
 ]
 AutoBatch = Annotated[
     bool,

@@ -27,6 +27,7 @@ def predict(
         ),
     ] = True,
     backbone: options.Backbone = None,
+    trust: options.Trust = False,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
     quiet: options.Quiet = False,
@@ -43,7 +44,9 @@ def predict(
 
     with tempfile.TemporaryDirectory() as folder:
         path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
-        predictions = prediction.predict(run_dir, path, ResourceCache(results_dir, backbone=backbone), has_header=header)
+        predictions = prediction.predict(
+            run_dir, path, ResourceCache(results_dir, backbone=backbone, trust=trust), has_header=header
+        )
         output_format = form or prediction.form_of(path)
     text = prediction.as_text(predictions, output_format)
     if out:

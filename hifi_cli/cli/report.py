@@ -30,6 +30,15 @@ def report(
             callback=options.holds_a_name,
         ),
     ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            help="Compare this method with each other one; default: full-ft.",
+            rich_help_panel=options.WHICH,
+            autocompletion=options.complete("methods"),
+        ),
+    ] = None,
     published: Annotated[
         bool,
         typer.Option("--published", help="Also show the papers' numbers and the differences.", rich_help_panel=options.OUTPUT),
@@ -44,16 +53,20 @@ def report(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write tables, pictures, chosen heads and every number's origin to one HTML file; default: RESULTS_DIR/report.html."""
+    """Write tables, comparisons, pictures, chosen heads and every number's origin to one HTML file.
+
+    It is RESULTS_DIR/report.html where --out names no other.
+    """
     from hifi_cli.cli import show
     from hifi_cli.files import write_text
     from hifi_cli.records.search_result import SearchResult
-    from hifi_cli.reports import claim_spec, html_report, score_table, search_table, table_types
+    from hifi_cli.reports import claim_spec, html_report, report_comparisons, score_table, search_table, table_types
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
-    results = Results(results_dir)
+    results = Results(results_dir).or_only_inner()
+    results_dir = results.directory
     searches = search_table.build_all(results_dir) if SearchResult.paths(results_dir) else []
     if not results.records and not searches:
         raise results.no_run("hifi report")
@@ -67,8 +80,8 @@ def report(
         (file, entries) for file, entries in decided if claims or any(entry.verdict != "not run" for entry in entries)
     ]
     target = out or results_dir / "report.html"
-    page = html_report.render(
-        [*table_types.build_all(specs, request), *searches], results.records, results_dir, target, claims=with_results
-    )
+    comparisons = report_comparisons.build_all(specs, request, compare)
+    shown = [*table_types.build_all(specs, request), *comparisons, *searches]
+    page = html_report.render(shown, results.records, results_dir, target, claims=with_results)
     write_text(target, page)
     show.print_path(target, format)

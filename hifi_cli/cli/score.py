@@ -26,6 +26,7 @@ def score(
         Path | None,
         typer.Option(help="Score the model of this finished run instead; requires --out.", rich_help_panel=options.WHAT),
     ] = None,
+    trust: options.Trust = False,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
@@ -65,7 +66,7 @@ def score(
     from hifi_cli.runs import evaluate, head_selection
     from hifi_cli.runs.resources import ResourceCache
 
-    resources = ResourceCache(results_dir, data_dir, backbone)
+    resources = ResourceCache(results_dir, data_dir, backbone, trust)
     if run is not None:
         assert out is not None
         resources.use_data_dir(data_dir or evaluate.stored_data_dir(run))

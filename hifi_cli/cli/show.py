@@ -39,11 +39,10 @@ def _print_config(values: dict[str, Any], sources: dict[str, str]) -> None:
 
 def _add_method_defaults(values: dict[str, Any], sources: dict[str, str], prefix: str = "") -> None:
     """Add the settings that no source sets, at the defaults of the method's implementation."""
-    from hifi_cli.config.methods import method_spec
-    from hifi_cli.methods.base import implementation
+    from hifi_cli.methods.base import implementation_of
 
     method = values["method"]
-    defaults = implementation(method_spec(method).implementation).Settings().model_dump(mode="json")
+    defaults = implementation_of(method).Settings().model_dump(mode="json")
     values["settings"] = defaults | values["settings"]
     for name in defaults:
         sources.setdefault(f"{prefix}settings.{name}", f"default of method {method}")

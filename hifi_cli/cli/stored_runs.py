@@ -19,6 +19,7 @@ def repeated_runs(
     seeds: str | None,
     overrides: Sequence[str],
     extra: Mapping[str, Any],
+    trust: bool,
 ) -> list[ResolvedConfig]:
     """The configuration of a stored run, with other seeds and keys. The YAMLs that the user wrote for it are used again.
 
@@ -26,17 +27,21 @@ def repeated_runs(
         named: options that contradict the run, by name; they must be empty.
         seeds: None: the run's own.
         extra: keys that options of the command stand for; None means not given.
+        trust: whether the code that the run's own YAMLs name may be executed.
 
     Raises:
         MissingError: there is no run.
-        UsageError: an option names what the run decides, or a key or value is wrong.
+        UsageError: an option names what the run decides, a key or value is wrong, or there is code that is not trusted.
     """
+    from hifi_cli.runs.evaluate import refuse_code
+
     if given := [option for option, value in named.items() if value]:
         raise UsageError(f"--from repeats a run, which decides {given[0]}: leave it out, or set keys by key=value")
     directory = RunDirectory(path)
     config = directory.read_config()
     for file in directory.own.glob("*/*.yaml"):
-        registry.register_user_file(file.parent.name, file)
+        registry.register_user_file(file.parent.name, file, trust=trust)
+    refuse_code(path, config.task, trust=trust)
     words = [*overrides, *(f"{key}={value}" for key, value in extra.items() if value is not None)]
     return [
         with_overrides(config, words, name=f"run {path}", seed=seed)

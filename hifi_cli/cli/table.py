@@ -83,6 +83,7 @@ def table(
     if name == "search":
         tables = search_table.build_all(results_dir, [search] if search else [])
     else:
+        results = results.or_only_inner(protocol or (layout.protocol if layout else None))
         if not results.records and not layout:
             raise results.no_run("hifi table")
         specs = [

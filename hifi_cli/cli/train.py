@@ -45,6 +45,7 @@ def train(
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
+    trust: options.Trust = False,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Continue from a checkpoint.", rich_help_panel=options.HOW)
     ] = True,
@@ -64,7 +65,7 @@ def train(
     extra = {"shots": shots, "limit": limit}
     if from_run:
         named = {"--task": task, "--method": method, "--backbone": backbone, "--protocol": protocol, "-c": files}
-        resolved = stored_runs.repeated_runs(from_run, named, seeds=seeds, overrides=overrides or [], extra=extra)
+        resolved = stored_runs.repeated_runs(from_run, named, seeds=seeds, overrides=overrides or [], extra=extra, trust=trust)
     else:
         resolved = options.resolve_runs(
             task=task,
@@ -89,7 +90,7 @@ def train(
     from hifi_cli.runs.resources import ResourceCache
     from hifi_cli.runs.runs_progress import RunsProgress
 
-    resources = ResourceCache(results_dir, data_dir)
+    resources = ResourceCache(results_dir, data_dir, trust=trust)
     how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}
     progress = RunsProgress([run.config for run in resolved], results_dir, force=force)
     results = []

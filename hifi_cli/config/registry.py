@@ -19,6 +19,8 @@ _MAX_DEPTH = 100  # levels; libyaml overflows the stack at some thousands
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast
 
 _user_files: dict[tuple[str, str], Path] = {}  # files that the user named, by kind and name
+_labels: dict[tuple[str, str], str] = {}  # of methods and tasks that only finished runs know, by kind and name
+_untrusted: set[Path] = set()  # those of them that a run directory contains; the code that they name is not executed
 
 
 @cache
@@ -64,9 +66,28 @@ def is_file(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def register_user_file(kind: str, path: Path) -> None:
-    """Use a user's file for its name in this process."""
+def register_user_file(kind: str, path: Path, *, trust: bool = True) -> None:
+    """Use a user's file for its name in this process.
+
+    Args:
+        trust: whether the code that it names may be executed.
+    """
     _user_files[kind, path.stem] = path
+    _untrusted.discard(path)
+    if not trust:
+        _untrusted.add(path)
+
+
+def check_trusted(path: Path, code: str) -> None:
+    """Refuse code that a file of a run directory names, unless the user trusts it.
+
+    Raises:
+        UsageError: it does.
+    """
+    if path in _untrusted:
+        raise UsageError(
+            f"{path} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
+        )
 
 
 def user_file(kind: str, name: str) -> Path | None:
@@ -75,16 +96,24 @@ def user_file(kind: str, name: str) -> Path | None:
 
 
 @contextmanager
-def only_user_files(files: Mapping[tuple[str, str], Path]) -> Iterator[None]:
-    """Within the context, only these user files, by kind and name, are used."""
-    before = dict(_user_files)
+def only_user_files(files: Mapping[tuple[str, str], Path], *, trust: bool) -> Iterator[None]:
+    """Within the context, only these user files, by kind and name, are used.
+
+    Args:
+        trust: whether the code that they name may be executed.
+    """
+    before, untrusted = dict(_user_files), set(_untrusted)
     _user_files.clear()
-    _user_files.update(files)
+    _untrusted.clear()
+    for (kind, _), path in files.items():
+        register_user_file(kind, path, trust=trust)
     try:
         yield
     finally:
         _user_files.clear()
         _user_files.update(before)
+        _untrusted.clear()
+        _untrusted.update(untrusted)
 
 
 def find(kind: str, name: str) -> Path:
@@ -158,6 +187,19 @@ def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
 def load(kind: str, name: str) -> dict[str, Any]:
     """The content of the YAML of that kind and name."""
     return read_yaml(find(kind, name))
+
+
+def use_labels(labels: Mapping[tuple[str, str], str]) -> None:
+    """Use these labels, by kind and name, for methods and tasks that have no shipped YAML."""
+    _labels.clear()
+    _labels.update(labels)
+
+
+def label(kind: str, name: str) -> str:
+    """The label of a method or task: from its shipped YAML, or from the user's own that a run keeps; else the name itself."""
+    if name in names(kind):
+        return str(load(kind, name).get("label", name))
+    return _labels.get((kind, name), name)
 
 
 def train_rows(task: str) -> int:

@@ -2,19 +2,24 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 from torch import Generator, Tensor, device, nn, no_grad
 
+from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.config.methods import method_spec
+from hifi_cli.config.methods import code_file, method_spec
 from hifi_cli.config.registry import nearest
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
+from hifi_cli.files import digest, file_digest
 from hifi_cli.models.encoder import Encoder
 
 Heads = list[list[int]]
@@ -186,6 +191,19 @@ def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
         tensor.copy_(delta[name])
 
 
+def implementation_of(method: str) -> type[Method]:
+    """The Method subclass that implements a method.
+
+    Raises:
+        UsageError: there is none, or it is code of a run directory that the user does not trust.
+    """
+    file = registry.find("methods", method)
+    if code := code_file(file):
+        registry.check_trusted(file, str(code))
+        return _from_file(file.parent / code)
+    return implementation(method_spec(method).implementation)
+
+
 def implementation(name: str) -> type[Method]:
     """The Method subclass in `hifi_cli/methods/<name>.py`, or that an installed package offers as an entry point of that name.
 
@@ -194,14 +212,36 @@ def implementation(name: str) -> type[Method]:
     """
     if name not in _shipped_implementations():
         return _entry_point(name)
-    module = importlib.import_module(f"hifi_cli.methods.{name}")
+    return _only_method(importlib.import_module(f"hifi_cli.methods.{name}"))
+
+
+def _only_method(module: ModuleType) -> type[Method]:
     classes = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
     ]
-    assert len(classes) == 1, f"{module.__file__} must define exactly one Method"
+    if len(classes) != 1:
+        raise UsageError(f"{module.__file__} must define exactly one subclass of Method, not {len(classes)}")
     return classes[0]
+
+
+def _from_file(path: Path) -> type[Method]:
+    """The Method subclass in a user's file. A file is executed once, and again only after it has changed."""
+    if not path.is_file():
+        raise UsageError(f"no file {path}, which a method's YAML names as its implementation")
+    name = f"{path.stem}_{digest([str(path.resolve()), file_digest(path)])}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec
+        assert spec.loader
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise UsageError(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
+    return _only_method(sys.modules[name])
 
 
 @cache
@@ -215,7 +255,8 @@ def _entry_point(name: str) -> type[Method]:
     if name not in offered:
         raise UsageError(
             f"unknown implementation '{name}'{nearest(name, [*_shipped_implementations(), *offered])} (a file in"
-            f" hifi_cli/methods/, or an entry point of group {ENTRY_POINTS} in an installed package)"
+            " hifi_cli/methods/, a Python file beside the YAML as ./NAME.py, or"
+            f" an entry point of group {ENTRY_POINTS} in an installed package)"
         )
     method = offered[name].load()
     if not (isinstance(method, type) and issubclass(method, Method)):
@@ -226,7 +267,7 @@ def _entry_point(name: str) -> type[Method]:
 def needs_heads(config: RunConfig) -> bool:
     """Whether a run tunes selected heads, in either of its stages."""
     stages: list[TrainingConfig] = [config, *([config.stage1] if config.stage1 else [])]
-    return any(implementation(method_spec(stage.method).implementation).needs_heads for stage in stages)
+    return any(implementation_of(stage.method).needs_heads for stage in stages)
 
 
 def check_settings(config: RunConfig) -> None:
@@ -237,7 +278,7 @@ def check_settings(config: RunConfig) -> None:
     """
     stages: list[TrainingConfig] = [*([config.stage1] if config.stage1 else []), config]
     for stage in stages:
-        settings = implementation(method_spec(stage.method).implementation).Settings
+        settings = implementation_of(stage.method).Settings
         parse(settings, stage.settings, f"method {stage.method}, settings")
 
 
@@ -257,7 +298,7 @@ def build(training: TrainingConfig, context: MethodContext) -> Method:
     Raises:
         UsageError: unknown setting, or a value that does not fit.
     """
-    method_class = implementation(method_spec(training.method).implementation)
+    method_class = implementation_of(training.method)
     settings = parse(method_class.Settings, training.settings, f"method {training.method}, settings")
     if method_class.needs_heads and context.heads is None:
         raise UsageError(f"method {training.method} needs selected heads")

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
+from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, config_hash_of, run_path_of
 from hifi_cli.errors import ConflictError, MissingError, UsageError
@@ -104,24 +105,35 @@ class RunDirectory:
         return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
 
     @contextmanager
-    def opened(self) -> Iterator[RunConfig]:
+    def opened(self, *, trust: bool = False) -> Iterator[RunConfig]:
         """The configuration in the directory; inside the block, names in it mean the run's own YAMLs and no others.
+
+        Args:
+            trust: whether the code of methods that the run's own YAMLs name may be executed.
 
         Raises:
             MissingError: there is none.
         """
         config = self.read_config()
         copies = {name: self._own(*name) for name in _named_files(config)}
-        with registry.only_user_files({name: path for name, path in copies.items() if path.is_file()}):
+        with registry.only_user_files({name: path for name, path in copies.items() if path.is_file()}, trust=trust):
             yield config
 
     def _own(self, kind: str, name: str) -> Path:
         return self.own / kind / f"{name}.yaml"
 
-    def write_config(self, config: RunConfig) -> None:
-        """Store `config_text`, and copies of the user's own YAMLs that it names."""
+    def _own_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
+        """What a configuration names: kind, the user's own file, and its copy's place; a method's code follows its YAML."""
         for kind, name in _named_files(config):
             own, copy = registry.user_file(kind, name), self._own(kind, name)
+            yield kind, own, copy
+            source = own or copy
+            if kind == "methods" and source.is_file() and (code := code_file(source)):
+                yield kind, own and own.parent / code, copy.parent / code
+
+    def write_config(self, config: RunConfig) -> None:
+        """Store `config_text`, and copies of the user's own YAMLs and methods that it names."""
+        for _, own, copy in self._own_files(config):
             if own and own.resolve() != copy.resolve():
                 make_directory(copy.parent)
                 write_text(copy, own.read_text(encoding="utf-8"))
@@ -245,12 +257,11 @@ class RunDirectory:
         if not self.config_file.is_file():
             return
         stored = self.read_config()
-        for kind, name in _named_files(config):
-            files = registry.user_file(kind, name), self._own(kind, name)
-            contents = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in files}
+        for kind, own, copy in self._own_files(config):
+            contents = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in (own, copy)}
             if len(contents) > 1:
                 raise ConflictError(
-                    f"{self.path} holds a run by another {kind.removesuffix('s')} file {name}.yaml; {_OTHER_PLACE}"
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} file {copy.name}; {_OTHER_PLACE}"
                 )
         if stored.hash != config.hash:
             raise ConflictError(

@@ -74,7 +74,7 @@ def _result(cost: ResultCosts) -> tuple[TableCell, ...]:
         TableCell(text=f"{modules} more module{'s' * (modules > 1)}" if modules else "unchanged", value=modules),
         TableCell(text=f"x {cost.latency:.2f}", value=cost.latency),
         TableCell(
-            text=f"{cost.stored_bytes / 1e6:.2f} MB ({100 * cost.stored_bytes / cost.plain_bytes:.3g} %)",
+            text=f"{cost.stored_bytes / 1e6:.2f} MB ({100 * cost.stored_bytes / cost.plain_bytes:.2f} %)",
             value=cost.stored_bytes,
         ),
     )
@@ -87,14 +87,14 @@ def _training(cost: TrainingCosts, full: TrainingCosts) -> tuple[TableCell, ...]
         TableCell(text=f"x {cost.step_ratio:.2f} ({1000 * cost.step_s:.0f} ms)", value=cost.step_s),
         TableCell(text=f"{memory} ({cost.memory_bytes / 1e6:.0f} MB)", value=cost.memory_bytes),
         TableCell(
-            text=f"x {cost.stored_bytes / full.stored_bytes:.3g} ({cost.stored_bytes / 1e6:.2f} MB)", value=cost.stored_bytes
+            text=f"x {cost.stored_bytes / full.stored_bytes:.3f} ({cost.stored_bytes / 1e6:.2f} MB)", value=cost.stored_bytes
         ),
         TableCell(
-            text=f"{100 * cost.scoring_fraction:.2g} % ({cost.scoring_s:.1f} s)" if cost.scoring_fraction else "none",
+            text=f"{100 * cost.scoring_fraction:.2f} % ({cost.scoring_s:.1f} s)" if cost.scoring_fraction else "none",
             value=cost.scoring_s,
         ),
     )
 
 
 def _count(number: int, total: int) -> TableCell:
-    return TableCell(text=f"{number:,} ({100 * number / total:.3g} %)" if number else "none", value=number)
+    return TableCell(text=f"{number:,} ({100 * number / total:.3f} %)" if number else "none", value=number)

@@ -79,6 +79,7 @@ def compare(
             raise MissingError(f"{pairs.first} and {pairs.second} share no task and seed with a usable run{reason}")
     tasks = sorted({task for pairs in chosen for task in pairs.differences})
     headings = [
+        TableHeading("Verdict"),
         *(TableHeading(label_of("tasks", task), 2, name=task) for task in tasks),
         TableHeading("Mean", 2),
         TableHeading("SD over tasks", 2, name="std_over_tasks"),
@@ -264,6 +265,7 @@ def _row(
     return TableRow(
         comparison.pairs.labels[1],
         (
+            TableCell(text=verdict),
             *cells,
             _signed(statistics.mean),
             *numbers,

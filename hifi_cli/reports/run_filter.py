@@ -13,6 +13,12 @@ from hifi_cli.reports.proportions import rate_interval
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
 
+_REMEDIES = {
+    "limited": "--include limited includes them",
+    "unequal": "--include unequal includes them",
+    "collapsed": "by --exclude collapsed",
+}
+_NO_SCORE = "they have no score"
 COUNTED = frozenset({"collapsed"})  # predicting one class is a result of the method: leaving it out favours unstable methods
 
 
@@ -32,13 +38,13 @@ def comparable(
         other_seeds = ",".join(map(str, others))
         notes.append(f"{_runs(len(records) - len(selected))} with other seeds left out (--seeds {other_seeds} includes them)")
     excluded = Counter(flag for record in selected if (flag := _excluding_flag(record, counted)))
-    notes += [f"{_runs(count, flag)} left out" for flag, count in excluded.items()]
+    notes += [f"{_runs(count, flag)} left out ({_REMEDIES.get(flag, _NO_SCORE)})" for flag, count in excluded.items()]
     selected = [record for record in selected if not _excluding_flag(record, counted)]
     limited = [record for record in selected if "limited" in record.flags]  # their settings differ by the limit at least
     unlimited = [record for record in selected if record not in limited] or selected
     equal, differing = _equal(unlimited)
     if len(equal) < len(unlimited):
-        verb = "included" if "unequal" in counted else "left out"
+        verb = "included" if "unequal" in counted else f"left out ({_REMEDIES['unequal']})"
         notes.append(f"{_runs(len(unlimited) - len(equal))} with different {differing} {verb}")
         if "unequal" not in counted:
             selected = [record for record in selected if record in equal or (record in limited and unlimited is not selected)]

@@ -1,17 +1,22 @@
 """Finished runs, as tables and comparisons read them."""
 
+import logging
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
+from hifi_cli.config.registry import read_yaml
 from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.records.run_directory import RunDirectory, directories_with_runs, finished_runs, variant_paths
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.records.search_result import SearchResult
+
+logger = logging.getLogger("hifi")
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,14 @@ class Results:
 
     @cached_property
     def records(self) -> list[RunRecord]:
-        """All finished runs, sorted by path.
+        """All finished runs, sorted by path; the labels of the user's own methods and tasks are known from then on.
 
         Raises:
             UsageError: a run is damaged, or at another path than its configuration's.
         """
-        return [RunRecord(directory, result) for directory, result in finished_runs(self.directory)]
+        records = [RunRecord(directory, result) for directory, result in finished_runs(self.directory)]
+        registry.use_labels(_own_labels(records))
+        return records
 
     @cached_property
     def variants(self) -> "Counter[tuple[str, str, str]]":
@@ -139,6 +146,20 @@ class Results:
             return MissingError(f"no finished run in {self.directory}, but in {listed}: {first}")
         return MissingError(f"no finished run in {self.directory}; make one with hifi train")
 
+    def or_only_inner(self, protocol: str | None = None) -> "Results":
+        """These results; if they hold no run, those of the only directory inside that holds some, as `make demo` leaves them.
+
+        Args:
+            protocol: that directory must hold runs of this protocol.
+        """
+        if self.records or self.variants:
+            return self
+        inner = [Results(path) for path in directories_with_runs(self.directory) if path.parent == self.directory]
+        if len(inner) != 1 or (protocol and all(record.result.protocol != protocol for record in inner[0].records)):
+            return self
+        logger.info(f"no finished run in {self.directory}: reading {inner[0].directory}")
+        return inner[0]
+
     @property
     def names(self) -> dict[str, set[str]]:
         """The methods and tasks that were run."""
@@ -146,3 +167,15 @@ class Results:
             "methods": {record.result.method for record in self.records},
             "tasks": {record.result.task for record in self.records},
         }
+
+
+def _own_labels(records: list[RunRecord]) -> dict[tuple[str, str], str]:
+    """Return the labels in the YAMLs of the user's own that runs keep, by kind and name."""
+    directories = {
+        key: record.directory
+        for record in records
+        for key in (("methods", record.result.method), ("tasks", record.result.task))
+        if key[1] not in registry.names(key[0])
+    }
+    files = {(kind, name): directory.own / kind / f"{name}.yaml" for (kind, name), directory in directories.items()}
+    return {(kind, name): str(read_yaml(file).get("label", name)) for (kind, name), file in files.items() if file.is_file()}

@@ -34,5 +34,5 @@ def _largest_spread(group: list[Table]) -> list[str]:
     if not spreads:
         return []
     largest, label, heading = max(spreads, key=lambda spread: spread[0])
-    where = f"{largest:.{heading.decimals or 1}f} ({label}, {heading.label})"
+    where = f"{largest:.{heading.decimals}f} ({label}, {heading.label})"
     return [f"the choice of the score alone changes a cell by up to {where}, from last to max; best is between them"]

@@ -13,7 +13,7 @@ from hifi_cli.reports import published, published_rows, run_filter, search_notes
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.server_scores import ServerScores
-from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow, with_places
+from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow, decimals_for, with_places
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, label_of, shots_of
 
@@ -72,7 +72,6 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
         TableHeading(label, spec.decimals, "high", name)
         for label, name in zip([*labels, *(["Avg."] if averaged else [])], names, strict=True)
     ]
-    headings += [TableHeading(label, None, name=f"{key}_percent") for label, key in FRACTIONS]
     notes = [] if spec.shots else _runs_of_other_shots(all_records, shots)
     notes += request.results.variant_notes(*setting)
     notes = [*_server_notes(server, rows), *([] if server else notes)]
@@ -89,6 +88,9 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
         table_rows += [ours] if ours else []
         if reference:
             table_rows += _paper_rows(row, label, ours, columns, metrics, reference[1], spec.decimals, averaged=averaged)
+    for at, (label, key) in enumerate(FRACTIONS, start=len(headings)):
+        decimals = decimals_for(row.cells[at].mean for row in table_rows)
+        headings.append(TableHeading(label, decimals, name=f"{key}_percent", unit=" %"))
     return Table(
         title=_title(spec, shots, records, request, reference[1].split if reference else None),
         headings=headings,

@@ -1,9 +1,10 @@
 """A table ready to print: headings, rows of cells, footnotes, and missing runs."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
+from math import floor, log10
 from typing import Any, Literal
 
 from hifi_cli.reports.run_records import RunRecord
@@ -52,14 +53,16 @@ class TableHeading:
 
     Attributes:
         name: of the column for programs; empty: the label in lower case with underscores.
-        decimals: of its numbers; None: a percentage, with as many as it requires.
+        decimals: of its numbers, the same in the whole column.
         best: whether the highest or the lowest number of the column is marked; None: neither.
+        unit: printed after each number.
     """
 
     label: str
-    decimals: int | None = 1
+    decimals: int = 1
     best: Literal["high", "low"] | None = None
     name: str = ""
+    unit: str = ""
 
     @property
     def key(self) -> str:
@@ -152,21 +155,25 @@ def number(heading: TableHeading, cell: TableCell, *, signed: bool = False) -> s
         return cell.text
     if cell.mean is None:
         return DASH
-    if heading.decimals is None:
-        return f"{cell.mean:.3g} %" if 0 < cell.mean < 1 else f"{cell.mean:.1f} %"
     printed = rounded(cell.mean, heading.decimals)
-    return f"{printed:{'+' if signed and printed else ''}}"
+    return f"{printed:{'+' if signed and printed else ''}}{heading.unit}"
 
 
 def deviation(heading: TableHeading, cell: TableCell) -> str | None:
     """Return a cell's standard deviation as every format prints it; None where there is none."""
-    return None if cell.deviation is None or heading.decimals is None else str(rounded(cell.deviation, heading.decimals))
+    return None if cell.deviation is None else str(rounded(cell.deviation, heading.decimals))
 
 
 def rounded(value: float, decimals: int) -> Decimal:
     """Round a number as it is printed: half up, as in both papers' averages (55.95 is 56.0), and never -0.0."""
     exact = Decimal(f"{value:.9f}")  # the binary fraction of 55.95 is 55.949999999999996
     return exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP) + 0
+
+
+def decimals_for(values: Iterable[float | None]) -> int:
+    """Return the decimals with which the smallest number of a column keeps two digits; at least one, at most six."""
+    smallest = min((abs(value) for value in values if value), default=1.0)
+    return min(6, max(1, 1 - floor(log10(smallest))))
 
 
 def row_label(row: TableRow) -> str:
@@ -177,7 +184,7 @@ def row_label(row: TableRow) -> str:
 
 
 def _places(heading: TableHeading, column: list[TableCell]) -> dict[int, int]:
-    if heading.best is None or heading.decimals is None:
+    if heading.best is None:
         return {}
     means = {row: cell.mean for row, cell in enumerate(column) if cell.mean is not None and cell.is_comparable}
     printed = {row: rounded(mean, heading.decimals) for row, mean in means.items()}

@@ -139,7 +139,7 @@ def with_changes(
 
 def label_of(kind: str, name: str) -> str:
     """Return the label of a method or task from its YAML, or the name itself where it has no YAML."""
-    return str(registry.load(kind, name).get("label", name)) if name in registry.names(kind) else name
+    return registry.label(kind, name)
 
 
 def shots_of(protocol: str) -> str:

@@ -108,7 +108,7 @@ def reload(
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
-    with directory.opened() as config:
+    with directory.opened(trust=resources.trust) as config:
         config = config.model_copy(update={"device": "auto"})  # the run's own may not be on this machine
         result, tensors, metadata = read_delta(directory)
         if resources.backbone:

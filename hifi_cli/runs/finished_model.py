@@ -77,13 +77,18 @@ def find_start(config: RunConfig, results_dir: Path) -> Path:
 
 
 def starting_weights(
-    config: RunConfig, results_dir: Path, load_encoder: Callable[[RunConfig], tuple[Encoder, Pretrained]]
+    config: RunConfig,
+    results_dir: Path,
+    load_encoder: Callable[[RunConfig], tuple[Encoder, Pretrained]],
+    *,
+    trust: bool = False,
 ) -> StartingWeights:
     """The merged encoder weights of the run that a run starts from.
 
     Args:
         config: of the run that starts.
         load_encoder: loads a run's own copy of its backbone; it follows the chain of runs by itself.
+        trust: whether the method's code that the started run's directory contains may be executed.
 
     Raises:
         MissingError: there is no such finished run.
@@ -91,7 +96,7 @@ def starting_weights(
         RunFailed: it diverged.
     """
     directory = RunDirectory(find_start(config, results_dir))
-    with directory.opened() as own:
+    with directory.opened(trust=trust) as own:
         if own.backbone.name != config.backbone.name:
             raise UsageError(
                 f"start_from={config.start_from}: that run's backbone is {own.backbone.name}, this one's {config.backbone.name}"

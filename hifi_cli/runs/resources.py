@@ -68,7 +68,7 @@ class ResourceCache:
         kernels = f"{config.kernels} {config.precision} {config.device}"
         key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {kernels} {config.start_from}"
         if key not in self._pretrained:
-            start = starting_weights(config, self.results_dir, self.encoder) if config.start_from else None
+            start = starting_weights(config, self.results_dir, self.encoder, trust=self.trust) if config.start_from else None
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
             loaded = backbones.load(config.backbone, task_head=task_head, dropout=config.dropout)
             if start:

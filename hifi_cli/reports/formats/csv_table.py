@@ -19,7 +19,7 @@ def _csv(table: Table) -> str:
     full = [_has_seeds(table, number) for number in range(len(table.headings))]
     names = []
     for heading, several in zip(table.headings, full, strict=True):
-        label = f"{heading.label} %" if heading.decimals is None else heading.label
+        label = f"{heading.label}{heading.unit}"
         names += [f"{label} mean", f"{label} std", f"{label} seeds"] if several else [label]
     writer.writerow(map(_spreadsheet_safe, ["method", "source", *names]))
     for row in table.rows:
