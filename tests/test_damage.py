@@ -78,7 +78,7 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
 
 @pytest.mark.parametrize("form", ["hf", "delta"])
 def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(finish_run, hifi, data, small_disk, form):
-    command = ("export", finish_run(), "--to", small_disk / "out", "--format", form, "--data-dir", data)
+    command = ("export", finish_run(), "--to", small_disk / "out", "--as", form, "--data-dir", data)
     fill(small_disk, leave=20_000)
     answer = hifi(*command)
     assert (answer.code, "No space left on device" in answer.err, "unexpected" in answer.err) == (1, True, False), answer.err

@@ -6,8 +6,10 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.metrics import f1_score
 from synthetic_runs import write_run
 
+from hifi_cli.config import registry
 from hifi_cli.reports import example_statistics
 from hifi_cli.reports.effect_statistics import (
     detectable_effect,
@@ -209,6 +211,43 @@ def test_details_print_intervals_over_examples_and_ranks(hifi):
     _, details = json.loads(answer.out)
     assert details["rows"][0]["cells"]["seeds_and_examples"] == {"value": None}
     assert any("Full-FT: no interval over examples: predictions are those" in note for note in details["notes"])
+
+
+def test_details_resample_the_examples_of_a_multi_label_task(hifi):
+    """scikit-learn's f1_micro of the drawn examples; the command prints the interval and no test of single examples."""
+    words = registry.load("tasks", "demo-topics")["labels"]
+    rng = np.random.default_rng(1)
+    labels = rng.random((30, len(words))) < 0.4
+    folders, predicted = {}, {}
+    for seed in (1, 2):
+        for method, noise in (("bitfit", 0.1), ("full-ft", 0.3)):
+            said = predicted[method, seed] = labels ^ (rng.random(labels.shape) < noise)
+            rows = [
+                {"id": str(i), "label": named(words, labels[i]), "prediction": named(words, said[i]), "logits": [0.0]}
+                for i in range(len(labels))
+            ]
+            score = f1_score(labels, said, average="micro")
+            folder = write_run("results", method, "demo-topics", seed, score, primary_metric="f1_micro")
+            (folder / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            folders[method, seed] = folder
+    drawn = rng.integers(len(labels), size=50)
+    weights = np.bincount(drawn, minlength=len(labels)).astype(float)[None]
+    ours = example_statistics.WEIGHTED_METRICS["f1_micro"](labels * 1.0, predicted["bitfit", 1] * 1.0, weights)
+    assert ours[0] == pytest.approx(f1_score(labels[drawn], predicted["bitfit", 1][drawn], average="micro"))
+    answer = hifi("compare", "bitfit", "full-ft", "--details", "--format", "json")
+    assert answer.code == 0, answer.err
+    _, details = json.loads(answer.out)
+    cells = details["rows"][0]["cells"]
+    low, high = cells["seeds_and_examples"]["value"]
+    assert low < cells["mean"]["value"] < high and not any("no interval" in note for note in details["notes"])
+    content = json.loads(hifi("compare", folders["bitfit", 1], folders["full-ft", 1], "--format", "json").out)
+    scores = [100 * f1_score(labels, predicted[method, 1], average="micro") for method in ("bitfit", "full-ft")]
+    assert [row["cells"]["score"]["value"] for row in content["rows"]] == pytest.approx(scores)
+    assert not any("McNemar" in note for note in content["notes"])
+
+
+def named(words, row):
+    return [word for word, is_set in zip(words, row, strict=True) if is_set]
 
 
 def test_failed_runs_are_shown_with_intervals_and_compared(hifi):

@@ -42,7 +42,7 @@ def test_every_run_leaves_as_a_delta(make, resources, hifi, data, tmp_path, meth
     runs.run(config, resources)
     batch, logits = expected(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
-    assert hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "delta").code == 0
+    assert hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "delta").code == 0
     model, tokenizer = hifi_cli.open_model(tmp_path / "out")
     with torch.no_grad():
         torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
@@ -55,7 +55,7 @@ def test_an_own_head_has_no_plain_form_and_a_wrong_format_is_named(make, resourc
     run = RunDirectory.of(config, resources.results_dir).path
     answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data)
     assert answer.code == 2 and "task head" in answer.err
-    answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "delt")
+    answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "delt")
     assert answer.code == 2 and "'delt' is not one of 'hf', 'peft', 'delta'" in answer.err
 
 
@@ -76,8 +76,8 @@ def test_a_lora_run_leaves_as_a_peft_adapter_with_the_same_logits(
     runs.run(config, resources)
     batch, logits = expected(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
-    answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "peft")
-    assert answer.code == 0 and answer.err == f"model: {tmp_path / 'out'}\n"
+    answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "peft")
+    assert answer.code == 0 and (answer.err, answer.out) == ("", f"{tmp_path / 'out'}\n")
     torch.manual_seed(7)  # another draw of the fresh head than the run's: the adapter must bring its own
     base = AutoModelForSequenceClassification.from_pretrained(encoders[family], num_labels=2)
     model = PeftModel.from_pretrained(base, tmp_path / "out").eval()
@@ -96,8 +96,8 @@ def test_peft_holds_lora_alone(make, resources, hifi, data, tmp_path):
         config = make(method, "epochs=1", *head)
         runs.run(config, resources)
         run = RunDirectory.of(config, resources.results_dir).path
-        answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--format", "peft")
-        assert answer.code == 2 and "--format hf or delta" in answer.err and not (tmp_path / "out").exists()
+        answer = hifi("export", run, "--to", tmp_path / "out", "--data-dir", data, "--as", "peft")
+        assert answer.code == 2 and "--as hf or delta" in answer.err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -106,7 +106,7 @@ def test_the_function_in_the_card_of_a_hifi_delta_applies_it(make, resources, hi
     runs.run(config, resources)
     batch, logits = expected(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
-    assert hifi("export", run, "--to", tmp_path / "mine", "--data-dir", data, "--format", "delta").code == 0
+    assert hifi("export", run, "--to", tmp_path / "mine", "--data-dir", data, "--as", "delta").code == 0
     snippets = re.findall(r"```python\n(.*?)```", (tmp_path / "mine" / "README.md").read_text(), re.DOTALL)
     assert len(snippets) == 2
     for snippet in snippets:  # with this project, and without

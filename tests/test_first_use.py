@@ -142,7 +142,7 @@ def test_a_wrong_word_is_answered_with_what_is_true(hifi, words, message):
 
 
 def write_search(chosen="0.002", backbone="tiny-bert"):
-    """The chosen.json of a search with two settings, and four runs of it."""
+    """The file of a search with two settings, and four runs of it."""
     tried = [
         SettingScore(setting={"learning_rate": rate, "heads.k": "1"}, score=score, deviation=0.01, seeds=2)
         for rate, score in (("0.0005", 0.6), ("0.002", 0.7))
@@ -150,7 +150,7 @@ def write_search(chosen="0.002", backbone="tiny-bert"):
     search = MethodSearch(
         task="rte", method="full-ft", chosen=next(s for s in tried if s.setting["learning_rate"] == chosen), tried=tried
     )
-    path = Path("results/grids/my-search/chosen.json")
+    path = SearchResult.path(Path("results"), "my-search", "hifi", backbone)
     SearchResult(grid="my-search", protocol="hifi", backbone=backbone, searches=[search]).write(path)
     for variant in ("a", "b"):
         for seed in (1, 2):
@@ -170,7 +170,7 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
     assert answer.code == 0, answer.err
     assert "| learning_rate=0.0005 heads.k=1 | 60.00 | 1.00 | 2 |" in answer.out
     assert "| learning_rate=0.002 heads.k=1 | 70.00 | 1.00 | 2 | chosen |" in answer.out
-    assert "-c results/grids/my-search/chosen.json" in answer.out
+    assert "-c results/grids/my-search/chosen-hifi-tiny-bert.json" in answer.out
     assert hifi("table", "search", "my-search", "--format", "md").out == answer.out
     assert hifi("report").code == 0
     assert "Search my-search: Full-FT on RTE" in Path("results/report.html").read_text()
@@ -181,6 +181,13 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
         assert "4 runs of searches and other variants left out" in hifi(*words).out
     assert hifi("report").code == 0
     assert "4 runs of searches and other variants left out" in Path("results/report.html").read_text()
+
+
+def test_a_search_under_another_backbone_has_a_file_of_its_own(hifi):
+    assert write_search() != write_search(chosen="0.0005", backbone="other")
+    answer = hifi("table", "search", "my-search", "--format", "md")
+    assert "backbone tiny-bert" in answer.out and "backbone other" in answer.out
+    assert answer.out.count("| chosen |") == 2
 
 
 def test_a_file_of_a_search_or_a_run_is_a_configuration(hifi, tiny, finish_run, tmp_path, data):
@@ -215,13 +222,17 @@ def test_a_conflict_names_the_variant(hifi, finish_run, tiny):
     assert Results(Path("results")).variants.total() == 1
 
 
-def test_eval_remembers_the_data_and_says_when_they_are_gone(hifi, encoders, data, tmp_path):
+def test_eval_remembers_the_data_and_says_when_they_are_gone(hifi, encoders, data, tmp_path, monkeypatch):
     shutil.copytree(data, tmp_path / "glue")
     words = ["--task", "rte", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", "glue"]
     assert hifi("train", *words, *QUICK).code == 0
     run = "results/runs/hifi/tiny-bert/rte/bitfit/seed1"
     answer = hifi("eval", run)
     assert answer.code == 0 and "logits identical" in answer.out
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert "logits identical" in hifi("eval", tmp_path / run).out
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "glue").rename(tmp_path / "moved")
     answer = hifi("eval", run)
     assert answer.code == 3 and "was trained on the data in glue/RTE, which are not there now" in answer.err

@@ -148,7 +148,7 @@ def test_a_copy_works_wherever_it_lies(hifi, tmp_path):
         ("hifi ls hifi-mid", {"hifi-midtop"}),
         ("hifi cp backbones/", {f"backbones/{name}" for name in registry.names("backbones")}),
         ("hifi table ehft-", {"ehft-1", "ehft-2", "ehft-3", "ehft-4", "ehft-random"}),
-        ("hifi export run --format d", {"delta"}),
+        ("hifi export run --as d", {"delta"}),
         ("hifi table --score ", {"best", "last", "max"}),
         ("hifi table --include limited,u", {"limited,unequal"}),
         ("hifi train heads.strat", {"heads.strategy="}),
@@ -181,3 +181,27 @@ def test_flags_have_no_type_in_help_and_lists_have_both_names(hifi):
         assert "<bool>" not in hifi(command, "--help").out
     both = hifi("train", "--help").out
     assert all(name in both for name in ("--task,--tasks", "--method,--methods"))
+
+
+def test_a_yaml_of_the_users_own_is_explained_key_by_key(hifi):
+    assert hifi("cp", "tasks/wnli", "mine.yaml").code == 0
+    lines = [line.split(maxsplit=1) for line in hifi("ls", "mine.yaml").out.splitlines()]
+    assert lines[0] == ["task", "mine.yaml"]
+    at = lines.index(["local.folder", "WNLI"])
+    assert lines[at + 1] == ["The", "task's folder. Required."]
+    at = lines.index(["kind", "(not set)"])
+    assert " ".join(lines[at + 1]).endswith("Default: classification")
+    Path("method.yaml").write_text(
+        "description: d\nlabel: Mine\nsource: s\nimplementation: lora\nconfig: {learning_rate: 0.5, settings: {r: 2}}\n"
+    )
+    answer = hifi("ls", "method.yaml")
+    assert answer.code == 0, answer.err
+    for said in (r"^method +method.yaml$", r"^config.learning_rate +0.5$", r"^  settings.r=2 +Rank of the updates. Default: 8$"):
+        assert re.search(said, answer.out, re.MULTILINE), said
+    Path("keys.yaml").write_text("epochs: 3\nheads: {k: 2}\n")
+    answer = hifi("ls", "keys.yaml")
+    assert answer.out.startswith("config") and "heads.k" in answer.out and "(not set)" not in answer.out
+    Path("keys.yaml").write_text("epoch: 3\nlearning_rate: 1\n")
+    answer = hifi("ls", "keys.yaml")
+    assert answer.code == 2 and "keys.yaml: unknown key 'epoch'; did you mean 'epochs'?" in answer.err
+    assert hifi("ls", "none.yaml").code == 3

@@ -171,8 +171,8 @@ def check_export(method, directory, config, resources, hifi, to):
     export = ("export", directory.path, "--to", to, "--data-dir", resources.data_dir)
     if method in ADDING:
         refused = hifi(*export)
-        assert refused.code == 2 and "--format delta" in refused.err and not to.exists()
-        assert hifi(*export, "--format", "delta").code == 0
+        assert refused.code == 2 and "--as delta" in refused.err and not to.exists()
+        assert hifi(*export, "--as", "delta").code == 0
         with pytest.raises((OSError, ValueError)):
             AutoModelForSequenceClassification.from_pretrained(to)
         model, _ = open_model(to)

@@ -41,6 +41,13 @@ def test_a_whole_pipeline_prints_json(hifi, tiny, data):
     result = json.loads(Path(trained["path"], "results.json").read_text())
     assert trained["result"]["scores"] == result["scores"]
     (evaluated,) = printed(hifi, hifi("eval", trained["path"], "--data-dir", data, "--format", "json"), "eval")
+    Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sees\tthe cat\n")
+    (predicted,) = printed(hifi, hifi("predict", trained["path"], "new.tsv", "--format", "json"), "predict")
+    assert predicted["prediction"] in predicted["probabilities"] and sum(predicted["probabilities"].values()) == pytest.approx(
+        1
+    )
+    answer = hifi("export", trained["path"], "--to", "model", "--data-dir", data, "--format", "json")
+    assert printed(hifi, answer, "export") == {"path": "model"} and Path("model/config.json").is_file()
     assert evaluated["reproduced"] and evaluated["metrics"]["accuracy"]["now"] == result["metrics"]["accuracy"]
 
 

@@ -65,7 +65,11 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
         assert cell["value"] == 50.0
     else:
         assert cell["value"] == pytest.approx(60.0)
-        assert ("1 of 3 runs limited, included" if word == "limited" else said.replace("left out", "included")) in cell["notes"]
+        assert (
+            "1 of 3 runs limited, included"
+            if word == "limited"
+            else said.replace("left out (--include unequal includes them)", "included")
+        ) in cell["notes"]
 
 
 def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):

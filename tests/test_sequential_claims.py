@@ -159,7 +159,12 @@ def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):
     assert answer.code == 0, answer.err
     assert answer.out == "look 1  probing  undecided\nlook 2  probing  supported\n" and calls == [16, 32]
     assert "look 2 of 5, level 0.00079" in answer.err and "1 of 1 claims decided after 2 looks" in answer.err
-    assert hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1").code == 0 and calls == [16, 32]
+    again = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1", "--format", "json")
+    assert again.code == 0 and calls == [16, 32]
+    content = json.loads(again.out)
+    outputs.SequentialGridOutput.model_validate(content)
+    assert (content["claims"], content["decided"], len(content["looks"]["looks"])) == (1, 1, 2)
+    assert content["looks"]["looks"][1]["verdicts"] == {"probing": "supported"}
 
 
 def test_the_command_stops_when_the_time_is_spent_and_goes_on_later(file, hifi, monkeypatch):

@@ -68,7 +68,7 @@ def test_a_plain_export_holds_the_whole_chain(chain, hifi, resources, data, tmp_
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "model")
     for name, value in merged_weights(chain[1], resources).items():
         torch.testing.assert_close(model.bert.state_dict()[name], value, rtol=0, atol=1e-6)
-    assert hifi("export", chain[1], "--to", tmp_path / "peft", "--format", "peft").code == 2  # the adapter's base is not stored
+    assert hifi("export", chain[1], "--to", tmp_path / "peft", "--as", "peft").code == 2  # the adapter's base is not stored
 
 
 def test_a_changed_chain_is_refused(chain, make, resources):

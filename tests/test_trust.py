@@ -112,7 +112,7 @@ def test_files_of_another_schema_or_without_checksum_are_refused(tiny, hifi, fin
     train = ["train", "--method", "hifi-layerwise"]
     run = finish_run("hifi-layerwise").relative_to(tmp_path)
     (scores,), (heads,) = (list(Path("results", kind).rglob("*.json")) for kind in ("scores", "heads"))
-    assert hifi("export", run, "--to", "model", "--format", "delta", "--data-dir", data).code == 0
+    assert hifi("export", run, "--to", "model", "--as", "delta", "--data-dir", data).code == 0
 
     def answers(path, *commands):
         kept = path.read_text()

@@ -39,7 +39,7 @@ def evaluate(
 
     Without --data-dir the data are read from where the run was trained.
     """
-    from hifi_cli.cli.show import metric_outputs, print_evaluation, print_json
+    from hifi_cli.cli.show import metric_outputs, print_evaluation, print_json, print_paths
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.runs import evaluate as evaluation
@@ -80,9 +80,9 @@ def evaluate(
                 " evaluate with the library versions in manifest.json, or train again with --force"
             )
         return
+    files: list[Path] = []
     for path in paths:
         resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
-        for file in evaluation.predict_test(path, resources, submission):
-            print(file)
-    if submission:
-        print("\n".join(map(str, evaluation.complete_submissions(paths, resources, submission))))
+        files += evaluation.predict_test(path, resources, submission)
+    files += evaluation.complete_submissions(paths, resources, submission) if submission else []
+    print_paths(files, format)

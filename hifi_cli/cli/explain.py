@@ -51,23 +51,23 @@ def print_explanation(kind: str, name: str) -> None:
     ]
     print_columns(rows)
     if kind == "methods":
-        _print_settings(name)
+        print_settings(name)
 
 
 def _key_rows(key: str, value: Any) -> list[list[str]]:
     """A key of a YAML; a list of mappings, and a mapping of mappings or of origins, with a line for each of its entries."""
     if isinstance(value, list) and (key == "deviations" or any(isinstance(entry, dict) for entry in value)):
-        return [[f"  {key}", ""], *(["", _flow(entry).removeprefix("{").removesuffix("}")] for entry in value)]
+        return [[f"  {key}", ""], *(["", flow(entry).removeprefix("{").removesuffix("}")] for entry in value)]
     lines = isinstance(value, dict) and (key == "unstated" or all(isinstance(entry, dict) for entry in value.values()))
     if not lines:
-        return [[f"  {key}", _flow(value)]]
+        return [[f"  {key}", flow(value)]]
     return [
         [f"  {key}", ""],
-        *([f"    {name}", _flow(entry).removeprefix("{").removesuffix("}")] for name, entry in value.items()),
+        *([f"    {name}", flow(entry).removeprefix("{").removesuffix("}")] for name, entry in value.items()),
     ]
 
 
-def _print_settings(name: str) -> None:
+def print_settings(name: str) -> None:
     """A method's own settings: their values here, their defaults and their meanings."""
     from hifi_cli.config.run_config import HeadsConfig
     from hifi_cli.methods.base import implementation_of
@@ -79,8 +79,8 @@ def _print_settings(name: str) -> None:
     for section, model in sections:
         for key, field in model.model_fields.items():
             here = values.get(section, {}).get(key, field.default)
-            default = "" if here == field.default else f" Default: {_flow(field.default)}"
-            rows.append([f"  {section}.{key}={_flow(here)}", f"{_one_line(field.description)}{default}"])
+            default = "" if here == field.default else f" Default: {flow(field.default)}"
+            rows.append([f"  {section}.{key}={flow(here)}", f"{one_line(field.description)}{default}"])
     print_columns([["  implemented", (method.__doc__ or "").partition("\n")[0]], *rows])
 
 
@@ -99,7 +99,7 @@ def print_key(key: str) -> bool:
         if key != "config" and not f"{name}.".startswith(f"{key}."):
             continue
         has_default = isinstance(field.default, bool | int | float | str | None)
-        rows.append([f"{name}={_flow(field.default)}" if has_default else name, _one_line(field.description)])
+        rows.append([f"{name}={flow(field.default)}" if has_default else name, one_line(field.description)])
     if len(rows) == 1:
         rows += [[f"  {kind}", ", ".join(setters)] for kind, setters in _setters(key).items()]
     if rows:
@@ -116,11 +116,12 @@ def _setters(key: str) -> dict[str, list[str]]:
         for name in registry.names(kind):
             values = flatten(registry.load(kind, name).get("config") or {})
             if key in values:
-                setters.setdefault(kind, []).append(f"{name}: {_flow(values[key])}")
+                setters.setdefault(kind, []).append(f"{name}: {flow(values[key])}")
     return setters
 
 
-def _one_line(text: str | None) -> str:
+def one_line(text: str | None) -> str:
+    """A docstring without its line breaks."""
     return " ".join((text or "").split())
 
 
@@ -134,7 +135,7 @@ def _values(name: str) -> dict[str, Any]:
     return {**under, **spec.config, **sections}
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """A value as YAML in one line."""
     if isinstance(value, str):
         return value

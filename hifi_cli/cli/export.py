@@ -15,11 +15,12 @@ def export(
     form: Annotated[
         Literal["hf", "peft", "delta"],
         typer.Option(
-            "--format",
+            "--as",
             help="hf: plain, for transformers; peft: an adapter, for LoRA; delta: backbone and delta, for hifi_cli.open_model.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = "hf",
+    format: options.OutputFormat = "text",  # noqa: A002
     backbone: options.Backbone = None,
     trust: options.Trust = False,
     data_dir: options.DataDir = None,
@@ -29,6 +30,7 @@ def export(
     debug: options.Debug = False,
 ) -> None:
     """Write the trained model with tokenizer and model card: merged and plain, as a peft adapter, or as backbone and delta."""
+    from hifi_cli.cli.show import print_path
     from hifi_cli.files import atomic_directory
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.runs import export_delta, export_peft, model_card
@@ -44,11 +46,11 @@ def export(
         if form == "peft" and not export_peft.fits(prepared):
             raise UsageError(
                 f"peft's format holds its own adapters with Hugging Face's own heads, not this run of {config.method}:"
-                " export with --format hf or delta"
+                " export with --as hf or delta"
             )
         if form == "hf" and not export_delta.is_plain(prepared):
             what = f"method {config.method} adds modules" if not prepared.method.mergeable else "the run's task head is one"
-            then = "export with --format delta, for hifi_cli.open_model"
+            then = "export with --as delta, for hifi_cli.open_model"
             raise UsageError(f"{what} that no plain Hugging Face model has: {then}")
         with atomic_directory(to.resolve()) as folder:
             if form == "delta":
@@ -59,4 +61,4 @@ def export(
                 prepared.method.merge(prepared.encoder)
                 exports.export(prepared.encoder, prepared.inputs.pretrained.tokenizer, prepared.task_head, folder)
             model_card.write(prepared, run_dir, form, folder, name=to.resolve().name)
-    options.logger.info(f"model: {to}")
+    print_path(to, format)

@@ -150,6 +150,7 @@ def grid(
             budget_s=_seconds(budget),
             max_seeds=max_seeds,
             retries=retries,
+            form=format,
         )
     if spec.claims:
         from hifi_cli.grids import claim_runs
@@ -195,6 +196,7 @@ def _until_decided(
     budget_s: float | None,
     max_seeds: int | None,
     retries: int,
+    form: str,
 ) -> None:
     """Run the seeds of each declared look and look, until every claim is decided, no look is left, or the time is spent."""
     import time
@@ -226,10 +228,16 @@ def _until_decided(
         look = plan.look()
         level = plan.looks.levels[plan.number - 1]
         options.logger.info(f"look {plan.number} of {len(plan.looks.declared)}, level {level:.2g}")
-        for claim, verdict in look.verdicts.items():
+        for claim, verdict in look.verdicts.items() if form == "text" else ():
             print(f"look {plan.number}  {claim}  {verdict}")
     decided = len(plan.claims) - len(plan.undecided)
     options.logger.info(f"{decided} of {len(plan.claims)} claims decided after {plan.number} looks: {plan.path}")
+    if form == "json":
+        from hifi_cli.cli.outputs import SequentialGridOutput
+        from hifi_cli.cli.show import print_json
+
+        number = len(plan.claims)
+        print_json(SequentialGridOutput(name=spec.name, path=str(plan.path), claims=number, decided=decided, looks=plan.looks))
 
 
 class _BudgetSpent(Exception):
@@ -310,7 +318,7 @@ def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, 
     from hifi_cli.records.search_result import SearchResult
 
     result = search.result(grid, progress.finished, results_dir)
-    path = SearchResult.path(results_dir, grid.name)
+    path = SearchResult.path(results_dir, grid.name, result.protocol, result.backbone)
     result.write(path)
     for line in [] if quiet else search.lines(result.searches):
         print(line)

@@ -43,7 +43,7 @@ def ls(
         list[str] | None,
         typer.Argument(
             metavar="[KIND|NAME]...",
-            help="A kind (tasks, methods, ...), a name, a configuration key, or schema.",
+            help="A kind (tasks, methods, ...), a name, a configuration key, a YAML file, or schema.",
             autocompletion=complete,
         ),
     ] = None,
@@ -74,7 +74,7 @@ def ls(
     results_dir: options.ResultsDir = Path("results"),
     debug: options.Debug = False,
 ) -> None:
-    """List all names of a kind; explain a task, method, configuration key or other name; or print a JSON Schema."""
+    """List all names of a kind; explain a name, a configuration key, or every key of a YAML file; or print a JSON Schema."""
     from hifi_cli.cli import explain
     from hifi_cli.errors import UsageError
 
@@ -101,6 +101,11 @@ def ls(
         names |= {"backbone": options.names(backbone), "protocol": options.names(protocol)}
         return show.print_runs(list_runs(results_dir, states=status or (), sort=sort, **names), format)
     for word in words:
+        if registry.is_file(word):
+            from hifi_cli.cli import explain_file
+
+            explain_file.print_file(Path(word))
+            continue
         if word in kinds():
             explain.print_columns([_summary(word, name) for name in registry.names(word)])
             continue

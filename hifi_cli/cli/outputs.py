@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.records.head_files import HeadScores, HeadSelection
 from hifi_cli.records.run_checks import Verdict
 from hifi_cli.records.run_result import RunResult
@@ -127,6 +128,32 @@ class GridOutput(_Output):
     """All runs of the grid."""
 
 
+class SequentialGridOutput(_Output):
+    """A grid of claims after `--until-decided`."""
+
+    name: str
+    """Name of the grid."""
+    path: str
+    """The file with the looks."""
+    claims: int
+    """Number of claims that runs decide."""
+    decided: int
+    """Number of claims that are supported or contradicted."""
+    looks: ClaimLooks
+    """The content of the file: declared numbers of seeds, and the verdicts of each look that was taken."""
+
+
+class PredictionOutput(_Output):
+    """The prediction for a row of a file."""
+
+    id: str
+    """The row's id, or its number."""
+    prediction: str | float | list[str]
+    """A label, a list of labels, a number, or an answer's text."""
+    probabilities: dict[str, float] = {}
+    """By label; not for numbers and answers."""
+
+
 class NameOutput(_Output):
     """A name that `hifi ls` lists."""
 
@@ -151,10 +178,12 @@ OUTPUTS: dict[str, Any] = {
     "score": list[ScoreOutput],
     "select": list[SelectOutput],
     "train": list[TrainOutput],
-    "eval": list[EvalOutput],
+    "eval": list[EvalOutput] | list[FileOutput],
     "verify": list[VerifyOutput],
     "results": list[TransferOutput],
-    "grid": GridOutput,
+    "predict": list[PredictionOutput],
+    "export": FileOutput,
+    "grid": GridOutput | SequentialGridOutput,
     "table": TableJson | list[TableJson],
     "compare": TableJson | list[TableJson],
     "claims": TableJson | list[TableJson],

@@ -15,7 +15,7 @@ def predict(
         typer.Argument(help="TSV, CSV, JSONL, Parquet or CoNLL columns with the task's inputs; - reads standard input."),
     ],
     form: Annotated[
-        Literal["tsv", "csv", "jsonl", "conll"] | None,
+        Literal["tsv", "csv", "jsonl", "json", "conll"] | None,
         typer.Option("--format", help="Format of the output; default: that of the input.", rich_help_panel=options.OUTPUT),
     ] = None,
     header: Annotated[

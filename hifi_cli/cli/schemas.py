@@ -10,6 +10,12 @@ OUTPUT = "output/"
 KINDS = ("backbones", "claims", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
 
 
+BACKBONE_KEYS = {  # of the YAML alone
+    "description": "What the encoder is, in one line.",
+    "config": "Configuration keys that the backbone sets.",
+}
+
+
 def schema_of_kind(kind: str) -> dict[str, Any]:
     """The JSON Schema of a kind of YAML, `config` of a `-c` file, or `output/COMMAND` of what its `--format json` prints.
 
@@ -23,15 +29,29 @@ def schema_of_kind(kind: str) -> dict[str, Any]:
         if command not in OUTPUTS:
             raise UsageError(f"no schema '{kind}'{nearest(command, OUTPUTS)} ({OUTPUT}NAME, of {', '.join(OUTPUTS)})")
         return schema_of_output(command)
-    from hifi_cli.config import json_schema, methods, protocols, run_config
+    from hifi_cli.config import json_schema
+
+    if kind not in KINDS:
+        raise UsageError(f"no schema '{kind}'{nearest(kind, KINDS)} (one of {', '.join(KINDS)}, or {OUTPUT}COMMAND)")
+    schema = json_schema.schema_of(models_of_kind(kind), f"hifi: {kind}")
+    if kind == "backbones":
+        keys = schema["definitions"]["BackboneConfig"]["properties"]
+        keys |= {
+            "description": {"type": "string", "description": BACKBONE_KEYS["description"]},
+            "config": {"allOf": [{"$ref": "#/definitions/RunConfig"}], "description": BACKBONE_KEYS["config"]},
+        }
+    return schema
+
+
+def models_of_kind(kind: str) -> list[Any]:
+    """The models of a kind of YAML; a table's YAML has one of several."""
+    from hifi_cli.config import methods, protocols, run_config
     from hifi_cli.grids import grid_spec as grids
     from hifi_cli.grids import parsl_engine
     from hifi_cli.reports import claim_spec, published, table_types
     from hifi_cli.reports.figures import figure_spec as figures
     from hifi_cli.tasks import task_spec
 
-    if kind not in KINDS:
-        raise UsageError(f"no schema '{kind}'{nearest(kind, KINDS)} (one of {', '.join(KINDS)}, or {OUTPUT}COMMAND)")
     models: dict[str, list[Any]] = {
         "backbones": [run_config.BackboneConfig],
         "claims": [claim_spec.ClaimsFile],
@@ -45,17 +65,7 @@ def schema_of_kind(kind: str) -> dict[str, Any]:
         "tables": list({table_type.spec: None for table_type in table_types.TABLE_TYPES.values()}),
         "tasks": [task_spec.TaskSpec],
     }
-    schema = json_schema.schema_of(models[kind], f"hifi: {kind}")
-    if kind == "backbones":  # the YAML has two keys that are the project's own
-        keys = schema["definitions"]["BackboneConfig"]["properties"]
-        keys |= {
-            "description": {"type": "string", "description": "What the encoder is, in one line."},
-            "config": {
-                "allOf": [{"$ref": "#/definitions/RunConfig"}],
-                "description": "Configuration keys that the backbone sets.",
-            },
-        }
-    return schema
+    return models[kind]
 
 
 def schema_of_all() -> dict[str, Any]:

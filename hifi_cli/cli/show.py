@@ -212,6 +212,16 @@ def print_path(path: Path, form: str) -> None:
     print(path)
 
 
+def print_paths(paths: Sequence[Path], form: str) -> None:
+    """The files that a command wrote."""
+    if form == "json":
+        from hifi_cli.cli.outputs import FileOutput
+
+        return print_json([FileOutput(path=str(path)) for path in paths])
+    for path in paths:
+        print(path)
+
+
 def print_json(content: "Sequence[BaseModel] | BaseModel") -> None:
     """What `--format json` prints: one object, or a list of them."""
     from hifi_cli.files import json_text

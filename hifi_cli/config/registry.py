@@ -19,7 +19,7 @@ _MAX_DEPTH = 100  # levels; libyaml overflows the stack at some thousands
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast
 
 _user_files: dict[tuple[str, str], Path] = {}  # files that the user named, by kind and name
-_labels: dict[tuple[str, str], str] = {}  # of methods and tasks that only finished runs know, by kind and name
+_files_of_runs: dict[tuple[str, str], Path] = {}  # of methods and tasks that only finished runs know, by kind and name
 _untrusted: set[Path] = set()  # those of them that a run directory contains; the code that they name is not executed
 
 
@@ -189,17 +189,22 @@ def load(kind: str, name: str) -> dict[str, Any]:
     return read_yaml(find(kind, name))
 
 
-def use_labels(labels: Mapping[tuple[str, str], str]) -> None:
-    """Use these labels, by kind and name, for methods and tasks that have no shipped YAML."""
-    _labels.clear()
-    _labels.update(labels)
+def use_files_of_runs(files: Mapping[tuple[str, str], Path]) -> None:
+    """Remember the copies of users' own YAMLs that finished runs keep, by kind and name: what is printed says what they say."""
+    _files_of_runs.clear()
+    _files_of_runs.update(files)
 
 
 def label(kind: str, name: str) -> str:
     """The label of a method or task: from its shipped YAML, or from the user's own that a run keeps; else the name itself."""
-    if name in names(kind):
-        return str(load(kind, name).get("label", name))
-    return _labels.get((kind, name), name)
+    file = configs_directory() / kind / f"{name}.yaml" if name in names(kind) else _files_of_runs.get((kind, name))
+    return str(read_yaml(file).get("label", name)) if file else name
+
+
+def task_argument(name: str) -> str:
+    """What `--task` takes for a task: its name, or the copy of the user's own YAML that a run keeps, if it names no code."""
+    file = None if name in names("tasks") else _files_of_runs.get(("tasks", name))
+    return str(file) if file and not read_yaml(file).get("evaluate") else name
 
 
 def train_rows(task: str) -> int:

@@ -235,7 +235,7 @@ def _sources(
 
 
 def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
-    """The keys that a `-c` file sets: some keys, the config.yaml of a run, or the chosen.json of a search.
+    """The keys that a `-c` file sets: some keys, the config.yaml of a run, or the file of a search's choice.
 
     Args:
         named: task, method, backbone and protocol of the command line.

@@ -78,7 +78,7 @@ def _selection_split(result: RunResult) -> str:
 
 
 def lines(searches: list[MethodSearch]) -> Iterable[str]:
-    """The choices as lines, with the words that `hifi train` takes; `-c chosen.json` stands for them."""
+    """The choices as lines, with the words that `hifi train` takes; `-c` with the search's file stands for them."""
     for search in searches:
         best, name = search.chosen, f"{search.task}  {search.method}"
         if best is None or best.score is None:

@@ -1,9 +1,10 @@
-"""chosen.json: the settings that a search tried, and the best one of each task and method."""
+"""chosen-PROTOCOL-BACKBONE.json: the settings that a search tried, and the best one of each task and method."""
 
 import math
 from pathlib import Path
 from typing import ClassVar
 
+from hifi_cli.files import safe_name
 from hifi_cli.records.stored_file import Record, StoredFile
 
 
@@ -73,11 +74,14 @@ class SearchResult(StoredFile):
         return f"{trials} of {' and '.join(keys) or 'unknown keys'}{split}"
 
     @staticmethod
-    def path(results_dir: Path, grid: str) -> Path:
-        """The file of a search in a results directory."""
-        return results_dir / "grids" / grid / "chosen.json"
+    def path(results_dir: Path, grid: str, protocol: str, backbone: str) -> Path:
+        """The file of a search in a results directory: a grid may be searched under several protocols and backbones."""
+        return results_dir / "grids" / grid / f"chosen-{safe_name(protocol)}-{safe_name(backbone)}.json"
 
     @staticmethod
-    def paths(results_dir: Path) -> dict[str, Path]:
+    def paths(results_dir: Path) -> dict[str, list[Path]]:
         """The files of all searches in a results directory, by the grid's name."""
-        return {path.parent.name: path for path in sorted((results_dir / "grids").glob("*/chosen.json"))}
+        files: dict[str, list[Path]] = {}
+        for path in sorted((results_dir / "grids").glob("*/chosen-*.json")):
+            files.setdefault(path.parent.name, []).append(path)
+        return files

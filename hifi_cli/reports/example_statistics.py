@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_files import Prediction
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.statistics import LEVEL, Floats
 
@@ -22,7 +21,7 @@ Weights = NDArray[np.float64]  # [resamples, examples]: how often each example w
 
 @dataclass(frozen=True)
 class ExamplePairs:
-    """Labels and both runs' predictions of the same examples, as numbers.
+    """Labels and both runs' predictions of the same examples, as numbers: [examples], or [examples, classes] for multi-label.
 
     Attributes:
         metric: the primary metric.
@@ -35,7 +34,7 @@ class ExamplePairs:
 
     @property
     def is_classification(self) -> bool:
-        return self.metric not in ("pearson", "spearman")
+        return self.metric not in ("pearson", "spearman", "f1_micro")
 
     @property
     def only_first_right(self) -> int:
@@ -76,9 +75,10 @@ def read_pairs(first: RunRecord, second: RunRecord, words: Sequence[str]) -> Exa
         raise UsageError(
             f"{first.directory.path} and {second.directory.path} predict different examples; train one of them again"
         )
-    return ExamplePairs(
-        _numbers([row.label for row in ours], words), _predictions(ours, words), _predictions(theirs, words), metric
-    )
+    numbers = _multi_hot if metric == "f1_micro" else _numbers
+    columns = [row.label for row in ours], [row.prediction for row in ours], [row.prediction for row in theirs]
+    labels, of_first, of_second = (numbers(values, words) for values in columns)
+    return ExamplePairs(labels, of_first, of_second, metric)
 
 
 def paired_bootstrap(pairs: ExamplePairs, *, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[float, float]:
@@ -133,10 +133,6 @@ def _draws(examples: int, resamples: int) -> "list[Weights]":
     return [rng.multinomial(examples, np.full(examples, 1 / examples), size=size).astype(np.float64) for size in sizes]
 
 
-def _predictions(rows: Sequence[Prediction], words: Sequence[str]) -> Floats:
-    return _numbers([row.prediction for row in rows], words)
-
-
 def _numbers(values: Sequence[object], words: Sequence[str]) -> Floats:
     """Return classes as their numbers, and numbers as they are."""
     places = {word: float(number) for number, word in enumerate(words)}
@@ -144,6 +140,13 @@ def _numbers(values: Sequence[object], words: Sequence[str]) -> Floats:
         return np.array([places[value] if isinstance(value, str) else float(value) for value in values])  # type: ignore[arg-type]
     except (KeyError, TypeError) as error:
         raise UsageError(f"a prediction or label is neither a number nor one of {', '.join(words)} ({error})") from None
+
+
+def _multi_hot(values: Sequence[object], words: Sequence[str]) -> Floats:
+    """Return lists of labels as 0 and 1 for every class, [examples, classes]."""
+    if unknown := [value for value in values if not isinstance(value, list) or not set(value) <= set(words)]:
+        raise UsageError(f"a prediction or label is not a list of {', '.join(words)} ({unknown[0]!r:.60})")
+    return np.array([[float(word in value) for word in words] for value in values if isinstance(value, list)])
 
 
 def _count(right: NDArray[np.bool_], weights: Weights) -> Floats:
@@ -176,6 +179,12 @@ def _f1_macro(labels: Floats, predictions: Floats, weights: Weights) -> Floats:
     return means
 
 
+def _f1_micro(labels: Floats, predictions: Floats, weights: Weights) -> Floats:
+    right, total = weights @ (labels * predictions).sum(axis=1), weights @ (labels + predictions).sum(axis=1)
+    score: Floats = np.divide(2 * right, total, out=np.zeros_like(right), where=total > 0)
+    return score
+
+
 def _pearson(labels: Floats, predictions: Floats, weights: Weights) -> Floats:
     weights = weights / weights.sum(axis=1, keepdims=True)
     x, y = labels - weights @ labels[:, None], predictions - weights @ predictions[:, None]
@@ -196,6 +205,7 @@ WEIGHTED_METRICS: dict[str, Callable[[Floats, Floats, Weights], Floats]] = {  # 
     "accuracy": _accuracy,
     "f1": _f1,
     "f1_macro": _f1_macro,
+    "f1_micro": _f1_micro,
     "matthews": _pearson,  # of two classes it is the correlation of labels and predictions
     "pearson": _pearson,
     "spearman": _spearman,

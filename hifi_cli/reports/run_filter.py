@@ -124,10 +124,12 @@ def _command(
     method: str, tasks: list[str], seeds: tuple[int, ...], setting: tuple[str, str, str | None], results_dir: Path, force: bool
 ) -> str:
     backbone, protocol, shots = setting
-    arguments = train_arguments(tasks, [method], backbone, protocol, seeds, force=force)
+    task_arguments = [registry.task_argument(task) for task in tasks]
+    arguments = train_arguments(task_arguments, [method], backbone, protocol, seeds, force=force)
     arguments += ["--results-dir", str(results_dir)] if results_dir != Path("results") else []
     arguments += [] if shots is None else ["shots=null"] if shots == "full" else ["--shots", shots]
-    named = {"methods": [method], "tasks": tasks, "protocols": [protocol]}
+    named_tasks = [task for task in task_arguments if not registry.is_file(task)]
+    named = {"methods": [method], "tasks": named_tasks, "protocols": [protocol]}
     unknown = [f"{kind[:-1]} {name}" for kind, names in named.items() for name in names if name not in registry.names(kind)]
     remark = f"  # not available yet: {', '.join(unknown)}" if unknown else ""
     return command_line(["hifi", *arguments]) + remark

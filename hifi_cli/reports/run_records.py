@@ -9,7 +9,6 @@ from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
-from hifi_cli.config.registry import read_yaml
 from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.records.run_directory import RunDirectory, directories_with_runs, finished_runs, variant_paths
@@ -106,7 +105,7 @@ class Results:
             UsageError: a run is damaged, or at another path than its configuration's.
         """
         records = [RunRecord(directory, result) for directory, result in finished_runs(self.directory)]
-        registry.use_labels(_own_labels(records))
+        registry.use_files_of_runs(_own_files(records))
         return records
 
     @cached_property
@@ -169,8 +168,8 @@ class Results:
         }
 
 
-def _own_labels(records: list[RunRecord]) -> dict[tuple[str, str], str]:
-    """Return the labels in the YAMLs of the user's own that runs keep, by kind and name."""
+def _own_files(records: list[RunRecord]) -> dict[tuple[str, str], Path]:
+    """Return the copies of users' own YAMLs that runs keep, by kind and name."""
     directories = {
         key: record.directory
         for record in records
@@ -178,4 +177,4 @@ def _own_labels(records: list[RunRecord]) -> dict[tuple[str, str], str]:
         if key[1] not in registry.names(key[0])
     }
     files = {(kind, name): directory.own / kind / f"{name}.yaml" for (kind, name), directory in directories.items()}
-    return {(kind, name): str(read_yaml(file).get("label", name)) for (kind, name), file in files.items() if file.is_file()}
+    return {key: file for key, file in files.items() if file.is_file()}

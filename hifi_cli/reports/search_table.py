@@ -28,9 +28,11 @@ def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:
     if not paths:
         raise MissingError(f"no finished search in {results_dir}; make one with hifi grid, for example hifi grid demo-search")
     return [
-        _build(SearchResult.read(paths[name]), search, paths[name])
+        _build(result, search, path)
         for name in names or paths
-        for search in SearchResult.read(paths[name]).searches
+        for path in paths[name]
+        for result in [SearchResult.read(path)]
+        for search in result.searches
     ]
 
 

@@ -137,13 +137,17 @@ def stored_data_dir(path: Path) -> Path | None:
     files = [Path(file) for split, file in directory.read_manifest().data.origin.items() if split in local.files]
     if not files:
         return None
-    data_dir = next((parent for parent in files[0].parents if (parent / local.folder).is_dir()), None)
-    if data_dir is None or not files[0].is_file():
-        raise MissingError(
-            f"the run in {path} was trained on the data in {files[0].parent}, which are not there now (seen from {Path.cwd()}):"
-            " give --data-dir"
-        )
-    return data_dir
+    # A relative path is that of the directory where the run was started: usually this one, or one above the results.
+    for start in (Path(), *path.resolve().parents):
+        if (file := start / files[0]).is_file():
+            data_dir = next((parent for parent in file.parents if (parent / local.folder).is_dir()), None)
+            if data_dir is not None:
+                return data_dir
+    above = "" if files[0].is_absolute() else " and from the directories above the run"
+    raise MissingError(
+        f"the run in {path} was trained on the data in {files[0].parent}, which are not there now"
+        f" (seen from {Path.cwd()}{above}): give --data-dir"
+    )
 
 
 def evaluate(path: Path, resources: ResourceCache) -> Evaluation:

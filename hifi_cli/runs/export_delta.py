@@ -68,7 +68,7 @@ def export(prepared: PreparedRun, delta: Path, to: Path) -> None:
 
 
 def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
-    """Open a directory that `hifi export --format delta` wrote.
+    """Open a directory that `hifi export --as delta` wrote.
 
     Returns:
         The model, in evaluation mode, called as Hugging Face's are (its output has `logits`), and its tokenizer.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import make_directory, read_bytes
+from hifi_cli.files import json_text, make_directory, read_bytes
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import Prediction
 from hifi_cli.runs.evaluate import reload
@@ -22,7 +22,7 @@ from hifi_cli.tasks import metrics, readers, row_formats
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
 
-Form = Literal["tsv", "csv", "jsonl", "conll"]
+Form = Literal["tsv", "csv", "jsonl", "json", "conll"]
 
 
 def form_of(path: Path) -> Form:
@@ -94,7 +94,7 @@ def predict(run: Path, file: Path, resources: ResourceCache, *, has_header: bool
 
 
 def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
-    """Predictions as JSON lines, as columns with a header (id, prediction and a column for each label), or as CoNLL columns.
+    """Predictions as JSON lines or one JSON list, as columns with a header (id, prediction and a column for each label), or as CoNLL columns.
 
     Raises:
         UsageError: CoNLL columns are asked for, and the predictions are no tags.
@@ -104,6 +104,8 @@ def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
             raise UsageError("--format conll is for tags of words; choose tsv, csv or jsonl")
         sentences = ([f"{word}\t{tag}\n" for word, tag in zip(row["tokens"], row["tags"], strict=True)] for row in predictions)
         return "".join("".join(lines) + "\n" for lines in sentences)
+    if form == "json":
+        return json_text(predictions)
     if form == "jsonl":
         return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
     keys = [key for key in predictions[0] if key != "probabilities"]
