@@ -62,7 +62,7 @@ def test_links_lead_to_files(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page, "hifi ")])
 def test_commands_run(page, hifi, tmp_path):
     not_run: list[str] = []
-    for content in blocks(page, "csv"):
+    for content in blocks("data.md", "csv"):
         (tmp_path / "reviews.csv").write_text(content)
     has_demo_runs = False
     for words in (shlex.split(line)[1:] for line in commands_of(page, "hifi ")):
@@ -133,14 +133,14 @@ def test_the_example_of_a_method_trains_what_it_says(make, resources):
 
 def test_the_example_of_a_ranking_ranks():
     names: dict[str, Any] = {"Array": np.ndarray, "Ranked": Ranked}
-    exec(blocks("extend.md", "python")[1], names)
+    exec(blocks("extend.md", "python")[2], names)
     richness, correlation = np.array([1.0, 2.0, 3.0]), np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 3.0], [1.0, 3.0, 0.0]])
     assert names["richness_per_correlation"](richness, correlation, 0.85, 1e-6).order == [2, 0, 1]
 
 
 def test_the_example_of_a_measured_ranking_measures(make, resources):
     names = dict(vars(head_measures))
-    exec(blocks("extend.md", "python")[2], names)
+    exec(blocks("extend.md", "python")[3], names)
     config = make()
     encoder, pretrained = resources.encoder(config)
     runner = ModelRunner(encoder, resources.task("rte"), config, padding_values(pretrained.tokenizer))

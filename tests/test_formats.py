@@ -86,8 +86,8 @@ def test_official_rows_that_end_early_are_left_out_and_counted(tmp_path, caplog)
     text = "id\tquestion1\tquestion2\tis_duplicate\n5\ta\tb\t1\n6\ta\n7\t\tb\t0\n8\tc\td\t0\n"
     rows = read_train_rows(tmp_path, "qqp", text)
     assert [(row.id, row.sequences, row.label) for row in rows] == [("0", (("a", "b"),), 1), ("1", (("c", "d"),), 0)]
-    assert "skipped 1 rows with missing columns" in caplog.text
-    assert "skipped 1 rows with an empty text" in caplog.text
+    assert "skipped 1 row with missing columns" in caplog.text
+    assert "skipped 1 row with an empty text" in caplog.text
 
 
 ANY = st.recursive(

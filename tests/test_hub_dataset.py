@@ -116,7 +116,7 @@ def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
     )
     data = hub_dataset.load(task_spec.load("qqp"), HubDataset(id="somebody/copy"))
     assert [(row.id, row.sequences[0]) for row in data.splits["train"]] == [("0", ("a", "b")), ("1", ("c", "d"))]
-    assert "somebody/copy, train: skipped 1 rows with an empty text" in caplog.text
+    assert "somebody/copy, train: skipped 1 row with an empty text" in caplog.text
 
 
 @pytest.mark.parametrize("name", ROWS)

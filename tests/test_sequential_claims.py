@@ -11,6 +11,7 @@ import yaml
 from scipy import stats
 from synthetic_runs import write_run
 
+from hifi_cli.cli import outputs
 from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
 from hifi_cli.grids import claim_runs, grid_spec, scheduler

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hifi_cli.cli import options
+from hifi_cli.wording import counted_noun
 
 if TYPE_CHECKING:
     from hifi_cli.grids.cells import GridCell
@@ -231,7 +232,9 @@ def _until_decided(
         for claim, verdict in look.verdicts.items() if form == "text" else ():
             print(f"look {plan.number}  {claim}  {verdict}")
     decided = len(plan.claims) - len(plan.undecided)
-    options.logger.info(f"{decided} of {len(plan.claims)} claims decided after {plan.number} looks: {plan.path}")
+    options.logger.info(
+        f"{decided} of {len(plan.claims)} claims decided after {counted_noun(plan.number, 'look')}: {plan.path}"
+    )
     if form == "json":
         from hifi_cli.cli.outputs import SequentialGridOutput
         from hifi_cli.cli.show import print_json

@@ -111,7 +111,7 @@ def ls(
             continue
         folder, _, stem = word.rpartition("/")
         matching = [kind for kind in kinds() if stem in registry.names(kind) and folder in ("", kind)]
-        if not matching and not explain.print_key(word):
+        if not explain.print_key(word) and not matching:
             known_names = (name for kind in kinds() for name in registry.names(kind))
             known = [*kinds(), "runs", "schema", *known_names, *explain.config_keys()]
             raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")

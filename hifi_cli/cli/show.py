@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from hifi_cli.wording import counted_noun
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -80,10 +82,11 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             _print_config(values, sources)
             run_plan = plan(config, resources)
         examples = "an unknown number of" if run_plan.examples is None else f"{run_plan.examples:,}"
-        steps = "" if run_plan.steps is None else f"{_counted(run_plan.steps, 'step')}: "
+        steps = "" if run_plan.steps is None else f"{counted_noun(run_plan.steps, 'step')}: "
+        epochs = counted_noun(config.epochs, "epoch")
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",
-            "steps": f"{steps}{_counted(config.epochs, 'epoch')} of {examples} examples in batches of {run_plan.batch_size}",
+            "steps": f"{steps}{epochs} of {examples} examples in batches of {run_plan.batch_size}",
             "parameters": _sizes(run_plan.size) if run_plan.size else "unknown without the backbone's configuration",
             "memory": _memory(run_plan.memory) if run_plan.memory else "unknown without the backbone's configuration",
         }
@@ -91,11 +94,6 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             print(f"# {name:10} {text}")
         for text in run_plan.missing or ["nothing"]:
             print(f"# missing    {text}")
-
-
-def _counted(count: int, noun: str) -> str:
-    """A count with its noun: `1 epoch`, `2 epochs`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.records.run_status import RunStatus
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
+from hifi_cli.wording import counted_noun
 
 
 def result(grid: Grid, statuses: dict[GridCell, RunStatus], results_dir: Path) -> SearchResult:
@@ -86,8 +87,8 @@ def lines(searches: list[MethodSearch]) -> Iterable[str]:
             continue
         setting = " ".join(f"{key}={value}" for key, value in best.setting.items())
         scores = [tried.score for tried in search.tried if tried.score is not None]
-        spread = f"{100 * min(scores):.2f} to {100 * max(scores):.2f} over {len(search.tried)} settings"
-        yield f"{name}  {setting}  {100 * best.score:.2f} ({spread}, {best.seeds} seeds)"
+        spread = f"{100 * min(scores):.2f} to {100 * max(scores):.2f} over {counted_noun(len(search.tried), 'setting')}"
+        yield f"{name}  {setting}  {100 * best.score:.2f} ({spread}, {counted_noun(best.seeds, 'seed')})"
 
 
 def _setting_score(keys: tuple[tuple[str, str], ...], values: list[float | None]) -> SettingScore:

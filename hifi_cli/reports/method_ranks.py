@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hifi_cli.reports.run_pairs import counted_noun
 from hifi_cli.reports.statistics import LEVEL
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_spec import label_of
+from hifi_cli.wording import counted_noun
 
 
 @dataclass(frozen=True)

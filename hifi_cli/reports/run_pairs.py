@@ -8,6 +8,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.reports import run_filter
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table_spec import label_of
+from hifi_cli.wording import counted_noun
 
 
 @dataclass
@@ -123,11 +124,6 @@ def _pair(
         pairs.differences[task] = known
         pairs.runs[task] = {seed: runs[seed] for seed in known}
     return notes
-
-
-def counted_noun(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 pair`, `2 pairs`."""
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _setting(record: RunRecord, key: str) -> str:

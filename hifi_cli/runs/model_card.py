@@ -24,6 +24,7 @@ from hifi_cli.records.run_result import RunResult
 from hifi_cli.reports.formats.markdown import code, escaped
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.wording import counted_noun
 
 _METRICS = {  # the hub's names
     "matthews": "matthews_correlation",
@@ -200,7 +201,7 @@ def _training(prepared: PreparedRun, run: Path, result: RunResult, manifest: Man
         f"seed: {config.seed}; protocol: {config.protocol}",
         f"base model: {weights} (commit on the hub, or SHA-256 of the weights file)",
         f"data: {origin}",
-        f"{config.epochs} epochs, batch size {config.batch_size}, learning rate {config.learning_rate:g},"
+        f"{counted_noun(config.epochs, 'epoch')}, batch size {config.batch_size}, learning rate {config.learning_rate:g},"
         f" weight decay {config.weight_decay:g}, {config.schedule} schedule, {config.max_length} tokens at most",
         f"{result.time_s:.0f} s on {manifest.device}; hifi {manifest.hifi}, torch {versions.get('torch')},"
         f" transformers {versions.get('transformers')}",

@@ -12,6 +12,7 @@ from typing import Any
 from hifi_cli.errors import UsageError
 from hifi_cli.files import read_bytes
 from hifi_cli.tasks.task_spec import LocalFiles, Reader
+from hifi_cli.wording import counted_noun
 
 logger = logging.getLogger("hifi")
 Object = dict[str, Any]
@@ -104,7 +105,7 @@ def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bo
             expected = f"{len(header)} are expected ({', '.join(header)})"
             raise UsageError(f"{path}, line {number}: {len(cells)} columns, {expected}")
     if skipped:
-        logger.warning(f"note: {path}: skipped {skipped} rows with missing columns")
+        logger.warning(f"note: {path}: skipped {counted_noun(skipped, 'row')} with missing columns")
 
 
 def _csv(path: Path, text: str, header: list[str] | None) -> Iterator[RawRecord]:

@@ -9,6 +9,7 @@ from typing import Any
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
+from hifi_cli.wording import counted_noun
 
 Columns = Mapping[str, str | list[str]]
 logger = logging.getLogger("hifi")
@@ -120,7 +121,7 @@ def parse_rows(
             where_of_id[row.id] = record.where
             rows.append(row)
     if skipped:
-        logger.warning(f"note: {origin}: skipped {skipped} rows with an empty text")
+        logger.warning(f"note: {origin}: skipped {counted_noun(skipped, 'row')} with an empty text")
     if not rows:
         raise UsageError(f"{origin} has no rows")
     return rows
