@@ -33,7 +33,7 @@ def repeated_runs(
         MissingError: there is no run.
         UsageError: an option names what the run decides, a key or value is wrong, or there is code that is not trusted.
     """
-    from hifi_cli.runs.evaluate import refuse_code
+    from hifi_cli.runs.run_code import refuse_code
 
     if given := [option for option, value in named.items() if value]:
         raise UsageError(f"--from repeats a run, which decides {given[0]}: leave it out, or set keys by key=value")
@@ -41,7 +41,7 @@ def repeated_runs(
     config = directory.read_config()
     for file in directory.own.glob("*/*.yaml"):
         registry.register_user_file(file.parent.name, file, trust=trust)
-    refuse_code(path, config.task, trust=trust)
+    refuse_code(directory, trust=trust)
     words = [*overrides, *(f"{key}={value}" for key, value in extra.items() if value is not None)]
     return [
         with_overrides(config, words, name=f"run {path}", seed=seed)

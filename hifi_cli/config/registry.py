@@ -96,7 +96,7 @@ def user_file(kind: str, name: str) -> Path | None:
 
 
 @contextmanager
-def only_user_files(files: Mapping[tuple[str, str], Path], *, trust: bool) -> Iterator[None]:
+def only_user_files(files: Mapping[tuple[str, str], Path], *, trust: bool = False) -> Iterator[None]:
     """Within the context, only these user files, by kind and name, are used.
 
     Args:
