@@ -51,7 +51,7 @@ def test_the_examples_work_as_pasted(clone):
     assert text.count("FORMULAS = {\n") == 1
     formulas.write_text(text.replace("FORMULAS = {\n", f"FORMULAS = {{\n{formula}"))
     run(clone, "scripts/make_methods_page.py")  # make docs
-    assert "NormTuning" in (clone / "docs/methods.md").read_text()
+    assert "`norm-tuning`" in (clone / "docs/methods.md").read_text()
     chosen = "norm-tuning or norm_tuning or methods_page or every_method_has_a_file"
     tests = [f"tests/{name}" for name in SUITE]
     said = run(clone, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests)
