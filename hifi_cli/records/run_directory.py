@@ -202,7 +202,7 @@ class RunDirectory:
     def stored_files(self) -> list[Path]:
         """The files of a finished run without its weights, results.json last, as it marks the run as finished."""
         with self.opened() as config:
-            copies = [self._own(*name) for name in _named_files(config)]
+            copies = [copy for _, _, copy in self._own_files(config)]
         files = [self.config_file, *copies, self.manifest, self.metrics, self.predictions, self.results]
         return [path for path in dict.fromkeys(files) if path.is_file()]
 

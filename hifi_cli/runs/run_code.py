@@ -1,19 +1,24 @@
 """Code that the own files of a run name; it is neither run nor copied unless the user trusts it."""
 
 from hifi_cli.config import registry
+from hifi_cli.config.methods import code_file
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.tasks import metrics, task_spec
 
 
 def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
-    """Refuse a run whose own task file names a metric that is code, unless the user trusts it.
+    """Refuse a run whose own files name code, a method's or a metric's, unless the user trusts it.
 
     Raises:
         UsageError: it does.
     """
-    with directory.opened() as config:
+    with directory.opened(trust=trust) as config:
         own, metric = registry.user_file("tasks", config.task), task_spec.load(config.task).evaluate
+        for method in (config.method, *([config.stage1.method] if config.stage1 else [])):
+            file = registry.user_file("methods", method)
+            if file and (code := code_file(file)):
+                registry.check_trusted(file, str(code))
     if own and metric and metrics.is_code(metric) and not trust:
         raise UsageError(
             f"{own} names a metric that is code, '{metric}', and that file is part of the run in {directory.path}:"
