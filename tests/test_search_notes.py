@@ -28,7 +28,7 @@ def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large",
         searches=list(searches),
         **{"varied": dict.fromkeys((search.method for search in searches), varied), "trials": 4, "splits": ["holdout"], **keys},
     )
-    result.write(SearchResult.path(Path(results_dir), "tuning"))
+    result.write(SearchResult.path(Path(results_dir), "tuning", protocol, str(backbone)))
 
 
 def with_setting(folder, **keys):

@@ -148,8 +148,12 @@ class PredictionOutput(_Output):
 
     id: str
     """The row's id, or its number."""
-    prediction: str | float | list[str]
-    """A label, a list of labels, a number, or an answer's text."""
+    prediction: str | float | list[str] | None = None
+    """A label, a list of labels, a number, or an answer's text; tags of words have `tags` instead."""
+    tokens: list[str] | None = None
+    """The words that were tagged."""
+    tags: list[str] | None = None
+    """The tag of each word."""
     probabilities: dict[str, float] = {}
     """By label; not for numbers and answers."""
 

@@ -76,7 +76,7 @@ class SearchResult(StoredFile):
     @staticmethod
     def path(results_dir: Path, grid: str, protocol: str, backbone: str) -> Path:
         """The file of a search in a results directory: a grid may be searched under several protocols and backbones."""
-        return results_dir / "grids" / grid / f"chosen-{safe_name(protocol)}-{safe_name(backbone)}.json"
+        return results_dir / "grids" / grid / f"chosen-{safe_name(protocol)}-{safe_name(Path(backbone).name)}.json"
 
     @staticmethod
     def paths(results_dir: Path) -> dict[str, list[Path]]:

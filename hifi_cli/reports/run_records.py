@@ -120,7 +120,7 @@ class Results:
         Raises:
             UsageError: the file of one is damaged.
         """
-        return [SearchResult.read(path) for path in SearchResult.paths(self.directory).values()]
+        return [SearchResult.read(path) for paths in SearchResult.paths(self.directory).values() for path in paths]
 
     def variant_notes(self, protocol: str, backbone: str, methods: Collection[str] = ()) -> list[str]:
         """Return a note on the runs of searches that a table leaves out; none where there is none.

@@ -94,7 +94,7 @@ def predict(run: Path, file: Path, resources: ResourceCache, *, has_header: bool
 
 
 def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
-    """Predictions as JSON lines or one JSON list, as columns with a header (id, prediction and a column for each label), or as CoNLL columns.
+    """Predictions as JSON lines, a JSON list, columns with a header (id, prediction, each label), or CoNLL columns.
 
     Raises:
         UsageError: CoNLL columns are asked for, and the predictions are no tags.
