@@ -62,6 +62,7 @@ def test_tables_say_what_was_searched_and_with_what_budget(hifi):
     cells, notes = notes_of(hifi)  # bitfit's chosen rate is now 1e-05
     assert cells["bitfit"] == [f"setting chosen by search tuning: {budget.replace('4 of 12', '3 of 12')}"]
     assert UNEQUAL not in notes
+    SearchResult.path(Path("results"), "tuning", "hifi", "bert-large").unlink()
     write_search("results", method_search("rte", "full-ft", best), backbone="minilm")
     assert notes_of(hifi)[0] == {"full-ft": [], "bitfit": []}  # of another encoder
     write_search("results", method_search("cola", "full-ft", best))
