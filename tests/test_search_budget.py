@@ -65,6 +65,3 @@ def test_a_search_of_something_else_is_refused(ask, resources, encoders):
     write_search(resources.results_dir, method_search("rte", "full-ft", [0.6]), backbone=encoders["bert"])
     with pytest.raises(UsageError, match="search tuning has no lora on rte: hifi grid tuning --tasks rte "):
         analysis.compute(request)
-    write_search(resources.results_dir, method_search("rte", "full-ft", [0.6]), protocol="laptop", backbone=encoders["bert"])
-    with pytest.raises(UsageError, match="is a search of --protocol laptop --backbone "):
-        analysis.compute(request)

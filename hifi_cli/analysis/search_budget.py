@@ -18,12 +18,13 @@ class Settings(ConfigModel):
     """Which search is shown."""
 
     grid: str = "tuning"
-    """Name of the grid; its chosen.json in the results directory holds every tried setting and its score."""
+    """Name of the grid; its file chosen-PROTOCOL-BACKBONE.json in the results directory holds every tried setting and its score."""
 
 
 def input_files(request: FigureRequest) -> list[Path]:
     """Return the files besides runs that the figure is computed from."""
-    return [SearchResult.path(request.resources.results_dir, request.settings.grid)]
+    spec = request.spec
+    return [SearchResult.path(request.resources.results_dir, request.settings.grid, spec.protocol, spec.backbone)]
 
 
 def compute(request: FigureRequest) -> FigureTable:
@@ -31,7 +32,7 @@ def compute(request: FigureRequest) -> FigureTable:
 
     Raises:
         MissingError: the search is not finished.
-        UsageError: it is of another protocol or backbone, or lacks a task or method.
+        UsageError: it lacks a task or method.
     """
     result, spec = _read(request), request.spec
     searches = {(search.task, search.method): search for search in result.searches}
@@ -64,13 +65,7 @@ def _read(request: FigureRequest) -> SearchResult:
     [path] = input_files(request)
     if not path.is_file():
         raise MissingError(f"{path} does not exist; this search makes it: {_command(request)}")
-    result, spec = SearchResult.read(path), request.spec
-    if (result.protocol, result.backbone) != (spec.protocol, spec.backbone):
-        setting = f"--protocol {result.protocol} --backbone {result.backbone}"
-        raise UsageError(
-            f"{path} is a search of {setting}; give the figure these options, or search again: {_command(request)}"
-        )
-    return result
+    return SearchResult.read(path)
 
 
 def _command(request: FigureRequest) -> str:
