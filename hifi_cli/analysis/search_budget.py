@@ -18,7 +18,7 @@ class Settings(ConfigModel):
     """Which search is shown."""
 
     grid: str = "tuning"
-    """Name of the grid; its file chosen-PROTOCOL-BACKBONE.json in the results directory holds every tried setting and its score."""
+    """Name of the grid; the file that it wrote into the results directory holds every tried setting and its score."""
 
 
 def input_files(request: FigureRequest) -> list[Path]:
