@@ -36,8 +36,8 @@ from hifi_cli.tasks.batches import padding_values, training_order
 from hifi_cli.tasks.tokenization import single_sequences
 
 
-def compute(asked):
-    analysis, request = asked
+def compute(arguments):
+    analysis, request = arguments
     return analysis.compute(request).rows
 
 
@@ -52,8 +52,8 @@ def test_richness_and_correlation_rows_are_the_scores(ask, resources):
     rows = compute(ask("richness", {"warm_steps": 2, "variants": ["ST", "SL"]}))
     assert len(rows) == 2 * LAYERS * HEADS
     stored = scoring_variants.head_scores(ask("richness", {"warm_steps": 2})[1], "rte", "SL")
-    found = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
-    assert found == {(layer, head): stored.richness[layer][head] for layer in range(LAYERS) for head in range(HEADS)}
+    result = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
+    assert result == {(layer, head): stored.richness[layer][head] for layer in range(LAYERS) for head in range(HEADS)}
     rows = compute(ask("correlation", {"warm_steps": 2, "variants": ["ST"]}))
     for layer in range(LAYERS):
         inside = [row for row in rows if row["layer"] == layer]
@@ -86,12 +86,12 @@ def test_the_five_settings_are_the_papers(ask):
 def test_robustness_against_scipy_and_itself(ask):
     same = compute(ask("robustness", {"warm_steps": 0, "variants": ["ST", "BS"]}))
     assert {round(row["value"], 12) for row in same} == {1.0}  # batch size does not act on a forward pass
-    asked = ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, ("hifi-layerwise",), (1,), "learning_rate=5e-3")
-    rows = compute(asked)
-    one, other = (scoring_variants.head_scores(asked[1], "rte", name) for name in ("PT", "LR"))
+    arguments = ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, ("hifi-layerwise",), (1,), "learning_rate=5e-3")
+    rows = compute(arguments)
+    one, other = (scoring_variants.head_scores(arguments[1], "rte", name) for name in ("PT", "LR"))
     for layer in range(LAYERS):
-        found = {row["measure"]: row["value"] for row in rows if row["layer"] == layer}
-        assert found["richness"] == pytest.approx(spearmanr(one.richness[layer], other.richness[layer]).statistic)
+        result = {row["measure"]: row["value"] for row in rows if row["layer"] == layer}
+        assert result["richness"] == pytest.approx(spearmanr(one.richness[layer], other.richness[layer]).statistic)
     assert any(row["value"] < 1 for row in rows)
 
 
@@ -121,12 +121,14 @@ def test_cumulative_fractions_against_numpy(ask, resources, encoders):
 
 
 def test_damping_counts_the_rankings_own_iterations(ask, resources):
-    asked = ask("damping", {"dampings": [0.1, 0.9], "repeats": 1})
-    rows = compute(asked)
-    found, _ = head_selection.scores(asked[1].config("rte"), resources)
+    arguments = ask("damping", {"dampings": [0.1, 0.9], "repeats": 1})
+    rows = compute(arguments)
+    result, _ = head_selection.scores(arguments[1].config("rte"), resources)
     for row in rows:
         layer = row["layer"]
-        ranked = damping.RANKINGS["pagerank"](found.richness_array[layer], found.correlation_array[layer], row["damping"], 1e-6)
+        ranked = damping.RANKINGS["pagerank"](
+            result.richness_array[layer], result.correlation_array[layer], row["damping"], 1e-6
+        )
         assert row["iterations"] == ranked.iterations
         assert row["seconds"] > 0
 
@@ -210,9 +212,9 @@ def test_stage_2_begins_at_the_pretrained_weights(ask):
 def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, resources, encoders, tmp_path):
     with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte --method linear-probing,full-ft "):
         figure_data.compute(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
-    asked = ask("features", None, ("linear-probing", "full-ft"), train=True)
-    figure_data.compute(*asked, tmp_path / "x.csv")
-    rows = {row["method"]: row for row in compute(asked)}
+    arguments = ask("features", None, ("linear-probing", "full-ft"), train=True)
+    figure_data.compute(*arguments, tmp_path / "x.csv")
+    rows = {row["method"]: row for row in compute(arguments)}
     assert rows["linear-probing"]["mean"] == 0
     config = make("full-ft")
     with evaluate.reload(RunDirectory.of(config, resources.results_dir).path, resources) as (prepared, _):
@@ -251,12 +253,12 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):
     ensure_finished(required, replace(request, train=True))
     rows = {(row["x"], row["seed"]): row for row in analysis.compute(request).rows}
     for k in (1, 2):
-        found = json.loads(
+        result = json.loads(
             (resources.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json").read_text()
         )
-        assert rows[k, 2]["score"] == found["scores"]["best"]
+        assert rows[k, 2]["score"] == result["scores"]["best"]
         trained = LAYERS * k * 3 * (HIDDEN // HEADS) * (HIDDEN + 1)
-        assert rows[k, 2]["trained_share"] == trained / found["params"]["total"]
+        assert rows[k, 2]["trained_share"] == trained / result["params"]["total"]
 
 
 def test_stage_2_keeps_its_epochs(ask):

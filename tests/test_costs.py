@@ -22,22 +22,22 @@ def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypa
     )
     answer = hifi("table", "mine.yaml", "--format", "json")
     assert answer.code == 0, answer.err
-    found = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/costs").rglob("*.json")}
-    assert found.keys() == set(rows)
-    plain = found["full-ft"]
+    cost_files = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/costs").rglob("*.json")}
+    assert cost_files.keys() == set(rows)
+    plain = cost_files["full-ft"]
     shape = Shape(2, 4, 32, 48, 0)
     assert plain["stored_bytes"] == pytest.approx(plain["plain_bytes"], rel=0.2)
     assert (plain["added_in_training"], plain["added_in_result"], plain["modules_added"]) == (0, 0, 0)
-    assert (found["lora"]["added_in_training"], found["lora"]["added_in_result"]) == (trained_count("lora", shape), 0)
+    assert (cost_files["lora"]["added_in_training"], cost_files["lora"]["added_in_result"]) == (trained_count("lora", shape), 0)
     adapter = trained_count("adapter", shape) - shape.norms
-    assert (found["adapter"]["added_in_training"], found["adapter"]["added_in_result"]) == (adapter, adapter)
-    assert found["adapter"]["modules_added"] == 2 * 2 * 2
-    assert found["diff-pruning"]["added_in_training"] > plain["total"]
-    assert found["diff-pruning"]["added_in_result"] == 0
-    assert (found["hifi-layerwise"]["added_in_training"], found["hifi-layerwise"]["modules_added"]) == (0, 0)
-    saved = found["hifi-layerwise"]["stored_bytes"] - found["hifi-midtop"]["stored_bytes"]
+    assert (cost_files["adapter"]["added_in_training"], cost_files["adapter"]["added_in_result"]) == (adapter, adapter)
+    assert cost_files["adapter"]["modules_added"] == 2 * 2 * 2
+    assert cost_files["diff-pruning"]["added_in_training"] > plain["total"]
+    assert cost_files["diff-pruning"]["added_in_result"] == 0
+    assert (cost_files["hifi-layerwise"]["added_in_training"], cost_files["hifi-layerwise"]["modules_added"]) == (0, 0)
+    saved = cost_files["hifi-layerwise"]["stored_bytes"] - cost_files["hifi-midtop"]["stored_bytes"]
     assert saved == pytest.approx(4 * trained_count("hifi-midtop", shape), rel=0.1)
-    assert all(one["latency"] > 0 for one in found.values())
+    assert all(one["latency"] > 0 for one in cost_files.values())
     assert "already" not in answer.err and hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
 
 
@@ -58,14 +58,14 @@ def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch
     )
     answer = hifi("table", "mine.yaml", "--format", "json")
     assert answer.code == 0, answer.err
-    found = {
+    cost_files = {
         path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/training-costs").rglob("*.json")
     }
-    assert found.keys() == {"full-ft", *rows}
-    for name, one in found.items():
+    assert cost_files.keys() == {"full-ft", *rows}
+    for name, one in cost_files.items():
         assert one["step_ratio"] > 0 and one["step_s"] > 0
         assert (one["scoring_fraction"] > 0) == name.startswith("hifi") and one["scoring_fraction"] < 1
-    stored = found["hifi-layerwise"]["stored_bytes"] / found["full-ft"]["stored_bytes"]
+    stored = cost_files["hifi-layerwise"]["stored_bytes"] / cost_files["full-ft"]["stored_bytes"]
     assert f"x {stored:.3g} (" in answer.out
     assert hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
 

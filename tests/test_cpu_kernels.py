@@ -63,8 +63,8 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     module = nn.Module()
     module.is_causal = False
     how = {"scaling": 8**-0.5}
-    found, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=0.0, **how)
-    torch.testing.assert_close(found, expected)
+    computed, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=0.0, **how)
+    torch.testing.assert_close(computed, expected)
     tiny, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
     torch.testing.assert_close(tiny, expected)
     direction = torch.randn(expected.shape, dtype=torch.float64)
@@ -120,12 +120,12 @@ def test_float32_products_are_pytorchs_forwards_and_backwards(shape, index):
         value.detach()[at].clone().requires_grad_()
         for value, at in ((x, slice(None)), (plain.weight, rows), (plain.bias, rows))
     ]
-    found = linear(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index))
+    computed = linear(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index))
     expected = plain(x.requires_grad_())
-    torch.testing.assert_close(found, expected)
-    assert found.dtype == torch.float32
+    torch.testing.assert_close(computed, expected)
+    assert computed.dtype == torch.float32
     direction = torch.randn(expected.shape)
-    (found * direction).sum().backward()
+    (computed * direction).sum().backward()
     (expected * direction).sum().backward()
     for one, other in zip(ours, (x.grad, plain.weight.grad[rows], plain.bias.grad[rows]), strict=True):
         torch.testing.assert_close(one.grad, other)

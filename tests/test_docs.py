@@ -96,7 +96,7 @@ def test_the_indexed_job_runs_every_shard_once(hifi, tmp_path, monkeypatch):
         answer = hifi(*words.split(), "--print")
         assert answer.code == 0, answer.err
         printed += [line for line in answer.out.splitlines() if "hifi train" in line]
-    whole = [line for line in hifi("grid", "hifi-2", "--print").out.splitlines() if "hifi train" in line]
+    all_commands = [line for line in hifi("grid", "hifi-2", "--print").out.splitlines() if "hifi train" in line]
 
     def runs(lines):
         """Method, task and seed of each run."""
@@ -106,7 +106,7 @@ def test_the_indexed_job_runs_every_shard_once(hifi, tmp_path, monkeypatch):
             named += [(task, method, seed) for method in methods.split(",") for seed in seeds.split(",")]
         return sorted(named)
 
-    assert runs(printed) == runs(whole)
+    assert runs(printed) == runs(all_commands)
 
 
 def load_script(name):

@@ -63,22 +63,22 @@ FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "+1+1", "-1+1", "@SUM(A1)", "\t=1+1", 
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_of_a_csv_is_a_formula(text):
-    found = Table(
+    escaped_table = Table(
         text, [TableHeading(text), TableHeading("setting")], [TableRow(text, (TableCell(-51.25), TableCell(text=text)))]
     )
-    rows = list(csv.reader(io.StringIO(csv_table.as_csv([found]), newline="")))
+    rows = list(csv.reader(io.StringIO(csv_table.as_csv([escaped_table]), newline="")))
     said = f"'{text.strip()}"
     assert rows == [["method", "source", said, "setting"], [said, "runs", "-51.25", said]]
 
 
 def test_numbers_in_a_csv_stay_numbers():
     texts = ["-1.5", "+3", "1e-4", "-", "a=b", "3 of 5"]
-    found = Table(
+    escaped_table = Table(
         "",
         [TableHeading(f"h{at}") for at, _ in enumerate(texts)],
         [TableRow("x", tuple(TableCell(text=text) for text in texts))],
     )
-    _, row = csv.reader(io.StringIO(csv_table.as_csv([found])))
+    _, row = csv.reader(io.StringIO(csv_table.as_csv([escaped_table])))
     assert row[2:] == texts
     number = Table("", [TableHeading("h")], [TableRow("x", (TableCell(-0.5, 0.25),), source="difference")])
     _, row = csv.reader(io.StringIO(csv_table.as_csv([number])))

@@ -110,10 +110,10 @@ def test_the_function_in_the_card_of_a_hifi_delta_applies_it(make, resources, hi
     snippets = re.findall(r"```python\n(.*?)```", (tmp_path / "mine" / "README.md").read_text(), re.DOTALL)
     assert len(snippets) == 2
     for snippet in snippets:  # with this project, and without
-        found = {}
-        exec(snippet, found)
+        exported = {}
+        exec(snippet, exported)
         with torch.no_grad():
-            torch.testing.assert_close(found["model"].eval()(**batch).logits, logits, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(exported["model"].eval()(**batch).logits, logits, rtol=1e-4, atol=1e-5)
     body = snippets[1].partition("def apply_delta")[2].partition("\n\n\n")[0]
     assert len(body.splitlines()) <= 12 and "hifi_cli" not in snippets[1]
 

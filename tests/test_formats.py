@@ -191,9 +191,9 @@ def test_counts_stand_beside_the_official_ones(tmp_path):
 
 def test_counts_of_several_tasks_leave_a_gap_where_data_are_not_at_hand(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
-    found = row_counts.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
-    assert [one.rows for one in found["cb"]] == [1, None, None]
-    assert [(one.rows, one.official) for one in found["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
+    row_count_list = row_counts.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
+    assert [one.rows for one in row_count_list["cb"]] == [1, None, None]
+    assert [(one.rows, one.official) for one in row_count_list["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
     (tmp_path / "CB" / "train.jsonl").write_text("{")
     with pytest.raises(UsageError, match="invalid JSON"):
         row_counts.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)

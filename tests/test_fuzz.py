@@ -68,27 +68,27 @@ def at_most_one_line(answer):
         assert not answer.out or answer.out.startswith("---\n")  # --dry-run prints the configuration before it reads the task
 
 
-def is_as_given(found, asked):
+def is_as_given(result, requested):
     """Whether a resolved value is the one that was written, apart from how YAML writes numbers and truth."""
-    if isinstance(asked, dict):
-        return isinstance(found, dict) and all(is_as_given(found.get(key), value) for key, value in asked.items())
-    if isinstance(asked, list) and isinstance(found, list):
-        return len(asked) == len(found) and all(map(is_as_given, found, asked))
-    if found == asked or str(found) == str(asked):
+    if isinstance(requested, dict):
+        return isinstance(result, dict) and all(is_as_given(result.get(key), value) for key, value in requested.items())
+    if isinstance(requested, list) and isinstance(result, list):
+        return len(requested) == len(result) and all(map(is_as_given, result, requested))
+    if result == requested or str(result) == str(requested):
         return True
-    if isinstance(found, bool):
-        return str(asked).lower() in (
-            ("true", "1", "1.0", "t", "y", "yes", "on") if found else ("false", "0", "0.0", "f", "n", "no", "off")
+    if isinstance(result, bool):
+        return str(requested).lower() in (
+            ("true", "1", "1.0", "t", "y", "yes", "on") if result else ("false", "0", "0.0", "f", "n", "no", "off")
         )
     try:
-        return math.isclose(float(found), float(asked), rel_tol=1e-12)
+        return math.isclose(float(result), float(requested), rel_tol=1e-12)
     except (TypeError, ValueError):
         return False
 
 
 def merged(layers):
     """The mapping that later layers leave, as plain Python."""
-    found = {}
+    result = {}
 
     def merge(target, values):
         for key, value in values.items():
@@ -98,8 +98,8 @@ def merged(layers):
                 target[key] = value
 
     for layer in layers:
-        merge(found, layer)
-    return found
+        merge(result, layer)
+    return result
 
 
 def nested(text):
@@ -139,8 +139,8 @@ def test_configuration_files(hifi, tmp_path, tier):
         answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-base", "--dry-run", "-c", path)
         at_most_one_line(answer)
         if answer.code == 0:
-            asked = yaml.load(content.decode("utf-8-sig"), Loader=yaml.CSafeLoader) or {}  # PyYAML's own takes fewer tabs
-            assert is_as_given(yaml.safe_load(answer.out), asked), content
+            requested = yaml.load(content.decode("utf-8-sig"), Loader=yaml.CSafeLoader) or {}  # PyYAML's own takes fewer tabs
+            assert is_as_given(yaml.safe_load(answer.out), requested), content
 
     check()
 
@@ -170,9 +170,9 @@ def test_shipped_files(hifi, tmp_path, tier):
         answer = hifi("train", *(word for name, value in named.items() for word in (f"--{name}", value)), "--dry-run")
         at_most_one_line(answer)
         if answer.code == 0:
-            found = yaml.safe_load(answer.out)
-            found["backbone"] = found["backbone"]["name"]
-            assert {name: found[name] for name in named} == {**named, kind: "mutated"}
+            result = yaml.safe_load(answer.out)
+            result["backbone"] = result["backbone"]["name"]
+            assert {name: result[name] for name in named} == {**named, kind: "mutated"}
 
     check()
 
@@ -212,10 +212,10 @@ def test_data_files(data, tmp_path, tier):
             assert "\n" not in str(error)
             assert "train.tsv" in str(error)
             return
-        found = [(row.id, *row.sequences[0], row.label) for row in rows]
+        result = [(row.id, *row.sequences[0], row.label) for row in rows]
         assert expected is not None, content
-        numbered = [one if one[0] is not None else (mine[0], *one[1:]) for mine, one in zip(found, expected, strict=True)]
-        assert found == numbered, content  # rows without an index are numbered
+        numbered = [one if one[0] is not None else (actual[0], *one[1:]) for actual, one in zip(result, expected, strict=True)]
+        assert result == numbered, content  # rows without an index are numbered
 
     check()
 

@@ -37,19 +37,19 @@ def cells(*words, name="demo", **changes):
 @pytest.mark.parametrize("name", TABLES)
 def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
     table = table_types.load(name)
-    found = {
+    all_cells = {
         (cell.method, cell.task, cell.seed, cell.config.protocol, cell.config.backbone.name) for cell in cells_of_grid(name)
     }
     methods = [method for row in table.rows for method in (row.best_of or [row.method]) if method]
     tasks = {column.task for column in table.columns}
-    assert found == {(m, t, s, table.protocol, table.backbone) for m, t, s in product(methods, tasks, table.seeds)}
+    assert all_cells == {(m, t, s, table.protocol, table.backbone) for m, t, s in product(methods, tasks, table.seeds)}
     assert not any(cell.config.variant for cell in cells_of_grid(name))  # they are the runs that the table reads
 
 
 def test_a_process_that_closes_counts_as_done_only(tmp_path):
     """Its cells are all there, so that what is done, running, failed and left are all the cells there are."""
-    first, second, third, fourth, *_, last = found = cells()
-    progress = GridProgress(found)
+    first, second, third, fourth, *_, last = all_cells = cells()
+    progress = GridProgress(all_cells)
     at_work = [Job("train", (first, second)), Job("train", (third, fourth)), Job("score", (last,))]
     progress.running = {Future(): (job, tmp_path) for job in at_work}
     progress.finished = dict.fromkeys((first, second, third), RunStatus(RunState.DONE))
@@ -91,38 +91,38 @@ def test_printed_lines_make_every_run_once(hifi):
 
 
 def test_shards_part_the_cells():
-    found = cells(name="hifi-2")
-    parts = [grid_cells.shard(found, f"{number}/4") for number in (1, 2, 3, 4)]
+    all_cells = cells(name="hifi-2")
+    parts = [grid_cells.shard(all_cells, f"{number}/4") for number in (1, 2, 3, 4)]
     places = [cell.config.run_path for part in parts for cell in part]
-    assert sorted(places) == sorted(cell.config.run_path for cell in found)
+    assert sorted(places) == sorted(cell.config.run_path for cell in all_cells)
     costs = [sum(cell.cost for cell in part) for part in parts]
-    assert max(costs) - min(costs) <= min(cell.cost for cell in found)
-    assert all({cell.method for cell in part} == {cell.method for cell in found} for part in parts)
-    assert grid_cells.shard(found, f"{len(found) + 1}/1000000000000") == []
+    assert max(costs) - min(costs) <= min(cell.cost for cell in all_cells)
+    assert all({cell.method for cell in part} == {cell.method for cell in all_cells} for part in parts)
+    assert grid_cells.shard(all_cells, f"{len(all_cells) + 1}/1000000000000") == []
     for text in ("0/4", "5/4", "4", "1/", "a/b", "-1/2"):
         with pytest.raises(UsageError, match="--shard"):
-            grid_cells.shard(found, text)
+            grid_cells.shard(all_cells, text)
 
 
 def test_as_many_shards_as_methods_have_equal_cost_and_many_methods_each():
-    found = cells(name="hifi-2", seeds=[1, 2, 3])
-    number = len({cell.method for cell in found})
-    parts = [grid_cells.shard(found, f"{index}/{number}") for index in range(1, number + 1)]
+    all_cells = cells(name="hifi-2", seeds=[1, 2, 3])
+    number = len({cell.method for cell in all_cells})
+    parts = [grid_cells.shard(all_cells, f"{index}/{number}") for index in range(1, number + 1)]
     costs = [sum(cell.cost for cell in part) for part in parts]
-    assert max(costs) - min(costs) <= min(cell.cost for cell in found)
+    assert max(costs) - min(costs) <= min(cell.cost for cell in all_cells)
     assert min(len({cell.method for cell in part}) for part in parts) > number // 2
 
 
 @pytest.mark.parametrize("processes", [1, 2, 8, 500])
 def test_jobs_hold_every_cell_once_and_none_holds_too_many(processes):
-    found = cells(name="hifi-2", seeds=[1, 2])
-    made = jobs.training_jobs(found, processes)
-    assert sorted(cell.name for job in made for cell in job.cells) == sorted(cell.name for cell in found)
+    all_cells = cells(name="hifi-2", seeds=[1, 2])
+    made = jobs.training_jobs(all_cells, processes)
+    assert sorted(cell.name for job in made for cell in job.cells) == sorted(cell.name for cell in all_cells)
     for job in made:
         assert len({(cell.task, cell.overrides) for cell in job.cells}) == 1
         methods, seeds = (dict.fromkeys(getattr(cell, key) for cell in job.cells) for key in ("method", "seed"))
         assert [(cell.method, cell.seed) for cell in job.cells] == list(product(methods, seeds))  # as `train` goes
-        assert len(job.cells) <= max(1, len(found) // (3 * processes)) or processes == 1
+        assert len(job.cells) <= max(1, len(all_cells) // (3 * processes)) or processes == 1
     assert [job.cost for job in made] == sorted((job.cost for job in made), reverse=True)
 
 
@@ -179,9 +179,9 @@ def write(cell, results_dir, state="done", score=0.5):
     return status(directory)
 
 
-def scheduled(tmp_path, script, *, found=None, retries=0):
-    found = found or cells(tasks=["demo-entailment"])
-    scheduler = Scheduler(found, JobOptions(tmp_path), tmp_path / "logs", retries=retries)
+def scheduled(tmp_path, script, *, all_cells=None, retries=0):
+    all_cells = all_cells or cells(tasks=["demo-entailment"])
+    scheduler = Scheduler(all_cells, JobOptions(tmp_path), tmp_path / "logs", retries=retries)
     engine = Scripted(scheduler.options, script)
     return scheduler.run(engine, lambda progress: None), engine, scheduler
 
@@ -191,30 +191,30 @@ def out_of_memory(*, shared_gpu):
 
 
 def test_a_run_that_ran_out_of_memory_beside_others_is_repeated_alone(tmp_path, monkeypatch):
-    first, *_ = found = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
+    first, *_ = all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
     alone = []
     monkeypatch.setattr(Job, "name", property(lambda job: alone.append(job.alone) or "job"))
-    progress, _, _ = scheduled(tmp_path, {first.name: [out_of_memory(shared_gpu=True)]}, found=found)
-    assert (len(progress.finished), progress.failed, progress.attempts) == (len(found), {}, {})
+    progress, _, _ = scheduled(tmp_path, {first.name: [out_of_memory(shared_gpu=True)]}, all_cells=all_cells)
+    assert (len(progress.finished), progress.failed, progress.attempts) == (len(all_cells), {}, {})
     assert alone.count(True) == 1
     assert not list(tmp_path.rglob("failure.json"))
 
 
 def test_a_run_that_ran_out_of_memory_with_a_gpu_for_itself_has_failed(tmp_path):
-    first, *_ = found = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
-    progress, _, _ = scheduled(tmp_path, {first.name: [out_of_memory(shared_gpu=False)]}, found=found)
+    first, *_ = all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
+    progress, _, _ = scheduled(tmp_path, {first.name: [out_of_memory(shared_gpu=False)]}, all_cells=all_cells)
     assert list(progress.failed) == [first]
 
 
 def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
     """As two shards of a grid have that run at the same time."""
-    found = cells(tasks=["demo-entailment"])
-    for part in (found[::2], found[1::2]):
-        scheduled(tmp_path, {}, found=part)
+    all_cells = cells(tasks=["demo-entailment"])
+    for part in (all_cells[::2], all_cells[1::2]):
+        scheduled(tmp_path, {}, all_cells=part)
     names = [sorted(path.name for path in (tmp_path / "logs" / number).iterdir()) for number in ("1", "2")]
     assert all(one[0].startswith("0001-") for one in names)
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["1", "2"]
-    scheduled(tmp_path, {}, found=found)  # nothing is left to run, nor to log
+    scheduled(tmp_path, {}, all_cells=all_cells)  # nothing is left to run, nor to log
     assert len(list((tmp_path / "logs").iterdir())) == 2
 
 
@@ -225,7 +225,7 @@ def test_a_grid_sweeps_what_a_kill_left_in_finished_runs(tmp_path):
     checkpoint.parent.mkdir()
     for path in (checkpoint, checkpoint.with_name(".last.pt.x7"), cell.run_directory(tmp_path).path / ".metrics.jsonl.x8"):
         path.write_text("half")
-    scheduled(tmp_path, {}, found=[cell])
+    scheduled(tmp_path, {}, all_cells=[cell])
     left = {path.name for path in cell.run_directory(tmp_path).path.rglob("*") if path.is_file()}
     assert left - {".lock"} == {"results.json", "config.yaml"}
 
@@ -277,39 +277,41 @@ def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch)
 
 
 def test_a_directory_of_another_configuration_is_a_failure(tmp_path):
-    found = cells(tasks=["demo-entailment"], methods=["full-ft"])
+    all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"])
     other = cells("epochs=1", tasks=["demo-entailment"], methods=["full-ft"])[0]
     place = other.run_directory(tmp_path).path
     place.mkdir(parents=True)
     (place / "config.yaml").write_text(yaml.safe_dump(other.config.model_dump(mode="json")))
-    progress, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)]}, found=found)
+    progress, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)]}, all_cells=all_cells)
     assert [cell.seed for cell in progress.failed] == [1]
 
 
 def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
-    found = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
-    for cell in found[:3]:
+    all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
+    for cell in all_cells[:3]:
         write(cell, tmp_path)
-    found[0].run_directory(tmp_path).delta.write_bytes(b"not what was written")
-    truncate(found[1].run_directory(tmp_path).results)
-    progress, engine, _ = scheduled(tmp_path, {}, found=found)
+    all_cells[0].run_directory(tmp_path).delta.write_bytes(b"not what was written")
+    truncate(all_cells[1].run_directory(tmp_path).results)
+    progress, engine, _ = scheduled(tmp_path, {}, all_cells=all_cells)
     assert len(progress.finished) == 4
     assert progress.finished_before == 1
     assert {(name, force) for _, names, force in engine.ran for name in names} == {
-        (found[0].name, True), (found[1].name, True), (found[3].name, False)
+        (all_cells[0].name, True), (all_cells[1].name, True), (all_cells[3].name, False)
     }  # fmt: skip
 
 
 def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
-    found = cells(name="demo-search", methods=["full-ft"], seeds=[1, 2])
+    all_cells = cells(name="demo-search", methods=["full-ft"], seeds=[1, 2])
     scores = {"0.0005": (0.5, 0.7), "0.002": (0.9, 0.2)}
-    done = {cell: write(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1]) for cell in found}
+    done = {
+        cell: write(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1]) for cell in all_cells
+    }
     (one,) = search.choose(done, tmp_path)
     assert one.chosen.setting == {"learning_rate": "0.0005"}
     assert (one.chosen.score, one.chosen.seeds) == (pytest.approx(0.6), 2)
     assert one.chosen.deviation == pytest.approx(0.1 * 2**0.5)
     assert len(one.tried) == 2
-    done[found[0]] = write(found[0], tmp_path, "diverged")
+    done[all_cells[0]] = write(all_cells[0], tmp_path, "diverged")
     assert search.choose(done, tmp_path)[0].chosen.setting == {"learning_rate": "0.002"}
     assert list(search.lines(search.choose(done, tmp_path))) == [
         "demo-entailment  full-ft  learning_rate=0.002  55.00 (55.00 to 55.00 over 2 settings, 2 seeds)"

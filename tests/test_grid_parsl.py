@@ -35,12 +35,12 @@ def pools(root):
     """The worker pools of a grid that runs in this directory: the processes that Parsl's blocks consist of."""
     import psutil
 
-    found = []
+    seen = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or []
         if any(word.endswith("process_worker_pool.py") for word in words[:2]) and str(root) in " ".join(words):
-            found.append(process)
-    return found
+            seen.append(process)
+    return seen
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.scoring.head_choice import choose_heads
 from hifi_cli.scoring.head_statistics import attention_entropy, confidence, output_norm
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.batches import padding_values
 
 LENGTHS, LABELS = [7, 4, 5], [1, 0, 1]
@@ -51,7 +52,9 @@ def losses(model, examples):
 
 def runner_of(encoder):
     """What the measures use of a ModelRunner, in float64, which the real one rounds its logits from."""
-    return SimpleNamespace(encoder=encoder, loss=lambda examples: losses(encoder.model, examples).sum())
+    return SimpleNamespace(
+        task=task_spec.load("rte"), encoder=encoder, loss=lambda examples: losses(encoder.model, examples).sum()
+    )
 
 
 def scaled_losses(encoder, layer, head, factor):

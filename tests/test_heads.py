@@ -127,10 +127,10 @@ def test_every_head_learns_and_comes_back_whole(make, superglue, data, tmp_path,
 def test_word_states_are_means_over_the_words_tokens():
     states = torch.randn(2, 7, 3)
     spans = torch.tensor([[[1, 2], [3, 6]], [[0, 4], [6, 7]]])
-    found = word_states(states, spans)
+    states_of_words = word_states(states, spans)
     for example in range(2):
         for word, (first, last) in enumerate(spans[example].tolist()):
-            torch.testing.assert_close(found[example, word], states[example, first:last].mean(0))
+            torch.testing.assert_close(states_of_words[example, word], states[example, first:last].mean(0))
 
 
 def test_wic_reads_first_token_and_both_words(make, superglue, tmp_path):

@@ -143,12 +143,12 @@ def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypa
     import datasets
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    asked = []
+    requests = []
     local_copy = write_repository(tmp_path / "repository", "cb", ["train", "validation"])
     real = datasets.load_dataset
 
     def load_dataset(name, config=None, data_dir=None, revision=None):
-        asked.append((name, config, data_dir, revision))
+        requests.append((name, config, data_dir, revision))
         if revision != "refs/convert/parquet":
             raise RuntimeError("Dataset scripts are no longer supported, but found super_glue.py")
         return real(local_copy.id, data_dir)
@@ -156,7 +156,7 @@ def test_a_script_repository_is_read_from_the_hubs_conversion(tmp_path, monkeypa
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     data = hub_dataset.load(task_spec.load("cb"), HubDataset(id="aps/super_glue", config="cb"))
     assert data.splits["train"] == ROWS["cb"]
-    assert asked == [("aps/super_glue", "cb", None, None), ("aps/super_glue", None, "cb", "refs/convert/parquet")]
+    assert requests == [("aps/super_glue", "cb", None, None), ("aps/super_glue", None, "cb", "refs/convert/parquet")]
 
 
 def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):

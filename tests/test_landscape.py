@@ -26,10 +26,10 @@ def test_principal_plane_against_numpy():
     centred = flat - flat.mean(0)
     sigma, vectors = np.linalg.svd(centred, full_matrices=False)[1:]
     np.testing.assert_allclose(shares, (sigma**2 / (sigma**2).sum())[:2], rtol=1e-4)
-    found = np.stack([np.concatenate([part.numpy().ravel() for part in one]) for one in directions])
-    np.testing.assert_allclose(np.abs(found @ vectors[:2].T), np.eye(2), atol=1e-3)
+    values = np.stack([np.concatenate([part.numpy().ravel() for part in one]) for one in directions])
+    np.testing.assert_allclose(np.abs(values @ vectors[:2].T), np.eye(2), atol=1e-3)
     np.testing.assert_allclose(places[-1], 0, atol=1e-6)
-    np.testing.assert_allclose(places, (flat - flat[-1]) @ found.T, atol=1e-4)
+    np.testing.assert_allclose(places, (flat - flat[-1]) @ values.T, atol=1e-4)
 
 
 def test_filter_normalisation_by_hand():
@@ -50,7 +50,7 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]
     directions = [landscape.filter_normalized(weights, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
-    found = {
+    values = {
         (x, y): loss
         for x, y, loss in landscape.surface(
             runner, weights, directions, [np.array([0.0, 0.5]), np.array([0.0, -1.0])], examples
@@ -58,10 +58,10 @@ def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make
     }
     assert all(torch.equal(weight, kept) for weight, kept in zip(weights, before, strict=True))
     with torch.no_grad():
-        assert found[0.0, 0.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-5)
+        assert values[0.0, 0.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-5)
         for weight, along, across in zip(weights, *directions, strict=True):
             weight += 0.5 * along - 1.0 * across
-        assert found[0.5, -1.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-4)
+        assert values[0.5, -1.0] == pytest.approx(float(runner.loss(examples)) / 6, rel=1e-4)
 
 
 @pytest.mark.parametrize("plane", ["pca", "random"])

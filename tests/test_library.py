@@ -26,13 +26,13 @@ def model(request, encoders):
 def batches(encoders, sizes=(3, 2)):
     tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
     texts = ["the dog sees a cat", "the bird", "a man likes the big old fish here", "not now", "and never"]
-    found, at = [], 0
+    head_scores, at = [], 0
     for size in sizes:
-        found.append({**tokenizer(texts[at : at + size], padding=True, return_tensors="pt"), "labels": torch.zeros(size)})
+        head_scores.append({**tokenizer(texts[at : at + size], padding=True, return_tensors="pt"), "labels": torch.zeros(size)})
         at += size
-    for batch in found:
+    for batch in head_scores:
         batch.pop("token_type_ids")
-    return found
+    return head_scores
 
 
 def test_scores_are_those_of_the_command_line(make, resources, encoders):
@@ -41,11 +41,11 @@ def test_scores_are_those_of_the_command_line(make, resources, encoders):
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"])
     train = resources.examples(config, "train", config.scoring.max_length)
     sampled = head_selection.sample(train, config.scoring.samples, config.scoring.seed)
-    found = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
-    assert found.samples == 12
-    np.testing.assert_allclose(found.richness, stored.richness, atol=0.1)  # 1/12: one index at a singular value's edge
-    np.testing.assert_allclose(found.correlation, stored.correlation, rtol=1e-4, atol=1e-9)
-    chosen = select_heads(found, k=2)
+    head_scores = score_heads(model, [collate(sampled[at : at + 5], {}) for at in range(0, 12, 5)])
+    assert head_scores.samples == 12
+    np.testing.assert_allclose(head_scores.richness, stored.richness, atol=0.1)  # 1/12: one index at a singular value's edge
+    np.testing.assert_allclose(head_scores.correlation, stored.correlation, rtol=1e-4, atol=1e-9)
+    chosen = select_heads(head_scores, k=2)
     assert chosen.heads == head_selection.choose(stored, config.heads.selection_arguments(1), resources.results_dir)[0].heads
 
 

@@ -106,8 +106,8 @@ def test_the_schemas_take_every_yaml_and_refuse_what_the_code_refuses(hifi):
         ("tables", {**registry.load("tables", "demo"), "rows": [{"methode": "lora"}]}),
     ]:
         assert problems(kind, wrong), (kind, wrong)
-    whole = json.loads(hifi("ls", "schema").out)
-    assert not list(jsonschema.Draft7Validator(whole).iter_errors(task))
+    all_schemas = json.loads(hifi("ls", "schema").out)
+    assert not list(jsonschema.Draft7Validator(all_schemas).iter_errors(task))
     assert hifi("ls", "schema", "task").code == 2
 
 

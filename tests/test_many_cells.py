@@ -144,15 +144,15 @@ def test_a_delta_of_an_earlier_version_is_hashed(tmp_path):
 
 
 def test_runs_are_listed_wherever_they_are(tmp_path):
-    found = [store(cell, tmp_path) for cell in cells(seeds=1, tasks=["rte"], methods=["bitfit"])]
+    result = [store(cell, tmp_path) for cell in cells(seeds=1, tasks=["rte"], methods=["bitfit"])]
     for place in ("runs/hifi/bert-large/rte/bitfit/a-variant/seed1", "runs/moved"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "failure.json").write_text("{}")
-        found.append(RunDirectory(tmp_path / place))
-    own = found[0].own / "tasks" / "config.yaml"  # a user's task of that name
+        result.append(RunDirectory(tmp_path / place))
+    own = result[0].own / "tasks" / "config.yaml"  # a user's task of that name
     own.parent.mkdir(parents=True)
     own.write_text("{}")
-    assert run_directories(tmp_path) == sorted(found, key=lambda run: run.path)
+    assert run_directories(tmp_path) == sorted(result, key=lambda run: run.path)
 
 
 class Clock:
@@ -229,16 +229,16 @@ def test_a_running_process_is_polled_less_and_less(tmp_path, monkeypatch):
 
 
 def test_a_finished_cell_of_a_running_process_is_found_and_polling_starts_anew(tmp_path, monkeypatch):
-    clock, found = Clock(monkeypatch), []
+    clock, result = Clock(monkeypatch), []
 
     def finish(number):
         return lambda engine, progress: store(engine.jobs[0].cells[number], tmp_path)
 
     def look(engine, progress):
-        found.append([engine.jobs[0].cells.index(cell) for cell in progress.finished])
+        result.append([engine.jobs[0].cells.index(cell) for cell in progress.finished])
 
     watch(tmp_path, clock, 140, {70: finish(0), 101: look, 104: finish(1), 112: look})
-    assert found == [[0], [0, 1]]  # 31 and 8 seconds later
+    assert result == [[0], [0, 1]]  # 31 and 8 seconds later
 
 
 def test_cells_of_a_stopped_grid_are_counted_at_once(tmp_path, monkeypatch):

@@ -211,19 +211,18 @@ def test_a_diverged_run_has_the_counts_of_its_last_phase(make, resources, method
     assert (results.params.trainable, results.params.stored) == (expected[method], expected[method])
 
 
-LEARNING = {  # what a random encoder of two layers needs to learn 8 examples; the others learn in 15 steps
+LEARNING = {  # what a random encoder of two layers needs to learn 8 examples; the others learn in 25 steps
     "bitfit": ["learning_rate=0.03", "epochs=32"],
     "linear-probing": ["learning_rate=0.02", "epochs=30"],
     "prefix-tuning": ["learning_rate=0.03", "epochs=40"],
-    "adapter": ["epochs=18"],
     "compacter": ["learning_rate=0.03", "epochs=27"],
-    "random-parameters": ["epochs=20", "settings.count=2000"],
+    "random-parameters": ["settings.count=2000"],
 }
 
 
 @pytest.mark.parametrize("method", sorted(ONE_OF_EACH.values()))
 def test_loss_falls(make, resources, method):
-    quick = ["limit=8", "epochs=15", "learning_rate=0.01", "schedule=constant", "log_every=1", "warmup=0", "dropout=0.0"]
+    quick = ["limit=8", "epochs=25", "learning_rate=0.01", "schedule=constant", "log_every=1", "warmup=0", "dropout=0.0"]
     config = make(method, *quick, *LEARNING.get(method, []))
     runs.run(config, resources)
     lines = directory_of(config, resources).metrics.read_text().splitlines()

@@ -26,18 +26,18 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     shutil.copy(encoders["bert"] / "config.json", bare)
     overrides = [*TINY.get(method, []), "heads.k=2"]
     config = resolve(task="rte", method=method, backbone=str(bare), protocol="hifi", overrides=overrides)
-    found = plan(config, ResourceCache(tmp_path / "results"))
+    run_plan = plan(config, ResourceCache(tmp_path / "results"))
     embeddings = (28 + 40 + 2) * HIDDEN + 2 * HIDDEN
     sizes = {"rank": config.stage1.settings["r"]} if config.stage1 and "r" in config.stage1.settings else {}
     sizes |= {"k": 2, "top": 1, "reduction": 4, "bottleneck": 8, "prefix": 4, "mlp": 8, "diff": 0.05, "circulant": 8}
     shape = Shape(LAYERS, HEADS, HIDDEN, INNER, embeddings, **sizes)
-    stages = found.size.trained
+    stages = run_plan.size.trained
     if method == "diff-pruning":
         assert stages[0][1] > 2 * shape.backbone and stages[1] is None
     elif method not in FOUND_WHILE_TRAINING:
         assert stages[-1][1] == trained_count(method, shape)
     head = HIDDEN * (HIDDEN + 1) + 2 * (HIDDEN + 1)
-    assert found.size.total == shape.backbone + head
+    assert run_plan.size.total == shape.backbone + head
     with_head = head - HIDDEN**2 if method == "bitfit" else head  # of the pooler BitFit trains the bias
     assert method == "diff-pruning" or stages[-1][0] == stages[-1][1] + with_head
     assert len(stages) == (2 if config.stage1 or method == "diff-pruning" else 1)
@@ -49,11 +49,11 @@ def test_counts_are_those_of_the_run(make, resources):
     ]:  # fmt: skip
         config = make(method, "epochs=1", family=family)
         results = runs.run(config, resources)
-        found = plan(config, resources)
+        run_plan = plan(config, resources)
         counts = results.params
-        assert found.size.trained[-1] == (counts.trainable, counts.trainable_backbone)
-        assert found.size.total == counts.total
-        assert found.state == "finished (done): would be skipped"
+        assert run_plan.size.trained[-1] == (counts.trainable, counts.trainable_backbone)
+        assert run_plan.size.total == counts.total
+        assert run_plan.state == "finished (done): would be skipped"
 
 
 def test_steps_and_memory_follow_the_configuration(make, resources):
@@ -65,8 +65,8 @@ def test_steps_and_memory_follow_the_configuration(make, resources):
     assert planned("selection=holdout", "holdout=0.5").examples == 1245
     few = planned("shots=16", "epochs=3")
     assert (few.examples, few.batch_size, few.steps) == (32, 32, 3)
-    base, whole = planned("batch_size=8"), planned().size.total
-    assert base.memory[0] == 4 * whole and base.memory[1] == 12 * whole
+    base, full_total = planned("batch_size=8"), planned().size.total
+    assert base.memory[0] == 4 * full_total and base.memory[1] == 12 * full_total
     assert planned("batch_size=16").memory[2] == 2 * base.memory[2]
     assert planned("batch_size=16", "gradient_accumulation_steps=2").memory[2] == base.memory[2]
     assert planned("batch_size=8", "max_length=256").memory[2] > 2 * base.memory[2]  # attention is quadratic

@@ -127,7 +127,7 @@ def test_every_case_names_what_there_is(name):
 
 def test_each_unstated_key_of_the_released_code_is_told_apart_from_the_texts(hifi):
     lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft-released").out.splitlines()]
-    told = {words[0]: words[1] for words in lines if len(words) == 3 and words[1] in ("text:", "code:", "ours:")}
+    stated_sources = {words[0]: words[1] for words in lines if len(words) == 3 and words[1] in ("text:", "code:", "ours:")}
     from_code = [
         "epochs",
         "task_head.activation",
@@ -145,7 +145,7 @@ def test_each_unstated_key_of_the_released_code_is_told_apart_from_the_texts(hif
         "methods.mixout.learning_rate": "text:",
         "seeds": "ours:",
     }
-    assert told == expected
+    assert stated_sources == expected
     lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft").out.splitlines()]
     assert ["methods.lora.settings", "code:"] in [words[:2] for words in lines]
     assert "neither alpha nor targets" in hifi("ls", "ehft").out
@@ -190,15 +190,19 @@ def test_what_a_derived_protocol_says_of_unstated_keys_counts(tmp_path):
     )
     own.write_text(f"description: z\nbase: {code}\nconfig: {{epochs: 9}}\n")  # follows nothing: what it leaves is its base's
 
-    def told(file):
+    def stated_sources(file):
         return {key: (origin.source, origin.reason) for key, origin in origins_of_unstated(protocol_chain(str(file))).items()}
 
-    assert told(code) == told(own) == {"epochs": ("code", "stated by a program"), "warmup": ("text", "a tenth")}
+    assert (
+        stated_sources(code)
+        == stated_sources(own)
+        == {"epochs": ("code", "stated by a program"), "warmup": ("text", "a tenth")}
+    )
     third = tmp_path / "third.yaml"
     third.write_text(
         f"description: z\nbase: {code}\nfollows: code\nunstated: {{warmup: null}}\n"
     )  # epochs are stated by its base
-    assert told(third)["warmup"] == ("code", "stated by third")
+    assert stated_sources(third)["warmup"] == ("code", "stated by third")
 
 
 def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):

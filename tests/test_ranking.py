@@ -20,24 +20,24 @@ def random_scores(heads=12, seed=0):
 
 def networkx_pagerank(correlation, damping, personalization=None):
     graph = networkx.from_numpy_array(correlation)
-    found = networkx.pagerank(graph, alpha=damping, tol=1e-12, max_iter=1000, personalization=personalization)
-    return np.array([found[head] for head in range(len(correlation))])
+    result = networkx.pagerank(graph, alpha=damping, tol=1e-12, max_iter=1000, personalization=personalization)
+    return np.array([result[head] for head in range(len(correlation))])
 
 
 @pytest.mark.parametrize("damping", [0.2, 0.5, 0.85, 0.95])
 @pytest.mark.parametrize("seed", range(5))
 def test_pagerank_is_networkxs(seed, damping):
     richness, correlation = random_scores(seed=seed)
-    found = pagerank(richness, correlation, damping, 1e-12)
-    np.testing.assert_allclose(found.values, networkx_pagerank(correlation, damping), atol=1e-8)
+    result = pagerank(richness, correlation, damping, 1e-12)
+    np.testing.assert_allclose(result.values, networkx_pagerank(correlation, damping), atol=1e-8)
     shares = dict(enumerate(richness))
-    found = pagerank_personalized(richness, correlation, damping, 1e-12)
-    np.testing.assert_allclose(found.values, networkx_pagerank(correlation, damping, shares), atol=1e-8)
+    result = pagerank_personalized(richness, correlation, damping, 1e-12)
+    np.testing.assert_allclose(result.values, networkx_pagerank(correlation, damping, shares), atol=1e-8)
 
 
 def test_pagerank_is_networkxs_on_an_encoders_scores(make, resources):
-    found, _ = head_selection.scores(make("hifi-layerwise"), resources)
-    for richness, correlation in zip(found.richness_array, found.correlation_array, strict=True):
+    result, _ = head_selection.scores(make("hifi-layerwise"), resources)
+    for richness, correlation in zip(result.richness_array, result.correlation_array, strict=True):
         ranked = pagerank(richness, correlation, 0.85, 1e-12)
         np.testing.assert_allclose(ranked.values, networkx_pagerank(correlation, 0.85), atol=1e-8)
 
@@ -45,9 +45,9 @@ def test_pagerank_is_networkxs_on_an_encoders_scores(make, resources):
 @pytest.mark.parametrize("seed", range(5))
 def test_equation_10_read_literally_gives_every_head_the_same(seed):
     richness, correlation = random_scores(seed=seed)
-    found = pagerank_literal(richness, correlation, 0.85, 1e-10)
-    np.testing.assert_allclose(found.values, 1 / 12, atol=1e-8)
-    assert is_flat(found, 0.85, 1e-10)
+    result = pagerank_literal(richness, correlation, 0.85, 1e-10)
+    np.testing.assert_allclose(result.values, 1 / 12, atol=1e-8)
+    assert is_flat(result, 0.85, 1e-10)
     assert not is_flat(pagerank(richness, correlation, 0.85, 1e-10), 0.85, 1e-10)
 
 
@@ -99,24 +99,24 @@ def test_random_follows_its_seed():
 
 def test_midtop_is_the_upper_half_of_layerwise():
     scores = layered(5)
-    whole, upper = choose_heads(*scores, k=2), choose_heads(*scores, k=2, strategy="midtop")
-    assert upper.heads == [[], [], *whole.heads[2:]]
+    all_layers, upper = choose_heads(*scores, k=2), choose_heads(*scores, k=2, strategy="midtop")
+    assert upper.heads == [[], [], *all_layers.heads[2:]]
 
 
 def test_ties_go_to_the_lowest_head_and_are_told():
     richness, correlation = layered(2)
     richness[1] = [5, 7, 5, 5, 2, 1]
-    found = choose_heads(richness, correlation, rank="richness", k=2)
-    assert found.heads[1] == [0, 1]
-    assert found.ties == [1]
+    result = choose_heads(richness, correlation, rank="richness", k=2)
+    assert result.heads[1] == [0, 1]
+    assert result.ties == [1]
 
 
 def test_overlap_counts_shared_heads():
     richness, correlation = layered()
-    found = choose_heads(richness, correlation, rank="richness", k=2)
-    assert found.overlap["richness"] == [2, 2, 2, 2]
+    result = choose_heads(richness, correlation, rank="richness", k=2)
+    assert result.overlap["richness"] == [2, 2, 2, 2]
     alone = choose_heads(richness, correlation, rank="correlation", k=2).heads
-    assert found.overlap["correlation"] == [len(set(a) & set(b)) for a, b in zip(found.heads, alone, strict=True)]
+    assert result.overlap["correlation"] == [len(set(a) & set(b)) for a, b in zip(result.heads, alone, strict=True)]
 
 
 def test_k_beyond_the_heads_and_a_flat_ranking_are_refused():

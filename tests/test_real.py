@@ -42,8 +42,8 @@ def test_mrpc_learns_reloads_and_exports(hifi, glue):
         stored = [json.loads(line)["logits"] for line in (run / "predictions.jsonl").read_text().splitlines()]
         for row, logits in zip(rows, stored, strict=False):
             with torch.no_grad():
-                found = model(**tokenizer(*row.sequences[0], return_tensors="pt", truncation=True, max_length=128)).logits[0]
-            torch.testing.assert_close(found, torch.tensor(logits), rtol=1e-3, atol=1e-4)
+                result = model(**tokenizer(*row.sequences[0], return_tensors="pt", truncation=True, max_length=128)).logits[0]
+            torch.testing.assert_close(result, torch.tensor(logits), rtol=1e-3, atol=1e-4)
 
 
 def test_rte_heads_are_chosen_by_the_correlation(hifi, glue):
@@ -88,5 +88,5 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
         for example in tokenization.tokenize(tokenizer, task_spec.load("wic"), rows, tokenization.TokenizationSettings(128)):
             (sentence, _), (start, end) = example.row.sequences[0], example.row.word_spans[0]
             first, last = example.word_spans[0]
-            found = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")
-            assert found.startswith(sentence[start:end].lower()[:3])
+            result = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")
+            assert result.startswith(sentence[start:end].lower()[:3])

@@ -67,11 +67,11 @@ def test_the_papers_numbers_stand_beside_the_best(runs_of_three):
 
 
 def test_the_grid_runs_all_of_them_each_with_its_k():
-    found = cells_of.cells(grids.fill(grids.load("ehft-1"), "ehft-1"))
-    settings = {cell.method: cell.config.settings for cell in found if cell.method.startswith("top-k")}
+    grid_cells = cells_of.cells(grids.fill(grids.load("ehft-1"), "ehft-1"))
+    settings = {cell.method: cell.config.settings for cell in grid_cells if cell.method.startswith("top-k")}
     assert settings == {"top-k": {"k": 3}, "top-k-6": {"k": 6}, "top-k-12": {"k": 12}}
-    assert len(found) == (12 + 2) * 9 * 4
-    assert {cell.config.primary_metric for cell in found if cell.task == "stsb"} == {"pearson"}
+    assert len(grid_cells) == (12 + 2) * 9 * 4
+    assert {cell.config.primary_metric for cell in grid_cells if cell.task == "stsb"} == {"pearson"}
 
 
 def test_best_of_holds_the_rows_own_method(hifi):

@@ -194,11 +194,11 @@ def test_the_method_that_diverged_more_often_is_not_called_better(hifi):
 def test_runs_under_other_conditions_are_refused_by_name(changes, differing, hifi):
     grid("bitfit", "full-ft", tasks=("rte", "cola"))
     grid("bitfit", "full-ft", tasks=("rte",), **changes)
-    told = f"RTE: left out: BitFit and Full-FT differ in {differing}; --include unequal compares them"
+    expected_note = f"RTE: left out: BitFit and Full-FT differ in {differing}; --include unequal compares them"
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
-    assert rows[0]["cells"]["pairs"]["value"] == 5 and told in notes
+    assert rows[0]["cells"]["pairs"]["value"] == 5 and expected_note in notes
     answer = hifi("compare", "bitfit", "full-ft", "--tasks", "rte")
-    assert answer.code == 3 and told in answer.err and len(answer.err.splitlines()) == 1
+    assert answer.code == 3 and expected_note in answer.err and len(answer.err.splitlines()) == 1
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--include", "unequal", "--format", "json"))
     assert rows[0]["cells"]["pairs"]["value"] == 10
     assert f"RTE: compared although BitFit and Full-FT differ in {differing}" in notes

@@ -141,8 +141,8 @@ def test_charts_use_the_pages_colours_only_and_share_no_id():
 
 def positions(chart, colour):
     """The x and y of the markers of a colour."""
-    found = re.findall(rf'<use href="#\w+" x="([\d.]+)" y="([\d.]+)" style="[^"]*var\(--{colour}\)', chart)
-    return [(float(x), float(y)) for x, y in found]
+    points = re.findall(rf'<use href="#\w+" x="([\d.]+)" y="([\d.]+)" style="[^"]*var\(--{colour}\)', chart)
+    return [(float(x), float(y)) for x, y in points]
 
 
 def test_points_are_at_the_positions_of_their_numbers():

@@ -35,16 +35,16 @@ RNG = np.random.default_rng(5)
     ],
 )
 def test_p_is_that_of_all_sign_patterns(differences):
-    found = paired_statistics(differences)
-    assert found.p == pytest.approx(brute_force_p(differences))
-    assert found.p >= smallest_p(found.differing) - 1e-12
-    assert paired_statistics([[-value for value in task] for task in differences]).p == found.p
+    comparison = paired_statistics(differences)
+    assert comparison.p == pytest.approx(brute_force_p(differences))
+    assert comparison.p >= smallest_p(comparison.differing) - 1e-12
+    assert paired_statistics([[-value for value in task] for task in differences]).p == comparison.p
 
 
 def test_ties_and_zeros_among_fourteen_pairs_stay_exact():
-    found = paired_statistics([[1.0] * 7 + [-1.0] + [0.0] * 6])
-    assert found.p == 18 / 256  # 7 or more of 8 signs alike: 2 * (8 + 1) of 2^8; a normal approximation says 0.034
-    assert (found.pairs, found.differing) == (14, 8)
+    comparison = paired_statistics([[1.0] * 7 + [-1.0] + [0.0] * 6])
+    assert comparison.p == 18 / 256  # 7 or more of 8 signs alike: 2 * (8 + 1) of 2^8; a normal approximation says 0.034
+    assert (comparison.pairs, comparison.differing) == (14, 8)
 
 
 def test_p_of_many_pairs_is_that_of_the_binomial():
@@ -63,9 +63,9 @@ def test_a_coarser_grid_never_gives_a_smaller_p():
 
 
 def test_no_difference_at_all_shows_nothing():
-    found = paired_statistics([[0.0, 0.0, 0.0]])
-    assert (found.p, found.interval, found.differing) == (1.0, (0.0, 0.0), 0)
-    assert not found.excludes_zero
+    comparison = paired_statistics([[0.0, 0.0, 0.0]])
+    assert (comparison.p, comparison.interval, comparison.differing) == (1.0, (0.0, 0.0), 0)
+    assert not comparison.excludes_zero
     assert (paired_statistics([]).pairs, paired_statistics([]).p, paired_statistics([]).interval) == (0, 1.0, None)
 
 
@@ -75,18 +75,18 @@ def test_five_seeds_cannot_reach_five_percent():
 
 
 def test_the_mean_is_over_tasks_however_many_seeds_each_has():
-    found = paired_statistics([[1.0, 3.0], [10.0] * 8])
-    assert found.mean == 6.0
-    assert found.spread == pytest.approx(np.std([2.0, 10.0], ddof=1))
+    comparison = paired_statistics([[1.0, 3.0], [10.0] * 8])
+    assert comparison.mean == 6.0
+    assert comparison.spread == pytest.approx(np.std([2.0, 10.0], ddof=1))
     assert paired_statistics([[1.0, 3.0]]).spread is None
 
 
 def test_the_interval_of_one_task_is_students():
     # Student's sleep data as paired differences (R's t.test: 0.7001142 to 2.4598858, mean 1.58)
     sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
-    found = paired_statistics([sleep])
-    assert found.mean == pytest.approx(1.58)
-    assert found.interval == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
+    comparison = paired_statistics([sleep])
+    assert comparison.mean == pytest.approx(1.58)
+    assert comparison.interval == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
 
 
 def test_the_interval_of_two_tasks_is_welchs():
@@ -97,8 +97,8 @@ def test_the_interval_of_two_tasks_is_welchs():
 
 
 def test_equal_differences_give_an_interval_without_width_and_single_pairs_give_none():
-    found = paired_statistics([[100 * (0.625 - 0.5)] * 8])
-    assert found.interval == (12.5, 12.5) and found.excludes_zero and found.p == 2 / 256
+    comparison = paired_statistics([[100 * (0.625 - 0.5)] * 8])
+    assert comparison.interval == (12.5, 12.5) and comparison.excludes_zero and comparison.p == 2 / 256
     assert paired_statistics([[1.0, 1.0], [2.0, 2.0, 2.0]]).interval == (1.5, 1.5)
     assert paired_statistics([[1.0, 2.0], [3.0]]).interval is None
 
@@ -143,27 +143,27 @@ def test_a_false_difference_is_claimed_in_one_case_of_twenty_at_most(name, sprea
 
 def test_seeds_of_one_task_do_not_outvote_another_task():
     rng = np.random.default_rng(13)  # +2 on a task with 12 seeds, -2 on one with 3: no difference on average over the two
-    found = [paired_statistics([2 + rng.normal(size=12), -2 + rng.normal(size=3)]) for _ in range(100)]
-    assert np.mean([one.p < LEVEL and one.excludes_zero for one in found]) <= 0.06
+    comparison = [paired_statistics([2 + rng.normal(size=12), -2 + rng.normal(size=3)]) for _ in range(100)]
+    assert np.mean([one.p < LEVEL and one.excludes_zero for one in comparison]) <= 0.06
 
 
 def test_the_interval_for_other_tasks_counts_tasks_not_runs():
     """Tasks drawn at random with a mean effect of zero: these nine may well differ on average, tasks in general do not."""
     rng = np.random.default_rng(14)
     draws = rng.normal(0, 0.8, (600, 9, 1)) + rng.normal(size=(600, 9, 4))
-    found = [paired_statistics(draw, resolution=16) for draw in draws]
-    misses = [low > 0 or high < 0 for low, high in (one.over_tasks for one in found)]
+    comparison = [paired_statistics(draw, resolution=16) for draw in draws]
+    misses = [low > 0 or high < 0 for low, high in (one.over_tasks for one in comparison)]
     assert 0.03 <= np.mean(misses) <= 0.07
     means = draws[0].mean(axis=1)
     wanted = stats.ttest_1samp(means, 0).confidence_interval()
-    assert found[0].over_tasks == pytest.approx((wanted.low, wanted.high))
+    assert comparison[0].over_tasks == pytest.approx((wanted.low, wanted.high))
     assert paired_statistics([[1.0, 2.0, 3.0]]).over_tasks is None
 
 
 def test_a_true_difference_is_found():
     rng = np.random.default_rng(12)
-    found = [paired_statistics(1.0 + rng.normal(size=(9, 4)), resolution=2048) for _ in range(50)]
-    assert np.mean([one.p < LEVEL and one.excludes_zero for one in found]) > 0.95
+    comparison = [paired_statistics(1.0 + rng.normal(size=(9, 4)), resolution=2048) for _ in range(50)]
+    assert np.mean([one.p < LEVEL and one.excludes_zero for one in comparison]) > 0.95
 
 
 def test_holms_correction():

@@ -209,12 +209,12 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all
     ]
     write_run("results", "full-ft", "stsb", 1, 0.9, metrics={"pearson": 0.4}, curve=curve)
     write_run("results", "full-ft", "stsb", 2, 0.9, metrics={"pearson": 0.4})
-    found = {}
+    cells_by_choice = {}
     for score in ("best", "last", "max"):
         row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))["full-ft", "runs"]
-        found[score] = (row["scores"]["stsb.pearson"], row["cells"]["stsb.pearson"].get("notes"))
+        cells_by_choice[score] = (row["scores"]["stsb.pearson"], row["cells"]["stsb.pearson"].get("notes"))
     lost = ["1 run left out: no pearson stored for this epoch"]
-    assert found == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
+    assert cells_by_choice == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
 
 
 def test_a_protocol_that_reports_the_maximum_keeps_the_best_epochs_other_metrics(users_table, hifi):

@@ -24,16 +24,16 @@ def test_a_forward_pass_can_be_cut_between_two_layers(family):
     encoder = Encoder(model)
     batch = {"input_ids": torch.randint(3, 28, (2, 7)), "attention_mask": torch.tensor([[1] * 7, [1] * 4 + [0] * 3])}
     with torch.no_grad():
-        whole = model(**batch).last_hidden_state
+        expected = model(**batch).last_hidden_state
         with encoder.forward_through(0, 2):
             lower = model(**batch).last_hidden_state
-        assert not torch.allclose(lower, whole)
+        assert not torch.allclose(lower, expected)
         lower[1, 4:] = 0  # what padding holds must not matter
         with encoder.forward_through(2, 3, lower):
             upper = model(**batch).last_hidden_state
         for number, length in enumerate((7, 4)):
-            torch.testing.assert_close(upper[number, :length], whole[number, :length])
-        assert torch.equal(model(**batch).last_hidden_state, whole)
+            torch.testing.assert_close(upper[number, :length], expected[number, :length])
+        assert torch.equal(model(**batch).last_hidden_state, expected)
 
 
 def losses(config, resources):

@@ -29,11 +29,11 @@ def numpy_richness(matrix, xi):
 @pytest.mark.parametrize(("tokens", "size"), [(11, 8), (5, 16)])
 def test_richness_is_numpys(xi, tokens, size):
     outputs, real = random_outputs(tokens=tokens, size=size)
-    found = information_richness(outputs, real, xi)
+    measured = information_richness(outputs, real, xi)
     for sample in range(len(outputs)):
         for head in range(outputs.shape[1]):
             wanted = numpy_richness(outputs[sample, head][real[sample]].numpy(), xi)
-            assert found[sample, head] == wanted
+            assert measured[sample, head] == wanted
 
 
 def test_richness_counts_the_sum_not_the_squares():
@@ -44,19 +44,19 @@ def test_richness_counts_the_sum_not_the_squares():
 
 def test_singular_values_are_numpys():
     outputs, real = random_outputs()
-    found = singular_values(outputs, real)
+    measured = singular_values(outputs, real)
     wanted = np.linalg.svd(outputs[0, 0][real[0]].double().numpy(), compute_uv=False)
-    np.testing.assert_allclose(found[0, 0][: len(wanted)], wanted, rtol=1e-9)
+    np.testing.assert_allclose(measured[0, 0][: len(wanted)], wanted, rtol=1e-9)
 
 
 def test_correlation_is_numpys():
     outputs, real = random_outputs()
-    found = head_correlation(outputs, real).numpy()
+    measured = head_correlation(outputs, real).numpy()
     for sample in range(len(outputs)):
         means = outputs[sample][:, real[sample]].double().mean(1).numpy()
         wanted = np.abs(np.cov(means))
         np.fill_diagonal(wanted, 0)
-        np.testing.assert_allclose(found[sample], wanted, rtol=1e-10, atol=1e-15)
+        np.testing.assert_allclose(measured[sample], wanted, rtol=1e-10, atol=1e-15)
 
 
 def test_padding_changes_nothing():

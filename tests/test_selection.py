@@ -113,8 +113,8 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
 
 
 def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(make, resources, tmp_path, data):
-    whole = make("hifi-layerwise")
-    paths = [head_selection.scores(config, resources)[1] for config in (whole, make("hifi-layerwise", seed=2))]
+    first_seed = make("hifi-layerwise")
+    paths = [head_selection.scores(config, resources)[1] for config in (first_seed, make("hifi-layerwise", seed=2))]
     assert paths[0] == paths[1]
     cuts = [
         make("hifi-layerwise", "selection=holdout", f"holdout={share}", seed=seed)

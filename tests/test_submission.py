@@ -71,12 +71,12 @@ def test_glues_zip_holds_its_eleven_files_in_its_words(small, tmp_path):
 
 def test_superglues_files_are_json_lines_in_its_words(small, tmp_path):
     write_all("superglue", small, tmp_path)
-    found = {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in tmp_path.glob("*.jsonl")}
-    assert found["BoolQ"] == [{"idx": at, "label": label} for at, label in enumerate(["false", "true", "true", "false"])]
-    assert found["WSC"][:2] == [{"idx": 0, "label": "False"}, {"idx": 1, "label": "True"}]
-    assert found["COPA"][:2] == [{"idx": 0, "label": 0}, {"idx": 1, "label": 1}]
-    assert found["CB"][1] == {"idx": 1, "label": "contradiction"}
-    assert found["MultiRC"] == [
+    submitted = {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in tmp_path.glob("*.jsonl")}
+    assert submitted["BoolQ"] == [{"idx": at, "label": label} for at, label in enumerate(["false", "true", "true", "false"])]
+    assert submitted["WSC"][:2] == [{"idx": 0, "label": "False"}, {"idx": 1, "label": "True"}]
+    assert submitted["COPA"][:2] == [{"idx": 0, "label": 0}, {"idx": 1, "label": 1}]
+    assert submitted["CB"][1] == {"idx": 1, "label": "contradiction"}
+    assert submitted["MultiRC"] == [
         {"idx": 0, "passage": {"questions": [
             {"idx": 0, "answers": [{"idx": 0, "label": 0}, {"idx": 1, "label": 1}]},
             {"idx": 1, "answers": [{"idx": 2, "label": 1}]},

@@ -124,14 +124,14 @@ def test_one_mnli_model_predicts_all_three_test_sets(make, task_kinds_data, tmp_
     finally:
         for path in files.values():
             path.unlink()
-    found = {path.stem: [json.loads(line)["prediction"] for line in path.read_text().splitlines()] for path in written}
+    result = {path.stem: [json.loads(line)["prediction"] for line in path.read_text().splitlines()] for path in written}
     meant = {"dog": "entailment", "cat": "neutral", "bird": "contradiction"}
     splits = {
         "matched": "predictions-test",
         "mismatched": "predictions-test_mismatched",
         "diagnostic": "predictions-test_diagnostic",
     }
-    assert found == {splits[name]: [meant[word] for word in words[name]] for name in files}
+    assert result == {splits[name]: [meant[word] for word in words[name]] for name in files}
 
 
 def test_span_logits_are_first_the_start_then_the_end(make, task_kinds_data, tmp_path):
@@ -140,10 +140,10 @@ def test_span_logits_are_first_the_start_then_the_end(make, task_kinds_data, tmp
     examples = resources.examples(prepared.runner.config, "train", 32)[:3]
     prepared.encoder.model.eval()
     output = prepared.encoder.model(**collate(examples, prepared.runner.pad))
-    found = prepared.runner.logits(examples)
-    assert torch.equal(found[:, 0], output.start_logits) and torch.equal(found[:, 1], output.end_logits)
+    result = prepared.runner.logits(examples)
+    assert torch.equal(result[:, 0], output.start_logits) and torch.equal(result[:, 1], output.end_logits)
     predicted = torch.from_numpy(prepared.runner.predict(examples)).float()
-    torch.testing.assert_close(predicted, found)
+    torch.testing.assert_close(predicted, result)
 
 
 def test_windows_of_a_row_stay_on_one_side_of_a_holdout(make, task_kinds_data, tmp_path):

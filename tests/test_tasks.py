@@ -75,10 +75,10 @@ def test_a_score_out_of_range_is_refused(word, message):
 def test_any_bytes_are_read_or_refused(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("fuzz")
     try:
-        found = read(folder, GOOD.encode() + content)
+        task_data = read(folder, GOOD.encode() + content)
     except HifiError:
         return
-    assert len(found.splits["train"]) == GOOD.count("\n") - 1 + len([line for line in content.decode().split("\n") if line])
+    assert len(task_data.splits["train"]) == GOOD.count("\n") - 1 + len([line for line in content.decode().split("\n") if line])
 
 
 def test_missing_data_say_so(tmp_path):

@@ -150,10 +150,10 @@ def test_the_best_possible_answer_over_all_windows_wins(tokenizer):
         (2, 0, inside[0]): 6.0, (2, 1, inside[0]): 6.0,
         (len(windows), 0, 5): 1.0, (len(windows), 1, 6): 1.0,
     }  # fmt: skip
-    found = metrics.predictions_of(squad, examples, logits_for(examples, points))
+    predicted = metrics.predictions_of(squad, examples, logits_for(examples, points))
     begin, end = windows[1].offsets[inside[1]][0], windows[1].offsets[inside[2]][1]
-    assert found[0] == (context[begin:end], 7.0, 6.0)
-    assert found[1] == ("a man", 1.0, 1.0)
+    assert predicted[0] == (context[begin:end], 7.0, 6.0)
+    assert predicted[1] == ("a man", 1.0, 1.0)
 
 
 def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
@@ -166,7 +166,7 @@ def test_an_answer_has_at_most_thirty_tokens_and_may_be_none(tokenizer):
     assert metrics.predictions_of(squad, examples, logits)[0].text.count("cat") == 30
     logits = np.zeros((1, 2, 30))
     logits[0, :, :25] = [[1.0]]
-    outside = Example(example.row, ({"input_ids": [1] * 30},), (), (OUTSIDE,) * 30)
+    outside = Example(example.row, ({"input_ids": [1] * 30},), offsets=(OUTSIDE,) * 30)
     assert metrics.predictions_of(squad, [outside], logits) == [("", 1.0, 1.0)]
 
 
@@ -200,9 +200,7 @@ def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
     torch.manual_seed(0)
     squad = task_spec.load("squad")
     row = span_row("a cat", "cat")
-    short, long = (
-        Example(row, ({"input_ids": [1] * tokens},), (), (), answer) for tokens, answer in ((4, (1, 2)), (6, (0, 0)))
-    )
+    short, long = (Example(row, ({"input_ids": [1] * tokens},), answer=answer) for tokens, answer in ((4, (1, 2)), (6, (0, 0))))
     logits = torch.randn(2, 2, 6)
     alone = [losses.loss(squad, logits[:1, :, :4], [short]), losses.loss(squad, logits[1:], [long])]
     torch.testing.assert_close(losses.loss(squad, logits, [short, long]), sum(alone))

@@ -230,6 +230,9 @@ def evaluate_with_trust(run, home):
     """`hifi eval --trust` in this process; `evaluate` copies the code into this directory."""
     import evaluate
 
+    for name in [name for name in sys.modules if name.split(".")[0] == "evaluate_modules"]:
+        del sys.modules[name]  # another test loaded a metric, from another directory
+    sys.path.insert(0, str(home / "modules"))
     evaluate.config.HF_MODULES_CACHE, evaluate.config.HF_METRICS_CACHE = home / "modules", home / "metrics"
     call_hifi(["eval", run, "--trust"])
 

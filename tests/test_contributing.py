@@ -1,0 +1,66 @@
+"""The examples of docs/extend.md as pasted, in a copy of the project: the suite passes with the method, and a CSV is a task."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hifi_processes import ROOT, environment
+
+PARTS = ("hifi_cli", "configs", "docs", "scripts", "tests", "pyproject.toml", "README.md", "CONTRIBUTING.md", "Makefile")
+SUITE = ("test_methods.py", "test_step_trace.py", "test_ls.py", "test_docs.py", "test_method_properties.py")
+
+
+def blocks(page, language):
+    text = (ROOT / "docs" / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A copy of the project."""
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    for part in PARTS:
+        source, ignored = ROOT / part, shutil.ignore_patterns("__pycache__")
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=ignored)
+        else:
+            shutil.copyfile(source, folder / part)
+    return folder
+
+
+def run(clone, *words):
+    environ = environment(PYTHONPATH=str(clone), HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
+    answer = subprocess.run([sys.executable, *words], cwd=clone, env=environ, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-3000:]
+    return answer.stdout
+
+
+def test_the_examples_work_as_pasted(clone):
+    (code,) = (block for block in blocks("extend.md", "python") if "class NormTuning" in block)
+    (content,) = (block for block in blocks("extend.md", "yaml") if "implementation: norm_tuning" in block)
+    (formula,) = (block for block in blocks("extend.md", "python") if '"norm-tuning":' in block)
+    (clone / "hifi_cli/methods/norm_tuning.py").write_text(code)
+    (clone / "configs/methods/norm-tuning.yaml").write_text(content)
+    formulas = clone / "tests/parameter_formulas.py"
+    text = formulas.read_text()
+    assert text.count("FORMULAS = {\n") == 1
+    formulas.write_text(text.replace("FORMULAS = {\n", f"FORMULAS = {{\n{formula}"))
+    run(clone, "scripts/make_methods_page.py")  # make docs
+    assert "`norm-tuning`" in (clone / "docs/methods.md").read_text()
+    chosen = "norm-tuning or norm_tuning or methods_page or every_method_has_a_file"
+    tests = [f"tests/{name}" for name in SUITE]
+    said = run(clone, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *tests)
+    assert int(re.search(r"(\d+) passed", said)[1]) >= 7, said  # two families, loss, seeds, step, page, files, YAML
+
+    (reviews,) = blocks("data.md", "csv")
+    (clone / "reviews.csv").write_text(reviews)
+    run(clone, "-m", "hifi_cli", "cp", "reviews.csv", "configs/tasks/reviews.yaml", "validation=0.25")
+    assert "reviews" in run(clone, "-m", "hifi_cli", "ls", "tasks")
+    words = ["--task", "reviews", "--method", "norm-tuning", "--protocol", "demo", "epochs=1"]
+    (trained,) = json.loads(run(clone, "-m", "hifi_cli", "train", *words, "--format", "json"))
+    assert trained["result"]["n_examples"]["train"] == 3 and Path(clone, trained["path"], "delta.safetensors").is_file()
