@@ -1,6 +1,7 @@
 """A grid on two of Parsl's blocks on this machine, one of whose worker pools is killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -271,6 +272,22 @@ def test_a_grid_stops_at_a_node_with_fewer_gpus_than_promised(gpus, tmp_path):
     code, said = run_hifi(*command, "--methods", "full-ft,bitfit", cwd=tmp_path)
     assert code == 3, said
     assert "has 1 visible GPUs (0), but the site promises 2 GPUs" in said
+    assert not list((tmp_path / "results").rglob("failure.json"))
+
+
+def test_a_grid_stops_if_the_scheduler_refuses_its_blocks(tmp_path, monkeypatch):
+    """Instead of submitting its jobs again and again."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, line in {"sbatch": "sbatch: error: Invalid account", "sacct": "no accounting", "squeue": ""}.items():
+        (programs / name).write_text(f"#!/bin/sh\necho '{line}' >&2\nexit 1\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "site.yaml").write_text("{provider: {kind: SlurmProvider}, executor: {max_workers_per_node: 1}}")
+    command = ["grid", "demo", "--engine", "parsl", "--site", "site.yaml", "--methods", "hifi-layerwise"]
+    code, said = run_hifi(*command, cwd=tmp_path)
+    assert code == 3, said
+    assert re.search("^hifi: site site.yaml: no node to run on: .*sbatch: error: Invalid account$", said, re.MULTILINE), said
     assert not list((tmp_path / "results").rglob("failure.json"))
 
 

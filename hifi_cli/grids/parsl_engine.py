@@ -82,11 +82,14 @@ class ParslEngine:
         strategy: dict[str, Any] = {"strategy": "htex_auto_scale", "strategy_period": 1}
         config = parsl.Config(executors=[executor], run_dir=str(run_dir), retries=0, **strategy)
         self._kernel = parsl.load(config)
-        self._provider = provider
+        self._provider, self._executor, self._site = provider, executor, site
         self._app = parsl.bash_app(bash_command)
 
     def submit(self, job: Job, log: Path) -> "Future[JobOutcome]":
-        """Submit a job; its future ends with an outcome, or with MissingError if the node has not the GPUs of the site."""
+        """Submit a job; its future ends with an outcome, or with MissingError if no further job of the site can run.
+
+        This is the case if a node has not the GPUs of the site, or if every block failed.
+        """
         log.parent.mkdir(parents=True, exist_ok=True)
         variables = "".join(f"{name}={shlex.quote(os.environ[name])} " for name in _FORWARDED if os.environ.get(name))
         arguments = [*self._worker, *job.process_arguments(self.options)]
@@ -99,6 +102,9 @@ class ParslEngine:
             outcome = _outcome(future)
             if outcome.exit_code == WRONG_DEVICES:
                 ended.set_exception(MissingError((last_lines(log) or ["hifi: see its log"])[-1].removeprefix("hifi: ")))
+            elif outcome.lost and self._executor.bad_state_is_set:  # Parsl then refuses every further job too
+                reason = _first_error(self._executor.executor_exception)
+                ended.set_exception(MissingError(f"site {self._site}: no node to run on: {reason}"))
             else:
                 ended.set_result(outcome)
 
@@ -202,6 +208,11 @@ def _parsl_class(module: Any, name: object, site: str, key: str) -> Any:
         suggestion = registry.nearest(str(name), module.__all__)
         raise UsageError(f"site {site}: {key} '{name}'{suggestion} (one of {', '.join(module.__all__)})")
     return getattr(module, str(name))
+
+
+def _first_error(error: Exception | None) -> str:
+    """Return the first of the blocks' errors, which Parsl numbers in one text, as one line."""
+    return " ".join(str(error).partition("Error 2:")[0].removeprefix("Error 1:").split())
 
 
 def _outcome(submitted: "Future[Any]") -> JobOutcome:
