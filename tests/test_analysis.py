@@ -21,8 +21,9 @@ from hifi_cli.analysis import (
     training_curves,
     tsne,
 )
-from hifi_cli.analysis.required_runs import commands, ensure_finished
+from hifi_cli.analysis.required_runs import ensure_finished, jobs
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports.figures import figure_spec
@@ -246,7 +247,8 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):
     analysis, request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2))
     request = replace(request, overrides=("epochs=1", "batch_size=8", "scoring.samples=12"))
     required = figure_data.required_runs(analysis, request)
-    lines = commands(required, resources.data_dir)
+    job_options = JobOptions(resources.results_dir, resources.data_dir)
+    lines = [job.command_line(job_options) for job in jobs(required)]
     assert len(lines) == 2
     assert all("--seeds 1,2" in line for line in lines)
     assert "heads.k=1" in lines[0]

@@ -181,6 +181,10 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
         assert "4 runs of searches and other variants left out" in hifi(*words).out
     assert hifi("report").code == 0
     assert "4 runs of searches and other variants left out" in Path("results/report.html").read_text()
+    Path("results").rename("demo")
+    Path("results").mkdir()
+    Path("demo").rename("results/demo")
+    assert "-c results/demo/grids/my-search/chosen-hifi-tiny-bert.json" in hifi("table", "search", "--format", "md").out
 
 
 def test_a_search_under_another_backbone_has_a_file_of_its_own(hifi):
@@ -188,6 +192,24 @@ def test_a_search_under_another_backbone_has_a_file_of_its_own(hifi):
     answer = hifi("table", "search", "my-search", "--format", "md")
     assert "backbone tiny-bert" in answer.out and "backbone other" in answer.out
     assert answer.out.count("| chosen |") == 2
+
+
+def test_a_search_on_another_task_keeps_the_choice_of_the_first(tmp_path):
+    path = tmp_path / "chosen.json"
+
+    def write(tasks, rate, values=("1", "2"), **fields):
+        setting = SettingScore(setting={"learning_rate": rate}, score=0.5, seeds=1)
+        searches = [MethodSearch(task=task, method="full-ft", chosen=setting, tried=[setting]) for task in tasks]
+        varied = {"full-ft": {"learning_rate": list(values)}}
+        result = SearchResult(grid="g", protocol="hifi", backbone="b", searches=searches, varied=varied, **fields)
+        result.with_earlier(path).write(path)
+        return {search.task: search.chosen.setting["learning_rate"] for search in SearchResult.read(path).searches}
+
+    assert write(["rte"], "1") == {"rte": "1"}
+    assert write(["cola", "cb"], "1") == {"rte": "1", "cola": "1", "cb": "1"}
+    assert write(["cola"], "2") == {"rte": "1", "cola": "2", "cb": "1"}
+    assert write(["cb"], "3", values=("1", "2", "3")) == {"cb": "3"}, "other values are another search"
+    assert write(["rte"], "3", values=("1", "2", "3"), trials=2) == {"rte": "3"}
 
 
 def test_a_file_of_a_search_or_a_run_is_a_configuration(hifi, tiny, finish_run, tmp_path, data):

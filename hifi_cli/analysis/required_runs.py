@@ -12,7 +12,7 @@ from hifi_cli.config.sources import override_value
 from hifi_cli.errors import MissingError, RunFailed
 from hifi_cli.files import file_digest
 from hifi_cli.grids.cells import GridCell, chooses_heads, variant
-from hifi_cli.grids.jobs import JobOptions, training_jobs
+from hifi_cli.grids.jobs import Job, JobOptions, training_jobs
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_result import RunResult
 from hifi_cli.runs import run as runs
@@ -72,7 +72,8 @@ def ensure_finished(required: Sequence[RequiredRun], request: FigureRequest) -> 
     """
     missing = [run for run in required if not run.is_finished]
     if missing and not request.train:
-        first, *others = commands(missing, request.resources.data_dir)
+        options = JobOptions(request.resources.results_dir, request.resources.data_dir)
+        first, *others = (job.command_line(options) for job in jobs(missing))
         more = f" and {len(others)} more commands (--print shows all)" if others else ""
         raise MissingError(f"{len(missing)} of {len(required)} runs are missing: {first}{more}; --train trains them here")
     for run in missing:
@@ -82,7 +83,6 @@ def ensure_finished(required: Sequence[RequiredRun], request: FigureRequest) -> 
             raise RunFailed(f"the run in {run.directory.path} {status}: the figure cannot be drawn with it")
 
 
-def commands(required: Sequence[RequiredRun], data_dir: Path | None) -> list[str]:
-    """Return the `hifi train` command lines that make some runs."""
-    jobs = training_jobs([run.cell for run in required], processes=1)
-    return [job.command_line(JobOptions(required[0].results_dir, data_dir)) for job in jobs]
+def jobs(required: Sequence[RequiredRun]) -> list[Job]:
+    """Return the `hifi train` commands that make some runs."""
+    return training_jobs([run.cell for run in required], processes=1)

@@ -57,15 +57,15 @@ def figure(
             seeds=options.parse_seeds(seeds) if seeds else None,
         )
         from hifi_cli.analysis import figure_data
-        from hifi_cli.analysis.required_runs import commands
+        from hifi_cli.analysis.required_runs import jobs
+        from hifi_cli.grids.jobs import JobOptions
         from hifi_cli.runs.resources import ResourceCache
 
         resources = ResourceCache(results_dir, data_dir)
         analysis, request = figure_data.make_request(spec, resources, overrides=tuple(overrides or ()), train=train)
         if print_commands:
             missing = [run for run in figure_data.required_runs(analysis, request) if not run.is_finished]
-            for command in commands(missing, data_dir):
-                print(command)
+            show.print_commands(jobs(missing), JobOptions(results_dir, data_dir), format)
             if not missing:
                 options.logger.info(f"{name}: no run is missing; everything else is computed by hifi figure {name}")
             return

@@ -167,9 +167,9 @@ def grid(
         for cell in cells:
             cell.run_directory(results_dir).clear_if_unlocked()
     if print_only:
-        for job in scheduler.plan(_job_count(jobs) or 1):
-            print(job.command_line(job_options))
-        return
+        from hifi_cli.cli.show import print_commands
+
+        return print_commands(scheduler.plan(_job_count(jobs) or 1), job_options, format)
     try:
         with (
             contextlib.closing(_engine(engine, site, jobs, mps, job_options, directory)) as job_engine,
@@ -322,7 +322,7 @@ def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, 
 
     result = search.result(grid, progress.finished, results_dir)
     path = SearchResult.path(results_dir, grid.name, result.protocol, result.backbone)
-    result.write(path)
+    result.with_earlier(path).write(path)
     for line in [] if quiet else search.lines(result.searches):
         print(line)
     options.logger.info(f"chosen settings: {path}")

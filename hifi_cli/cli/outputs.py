@@ -128,6 +128,19 @@ class GridOutput(_Output):
     """All runs of the grid."""
 
 
+class CommandOutput(_Output):
+    """A command that `--print` prints: it scores heads or trains runs that are missing."""
+
+    command: str
+    """The command line."""
+    task: str
+    """Task of its runs."""
+    methods: list[str]
+    """Methods of its runs; empty: it scores heads."""
+    seeds: list[int]
+    """Seeds of its runs; empty: it scores heads."""
+
+
 class SequentialGridOutput(_Output):
     """A grid of claims after `--until-decided`."""
 
@@ -187,12 +200,12 @@ OUTPUTS: dict[str, Any] = {
     "results": list[TransferOutput],
     "predict": list[PredictionOutput],
     "export": FileOutput,
-    "grid": GridOutput | SequentialGridOutput,
+    "grid": GridOutput | SequentialGridOutput | list[CommandOutput],
     "table": TableJson | list[TableJson],
     "compare": TableJson | list[TableJson],
     "claims": TableJson | list[TableJson],
     "report": FileOutput,
-    "figure": FileOutput,
+    "figure": FileOutput | list[CommandOutput],
     "cp": FileOutput,
     "ls": list[NameOutput],
     "ls-runs": list[ListedRun],

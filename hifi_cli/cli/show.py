@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from hifi_cli.cli.outputs import MetricOutput
     from hifi_cli.config.sources import ResolvedConfig
+    from hifi_cli.grids.jobs import Job, JobOptions
     from hifi_cli.records.head_files import HeadScores, HeadSelection
     from hifi_cli.reports.run_listing import ListedRun
     from hifi_cli.runs.evaluate import Evaluation
@@ -218,6 +219,27 @@ def print_paths(paths: Sequence[Path], form: str) -> None:
         return print_json([FileOutput(path=str(path)) for path in paths])
     for path in paths:
         print(path)
+
+
+def print_commands(jobs: "Sequence[Job]", job_options: "JobOptions", form: str) -> None:
+    """The command lines of the runs that are left, for `--print`."""
+    if form == "text":
+        for job in jobs:
+            print(job.command_line(job_options))
+        return
+    from hifi_cli.cli.outputs import CommandOutput
+
+    print_json(
+        [
+            CommandOutput(
+                command=job.command_line(job_options),
+                task=job.cells[0].task,
+                methods=list(dict.fromkeys(cell.method for cell in job.cells if job.command == "train")),
+                seeds=list(dict.fromkeys(cell.seed for cell in job.cells if job.command == "train")),
+            )
+            for job in jobs
+        ]
+    )
 
 
 def print_json(content: "Sequence[BaseModel] | BaseModel") -> None:

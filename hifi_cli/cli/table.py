@@ -81,7 +81,7 @@ def table(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
         )
     if name == "search":
-        tables = search_table.build_all(results_dir, [search] if search else [])
+        tables = search_table.build_all(results.or_only_inner().directory, [search] if search else [])
     else:
         results = results.or_only_inner(protocol or (layout.protocol if layout else None))
         if not results.records and not layout:

@@ -73,6 +73,25 @@ class SearchResult(StoredFile):
         split = f", chosen on {' and '.join(self.splits)}" if self.splits else ""
         return f"{trials} of {' and '.join(keys) or 'unknown keys'}{split}"
 
+    def with_earlier(self, path: Path) -> "SearchResult":
+        """Return this result with the searches that the file has of other tasks and methods, if it is there.
+
+        A search that varied its method's keys otherwise, or chose otherwise, is left out: it is another search.
+        """
+        if not path.exists():
+            return self
+        earlier = SearchResult.read(path)
+        if (earlier.trials, earlier.splits) != (self.trials, self.splits):
+            return self
+        names = {(search.task, search.method) for search in self.searches}
+        kept = [
+            search
+            for search in earlier.searches
+            if (search.task, search.method) not in names
+            and earlier.varied.get(search.method) == self.varied.get(search.method, earlier.varied.get(search.method))
+        ]
+        return self.model_copy(update={"searches": [*kept, *self.searches], "varied": {**earlier.varied, **self.varied}})
+
     @staticmethod
     def path(results_dir: Path, grid: str, protocol: str, backbone: str) -> Path:
         """The file of a search in a results directory: a grid may be searched under several protocols and backbones."""
