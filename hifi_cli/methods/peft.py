@@ -22,7 +22,8 @@ class Peft(Method):
         """The adapters' type, their options and places."""
 
         type: str = "lora"
-        """A type of peft (`PeftType`), for example `lora`, `ia3` or `vera`."""
+        """A type of peft (`PeftType`), for example `lora`, `ia3` or `vera`. Types that add virtual tokens instead of adapting
+        modules (`prompt_tuning`, `p_tuning`) are refused; so are a few others, with the reason."""
         options: dict[str, Any] = {}
         """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`; the others keep peft's
         defaults."""
