@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from synthetic_runs import write_run
 
+from hifi_cli.config import registry
+from hifi_cli.reports.score_table import METRIC_NAMES
+from hifi_cli.tasks import task_spec
+
 
 def rows_of(answer):
     return {(row["name"], row["source"]): row for row in json.loads(answer.out)["rows"]}
@@ -26,6 +30,19 @@ def test_missing_runs_come_as_commands_that_make_them(users_table, hifi):
     assert hifi("table", users_table, "--strict").code == 1
     assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
     assert "--results-dir elsewhere" in hifi("table", users_table, "--results-dir", "elsewhere", "--format", "json").out
+
+
+def test_a_limited_run_is_missing_also_if_it_collapsed(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.7, collapsed=True)
+    write_run("results", "full-ft", "rte", 2, 0.7, limited=True, collapsed=True, setting="limit")
+    write_run("results", "full-ft", "rte", 3, 0.7)
+    missing = json.loads(hifi("table", "--seeds", "1,2,3", "--format", "json").out)["missing"]
+    assert [(runs["seeds"], "--force" in runs["command"]) for runs in missing] == [([2], True)]
+
+
+def test_every_metric_of_a_shipped_task_has_a_heading():
+    metrics = {metric for name in registry.names("tasks") for metric in task_spec.load(name).metrics}
+    assert metrics - METRIC_NAMES.keys() == set()
 
 
 def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, hifi):

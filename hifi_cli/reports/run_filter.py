@@ -98,7 +98,7 @@ def missing(
 ) -> list[MissingRuns]:
     """Return the missing runs of a method; one command holds all tasks with the same seeds.
 
-    A run directory with a limited or unequal run needs `--force`; a run that collapsed or diverged would do so again.
+    A run directory with a limited or unequal run needs `--force`; a full run that collapsed or diverged would do so again.
 
     Args:
         finished: finished runs per task.
@@ -107,7 +107,8 @@ def missing(
     """
     tasks_by_seeds: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for task in dict.fromkeys(tasks):
-        final = {record.result.seed for record in finished.get(task, []) if {"collapsed", "diverged"} & set(record.flags)}
+        full = [record for record in finished.get(task, []) if "limited" not in record.flags]
+        final = {record.result.seed for record in full if {"collapsed", "diverged"} & set(record.flags)}
         final |= {record.result.seed for record in included.get(task, [])}
         taken = {record.result.seed for record in finished.get(task, [])}
         for force in (False, True):

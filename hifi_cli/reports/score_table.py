@@ -19,7 +19,7 @@ from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, label_o
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_matched": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
-    "f1_macro": "F1", "f1a": "F1a", "question_em": "EM", "entity_f1": "F1", "entity_em": "EM",
+    "f1_macro": "F1", "f1_micro": "micro F1", "f1a": "F1a", "question_em": "EM", "entity_f1": "F1", "entity_em": "EM",
     "ner_f1": "F1", "ner_precision": "Prec.", "ner_recall": "Rec.", "word_accuracy": "Acc.",
     "matthews_axb": "Matt.", "accuracy_axg": "Acc.", "gender_parity_axg": "Parity",
     "matthews": "Matt.", "spearman": "Spea.", "pearson": "Pear.",
