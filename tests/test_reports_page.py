@@ -101,6 +101,10 @@ def test_the_report_has_a_chart_for_every_column_and_every_selection_of_heads(pa
     labels = [attrs["aria-label"] for attrs in page.of("svg")]
     assert len(labels) == 2 * 2 + 1 + 1 and "effects of the claims with intervals" in labels
     assert sum("every seed" in label for label in labels) == 2 and sum("heads by layer" in label for label in labels) == 1
+    text = Path("results/report.html").read_text()
+    chart = text[text.index("values of the heads by layer") :].partition("</svg>")[0]
+    heads, _, layers = chart.partition(">head<")
+    assert ">0</text>" in heads and ">0</text>" not in layers and ">1</text>" in layers, "layers are counted from 1"
 
 
 def test_names_are_text_and_never_markup(page):

@@ -145,7 +145,7 @@ def head_values(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int
             ax.plot(np.asarray(row) + 0.5, np.full(len(row), layer + 0.5), "o", color=_MARK, clip_on=False)
         ax.set(xlim=(0, heads), ylim=(layers, 0), xlabel="head", ylabel="layer", aspect="equal")
         ax.set_xticks(np.arange(heads) + 0.5, map(str, range(heads)))
-        ax.set_yticks(np.arange(layers) + 0.5, map(str, range(layers)))
+        ax.set_yticks(np.arange(layers) + 0.5, map(str, range(1, layers + 1)))  # as printed everywhere: from 1
         return _svg(figure, "values of the heads by layer; dots mark the chosen heads")
 
 

@@ -50,7 +50,7 @@ def draw(figure: Figure, results: Sequence[ClaimResult], colours: Colours) -> No
     panels = [[result for result in shown if result.unit == unit] for unit in units]
     heights = [_ROW_INCHES * len(panel) + _PANEL_INCHES for panel in panels]
     width = figure.get_size_inches()[0]
-    wide = width > style.NARROW + 1
+    wide = width > style.NARROW + 2  # below it the legend has no place for three columns
     figure.set_size_inches(width, sum(heights) + (0.6 if wide else 1.2))
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     for ax, panel, unit in zip(axes.flat, panels, units, strict=True):
