@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parent.parent / "docs" / "extend.md").read_text()
 def norm_tuning(tmp_path, monkeypatch):
     """The example of docs/extend.md as pasted, in a package that is installed; gives the YAML's name."""
     code = re.search(r"```python\n([^`]*class NormTuning.*?)```", PAGE, re.DOTALL)[1]
-    content = re.search(r"```yaml\n([^`]*implementation: norm_tuning\n)```", PAGE)[1]
+    content = re.search(r"```yaml\n([^`]*implementation: norm_tuning\n[^`]*)```", PAGE)[1]
     (tmp_path / "installed").mkdir()
     (tmp_path / "installed" / "norm_tuning_package.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path / "installed")
@@ -48,7 +48,7 @@ def test_an_unknown_implementation_is_an_error_with_the_remedy(tiny, norm_tuning
 def own_method(tmp_path):
     """The example of docs/extend.md as a file beside its YAML, which leaves a mark where it is executed."""
     code = re.search(r"```python\n([^`]*class NormTuning.*?)```", PAGE, re.DOTALL)[1]
-    content = re.search(r"```yaml\n([^`]*implementation: norm_tuning\n)```", PAGE)[1]
+    content = re.search(r"```yaml\n([^`]*implementation: norm_tuning\n[^`]*)```", PAGE)[1]
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "norm_tuning.py").write_text(
