@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,7 +15,7 @@ from synthetic_runs import store_run
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import grid_display, grid_spec, jobs, search
+from hifi_cli.grids import grid_display, grid_spec, jobs, scheduler, search
 from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.records.run_files import EpochMetrics
@@ -54,6 +55,17 @@ def test_a_process_that_closes_counts_as_done_only(tmp_path):
     progress.running = {Future(): (job, tmp_path) for job in at_work}
     progress.finished = dict.fromkeys((first, second, third), RunStatus(RunState.DONE))
     assert grid_display.status_line(progress).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
+
+
+def test_the_time_left_counts_what_passed_beside_the_training(monkeypatch):
+    """Two cells trained for 10 s each; the second one, of this grid, took 25 s with the start of its process."""
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: 125.0)
+    first, second, *others = all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1, 2, 3, 4, 5, 6])
+    trained = SimpleNamespace(result=SimpleNamespace(time_s=10.0))
+    progress = GridProgress(all_cells, finished={first: trained}, finished_before=1, started=100.0)
+    assert progress.expected_seconds == pytest.approx(10.0 * 5)  # of this grid nothing is known yet
+    progress.finished[second] = trained
+    assert progress.expected_seconds == pytest.approx(25.0 * len(others))
 
 
 @pytest.mark.parametrize("name", registry.names("grids"))

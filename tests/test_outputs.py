@@ -85,7 +85,14 @@ def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):
 def test_names_print_json(hifi):
     names = printed(hifi, hifi("ls", "methods", "tasks", "--format", "json"), "ls")
     assert [entry["name"] for entry in names if entry["kind"] == "methods"] == registry.names("methods")
-    assert hifi("ls", "lora", "--format", "json").code == 2
+    (lora,) = printed(hifi, hifi("ls", "lora", "--format", "json"), "ls")
+    assert lora["kind"] == "methods" and lora["content"]["implementation"] == "lora"
+    (rate,) = printed(hifi, hifi("ls", "learning_rate", "--format", "json"), "ls")
+    assert rate == {"key": "learning_rate", "default": 2e-05, "description": rate["description"]} and rate["description"]
+    assert hifi("cp", "tasks/wnli", "own.yaml").code == 0
+    (file,) = printed(hifi, hifi("ls", "own.yaml", "--format", "json"), "ls")
+    assert (file["kind"], file["content"]["primary"]) == ("tasks", "accuracy")
+    assert hifi("ls", "lorra", "--format", "json").code == 2
     answer = hifi("ls", "schema", "output/trian")
     assert answer.code == 2 and "did you mean 'train'" in answer.err
     assert all(json.loads(hifi("ls", "schema", f"output/{command}").out)["title"] for command in OUTPUTS)

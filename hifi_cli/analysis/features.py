@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.registry import label_of
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import evaluate
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
@@ -40,10 +40,7 @@ def compute(request: FigureRequest) -> FigureTable:
     rows: list[Row] = []
     for run in required_runs(request):
         config, resources = run.config, request.resources
-        pretrained = resources.pretrained(config)
-        pad = padding_values(pretrained.tokenizer)
-        examples = single_sequences(load_splits(config, resources).train[: request.settings.examples])
-        before = features(Encoder(pretrained.model), examples, pad)
+        examples, pad, before = pretrained_features(run, request)
         with evaluate.reload(run.directory.path, resources) as (prepared, result):
             distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)
         rows.append(
@@ -61,6 +58,14 @@ def compute(request: FigureRequest) -> FigureTable:
             }
         )
     return FigureTable(rows, [_note_on_epochs(request, rows), request.over_seeds])
+
+
+def pretrained_features(run: RequiredRun, request: FigureRequest) -> tuple[list[Example], dict[str, int], NDArray[np.float64]]:
+    """Return the training examples that are compared, their padding values, and their features in the pretrained encoder."""
+    pretrained = request.resources.pretrained(run.config)
+    pad = padding_values(pretrained.tokenizer)
+    examples = single_sequences(load_splits(run.config, request.resources).train[: request.settings.examples])
+    return examples, pad, features(Encoder(pretrained.model), examples, pad)
 
 
 def _note_on_epochs(request: FigureRequest, rows: list[Row]) -> str:

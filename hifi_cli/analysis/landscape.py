@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import PreparedRun

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.search_result import SearchResult
-from hifi_cli.reports.table_spec import label_of
+from hifi_cli.wording import counted_noun
 
 
 class Settings(ConfigModel):
@@ -43,7 +44,8 @@ def compute(request: FigureRequest) -> FigureTable:
             if (task, method) not in searches:
                 raise UsageError(f"search {result.grid} has no {method} on {task}: {_command(request)}")
             search = searches[task, method]
-            means, deviations = expected_maximum([tried.score or 0.0 for tried in search.tried])
+            scores = [tried.score for tried in search.tried if tried.score is not None]
+            means, deviations = expected_maximum(scores)
             rows += [
                 {
                     "task": task,
@@ -56,8 +58,8 @@ def compute(request: FigureRequest) -> FigureTable:
                 for count, (mean, std) in enumerate(zip(means, deviations, strict=True), 1)
             ]
             notes += [f"{label_of('methods', method)}: {result.budget(search)}"] if task == spec.tasks[0] else []
-            if diverged := sum(tried.score is None for tried in search.tried):
-                notes.append(f"{method} on {task}: {diverged} settings diverged and count with a score of 0")
+            if diverged := len(search.tried) - len(scores):
+                notes.append(f"{method} on {task}: {counted_noun(diverged, 'setting')} diverged, left out without a score")
     return FigureTable(rows, notes)
 
 
@@ -83,6 +85,8 @@ def expected_maximum(scores: Iterable[float]) -> tuple[NDArray[np.float64], NDAr
     order, the k-th is the highest of n draws with probability (k/N)^n - ((k-1)/N)^n.
     """
     values = np.sort(np.asarray(list(scores), dtype=np.float64))
+    if not len(values):
+        return values, values
     budgets = np.arange(1, len(values) + 1)[:, None]
     below = np.arange(len(values) + 1) / len(values)
     probabilities = np.diff(below**budgets, axis=1)

@@ -6,14 +6,10 @@ from hifi_cli.analysis import features
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.analysis.required_runs import RequiredRun
+from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
-from hifi_cli.models.encoder import Encoder
-from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs import evaluate
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Callback, Trainer
-from hifi_cli.tasks.batches import padding_values
-from hifi_cli.tasks.tokenization import single_sequences
 
 PAIRS = {
     "pretrained-stage1": ("pretrained", "stage1"),
@@ -58,10 +54,8 @@ def compute(request: FigureRequest) -> FigureTable:
     rows: list[Row] = []
     for run in required_runs(request):
         config, resources = run.config, request.resources
-        pretrained = resources.pretrained(config)
-        pad = padding_values(pretrained.tokenizer)
-        examples = single_sequences(load_splits(config, resources).train[: request.settings.examples])
-        states = {"pretrained": features.features(Encoder(pretrained.model), examples, pad)}
+        examples, pad, pretrained = features.pretrained_features(run, request)
+        states = {"pretrained": pretrained}
         stage1 = train(config, resources, StopAfterStage1())
         states["stage1"] = features.features(stage1.encoder, examples, pad)
         with evaluate.reload(run.directory.path, resources) as (prepared, _):

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_files import MetricsLine, StepMetrics
-from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs.trainer import Callback, Trainer
 
 

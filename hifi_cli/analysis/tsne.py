@@ -12,11 +12,11 @@ from torch import Tensor
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.task_heads import EncoderWithTaskHead
-from hifi_cli.reports.table_spec import label_of
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import prepare
 from hifi_cli.runs.resources import ResourceCache

@@ -92,19 +92,25 @@ def config_keys() -> "dict[str, FieldInfo]":
     return fields_by_key(RunConfig)
 
 
-def print_key(key: str) -> bool:
-    """A configuration key and the YAMLs that set it, or all keys of a section or of `config`. False if there is no such key."""
-    rows: list[list[str]] = []
-    for name, field in config_keys().items():
-        if key != "config" and not f"{name}.".startswith(f"{key}."):
-            continue
-        has_default = isinstance(field.default, bool | int | float | str | None)
-        rows.append([f"{name}={flow(field.default)}" if has_default else name, one_line(field.description)])
+def keys_of(key: str) -> "dict[str, FieldInfo]":
+    """A configuration key, or all keys of a section or of `config`; empty if there is no such key."""
+    return {name: field for name, field in config_keys().items() if key == "config" or f"{name}.".startswith(f"{key}.")}
+
+
+def has_plain_default(field: "FieldInfo") -> bool:
+    """Whether the default of a key is a value, not a section."""
+    return isinstance(field.default, bool | int | float | str | None)
+
+
+def print_key(key: str) -> None:
+    """A configuration key and the YAMLs that set it, or all keys of a section or of `config`."""
+    rows = [
+        [f"{name}={flow(field.default)}" if has_plain_default(field) else name, one_line(field.description)]
+        for name, field in keys_of(key).items()
+    ]
     if len(rows) == 1:
         rows += [[f"  {kind}", ", ".join(setters)] for kind, setters in _setters(key).items()]
-    if rows:
-        print_columns(rows)
-    return bool(rows)
+    print_columns(rows)
 
 
 def _setters(key: str) -> dict[str, list[str]]:

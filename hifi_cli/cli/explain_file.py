@@ -23,7 +23,7 @@ def print_file(path: Path) -> None:
         UsageError: not a YAML mapping, or a key that its kind does not have.
     """
     content = registry.read_yaml(path)
-    kind = _kind(path, content)
+    kind = kind_of(path, content)
     fields = _fields(kind, content)
     rows = [[kind.removesuffix("s"), str(path)], *_set_rows(content, fields, path)]
     if kind != "config":  # a -c file sets a few of many keys
@@ -35,7 +35,7 @@ def print_file(path: Path) -> None:
         explain.print_settings(path.stem)
 
 
-def _kind(path: Path, content: Mapping[str, Any]) -> str:
+def kind_of(path: Path, content: Mapping[str, Any]) -> str:
     """The kind that the file's schema comment names, or else the one that has most of its keys."""
     named = re.search(r"\$schema=\S*/(\w+)\.json", path.read_text(encoding="utf-8"))
     if named and named[1] in schemas.KINDS:

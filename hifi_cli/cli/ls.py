@@ -1,12 +1,15 @@
 """`hifi ls`: list and explain tasks, methods, keys and all other names."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hifi_cli.cli import options, schemas, show
 from hifi_cli.config import registry
+
+if TYPE_CHECKING:
+    from hifi_cli.cli.outputs import NameOutput
 
 _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of configs/ that is not here is listed too
     "tasks": "what is learned: data, inputs, labels, metrics",
@@ -79,7 +82,7 @@ def ls(
     from hifi_cli.errors import UsageError
 
     if words and words[0] not in ("runs", "schema") and format == "json":
-        return _print_names(words)
+        return _print_json(words)
     if not words:
         counts = [[kind, f"{len(registry.names(kind))} {_KINDS.get(kind, '')}"] for kind in kinds()]
         return explain.print_columns([*counts, *([kind, _KINDS[kind]] for kind in ("runs", "schema"))])
@@ -109,26 +112,64 @@ def ls(
         if word in kinds():
             explain.print_columns([_summary(word, name) for name in registry.names(word)])
             continue
-        folder, _, stem = word.rpartition("/")
-        matching = [kind for kind in kinds() if stem in registry.names(kind) and folder in ("", kind)]
-        if not explain.print_key(word) and not matching:
-            known_names = (name for kind in kinds() for name in registry.names(kind))
-            known = [*kinds(), "runs", "schema", *known_names, *explain.config_keys()]
-            raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")
-        for kind in matching:
-            explain.print_explanation(kind, stem)
+        matching = _names_matching(word)
+        if explain.keys_of(word):
+            explain.print_key(word)
+        for kind, name in matching:
+            explain.print_explanation(kind, name)
 
 
-def _print_names(words: list[str]) -> None:
-    """Print names of some kinds with description and source, as JSON."""
-    from hifi_cli.cli.outputs import NameOutput
+def _names_matching(word: str) -> list[tuple[str, str]]:
+    """Kind and name of everything that has this name; none for a configuration key.
+
+    Raises:
+        UsageError: there is neither such a name nor such a key.
+    """
+    from hifi_cli.cli import explain
     from hifi_cli.errors import UsageError
 
-    if unknown := [word for word in words if word not in kinds()]:
-        raise UsageError(f"--format json lists kinds ({', '.join(kinds())}, runs), not '{unknown[0]}'")
-    names = [(kind, *_summary(kind, name)) for kind in words for name in registry.names(kind)]
-    fields = NameOutput.model_fields
-    show.print_json([NameOutput.model_validate(dict(zip(fields, values, strict=True))) for values in names])
+    folder, _, name = word.rpartition("/")
+    matching = [(kind, name) for kind in kinds() if name in registry.names(kind) and folder in ("", kind)]
+    if not matching and not explain.keys_of(word):
+        known_names = (name for kind in kinds() for name in registry.names(kind))
+        known = [*kinds(), "runs", "schema", *known_names, *explain.config_keys()]
+        raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")
+    return matching
+
+
+def _print_json(words: list[str]) -> None:
+    """Print the names of kinds, single names and files with their YAML, and configuration keys, as JSON."""
+    from hifi_cli.cli import explain, explain_file
+    from hifi_cli.cli.outputs import KeyOutput, NameOutput
+
+    entries: list[NameOutput | KeyOutput] = []
+    for word in words:
+        if registry.is_file(word):
+            content = registry.read_yaml(Path(word))
+            kind = explain_file.kind_of(Path(word), content)
+            entries.append(NameOutput(kind=kind, name=word, description=content.get("description", ""), content=content))
+            continue
+        if word in kinds():
+            entries += [_name_output(word, name) for name in registry.names(word)]
+            continue
+        names = _names_matching(word)
+        entries += [
+            KeyOutput(
+                key=key,
+                default=field.default if explain.has_plain_default(field) else None,
+                description=explain.one_line(field.description),
+            )
+            for key, field in explain.keys_of(word).items()
+        ]
+        entries += [_name_output(kind, name, registry.load(kind, name)) for kind, name in names]
+    show.print_json(entries)
+
+
+def _name_output(kind: str, name: str, content: dict[str, Any] | None = None) -> "NameOutput":
+    from hifi_cli.cli.outputs import NameOutput
+
+    _, description, source = _summary(kind, name)
+    return NameOutput(kind=kind, name=name, description=description, source=source, content=content)
 
 
 def _summary(kind: str, name: str) -> list[str]:

@@ -171,8 +171,19 @@ class PredictionOutput(_Output):
     """By label; not for numbers and answers."""
 
 
+class KeyOutput(_Output):
+    """A configuration key that `hifi ls` explains."""
+
+    key: str
+    """The key, with dots."""
+    default: bool | int | float | str | None
+    """Its default; null also for a section."""
+    description: str
+    """What it means."""
+
+
 class NameOutput(_Output):
-    """A name that `hifi ls` lists."""
+    """A name that `hifi ls` lists, or a YAML file."""
 
     kind: str
     """What it names: tasks, methods, ..."""
@@ -180,8 +191,10 @@ class NameOutput(_Output):
     """The name."""
     description: str
     """What it is, in one line."""
-    source: str
+    source: str = ""
     """Where it comes from."""
+    content: dict[str, Any] | None = None
+    """Its YAML, where a single name or file is given."""
 
 
 class FileOutput(_Output):
@@ -207,7 +220,7 @@ OUTPUTS: dict[str, Any] = {
     "report": FileOutput,
     "figure": FileOutput | list[CommandOutput],
     "cp": FileOutput,
-    "ls": list[NameOutput],
+    "ls": list[NameOutput | KeyOutput],
     "ls-runs": list[ListedRun],
 }
 

@@ -195,7 +195,7 @@ def use_files_of_runs(files: Mapping[tuple[str, str], Path]) -> None:
     _files_of_runs.update(files)
 
 
-def label(kind: str, name: str) -> str:
+def label_of(kind: str, name: str) -> str:
     """The label of a method or task: from its shipped YAML, or from the user's own that a run keeps; else the name itself."""
     file = configs_directory() / kind / f"{name}.yaml" if name in names(kind) else _files_of_runs.get((kind, name))
     return str(read_yaml(file).get("label", name)) if file else name

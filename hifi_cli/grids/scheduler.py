@@ -90,7 +90,11 @@ class GridProgress:
 
     @property
     def expected_seconds(self) -> float | None:
-        """Remaining time from the measured times of finished runs, of the same method where there are; None without any."""
+        """Remaining time from the measured times of finished runs, of the same method where there are; None without any.
+
+        These times are those of training. Once a run of this grid is finished, they are scaled to the time that passed since
+        the grid started, which includes the start of processes and what runs side by side.
+        """
         seconds: dict[str, float] = defaultdict(float)
         costs: dict[str, float] = defaultdict(float)
         for cell, run_status in self.finished.items():
@@ -102,7 +106,10 @@ class GridProgress:
         mean = sum(seconds.values()) / sum(costs.values())
         rates = {method: seconds[method] / cost for method, cost in costs.items()}
         left = (cell for cell in self.cells if cell not in self.finished and cell not in self.failed)
-        return sum(cell.cost * rates.get(cell.method, mean) for cell in left) / max(1, len(self.running))
+        new = list(self.finished.values())[self.finished_before :]
+        trained_now = sum(status.result.time_s or 0.0 for status in new if status.result)
+        scale = (time.monotonic() - self.started) / trained_now if trained_now else 1 / max(1, len(self.running))
+        return scale * sum(cell.cost * rates.get(cell.method, mean) for cell in left)
 
     @property
     def diverged(self) -> dict[GridCell, str]:

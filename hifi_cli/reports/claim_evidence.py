@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config.choices import Score
+from hifi_cli.config.registry import label_of
 from hifi_cli.errors import SchemaError, UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
@@ -16,7 +17,7 @@ from hifi_cli.reports.figures import figure_spec
 from hifi_cli.reports.proportions import Failures
 from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns
-from hifi_cli.reports.table_spec import label_of, shots_of
+from hifi_cli.reports.table_spec import shots_of
 
 _REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "mean": lambda numbers: numbers.mean(),

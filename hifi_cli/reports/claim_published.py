@@ -6,12 +6,12 @@ from typing import cast
 import numpy as np
 from scipy import special
 
+from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
 from hifi_cli.reports.claim_evidence import contrast
 from hifi_cli.reports.claim_spec import Claim, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.statistics import LEVEL
-from hifi_cli.reports.table_spec import label_of
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import numpy as np
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
+from hifi_cli.config.registry import label_of
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.reports import effect_statistics, example_statistics, method_ranks, run_filter
 from hifi_cli.reports.example_statistics import ExamplePairs
 from hifi_cli.reports.method_comparison import Comparison
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
-from hifi_cli.reports.table_spec import label_of
 
 _NOTES = (
     "IQM: mean of the middle half of all paired differences; P(better): probability that a run of the first method beats a run"

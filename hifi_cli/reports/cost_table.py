@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from hifi_cli.config.registry import label_of
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_request import TableRequest
-from hifi_cli.reports.table_spec import TableSpec, label_of
+from hifi_cli.reports.table_spec import TableSpec
 
 Costs = TypeVar("Costs", ResultCosts, TrainingCosts)
 FULL_FT = "full-ft"  # the reference for the costs of training

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hifi_cli.config.choices import Score
+from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
 from hifi_cli.reports.effect_statistics import equivalence
 from hifi_cli.reports.proportions import Failures, equal_rates_p
@@ -12,7 +13,6 @@ from hifi_cli.reports.run_pairs import PairedRuns, paired
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.statistics import LEVEL, PairedStatistics, holm, paired_statistics, pairs_needed, smallest_p
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
-from hifi_cli.reports.table_spec import label_of
 from hifi_cli.wording import counted_noun
 
 VerdictWord = Literal["better", "worse", "no difference shown", "no conclusion", "depends on collapsed runs"]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hifi_cli.config.registry import label_of
 from hifi_cli.reports.statistics import LEVEL
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
-from hifi_cli.reports.table_spec import label_of
 from hifi_cli.wording import counted_noun
 
 

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hifi_cli.config import registry
+from hifi_cli.config.registry import label_of
 from hifi_cli.files import command_line
 from hifi_cli.reports import method_comparison
 from hifi_cli.reports.run_pairs import paired
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_request import TableRequest
-from hifi_cli.reports.table_spec import ScoresSpec, TableSpec, label_of, shots_of
+from hifi_cli.reports.table_spec import ScoresSpec, TableSpec, shots_of
 
 REFERENCE = "full-ft"  # both papers ask whether a method reaches full fine-tuning
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_request import RowCount, TableRequest
-from hifi_cli.reports.table_spec import ColumnSpec, TableSpec, label_of
+from hifi_cli.reports.table_spec import ColumnSpec, TableSpec
 
 SPLITS = ("train", "validation", "test")
 

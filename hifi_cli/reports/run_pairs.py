@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hifi_cli.config.choices import Score
+from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.reports import run_filter
 from hifi_cli.reports.run_records import RunRecord
-from hifi_cli.reports.table_spec import label_of
 from hifi_cli.wording import counted_noun
 
 

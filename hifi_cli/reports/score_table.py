@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
+from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published, published_rows, run_filter, search_notes
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.server_scores import ServerScores
 from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow, decimals_for, with_places
 from hifi_cli.reports.table_request import TableRequest
-from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, label_of, shots_of
+from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, shots_of
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_matched": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",

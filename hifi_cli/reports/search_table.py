@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.search_result import MethodSearch, SearchResult
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
-from hifi_cli.reports.table_spec import label_of
 
 
 def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:

@@ -4,12 +4,13 @@ The paper's own settings are shown where they differ from ours, or everywhere wi
 """
 
 from hifi_cli.config import registry
+from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import resolve
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 from hifi_cli.reports.table_request import TableRequest
-from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, label_of
+from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
 
 UNEQUAL = "differs from the paper"
 

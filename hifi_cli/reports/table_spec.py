@@ -137,11 +137,6 @@ def with_changes(
     return spec.model_copy(update=update)
 
 
-def label_of(kind: str, name: str) -> str:
-    """Return the label of a method or task from its YAML, or the name itself where it has no YAML."""
-    return registry.label(kind, name)
-
-
 def shots_of(protocol: str) -> str:
     """Return the training rows per class that a protocol sets, or `full`, also for a protocol without a YAML."""
     if protocol not in registry.names("protocols") and not registry.is_file(protocol):

@@ -133,9 +133,9 @@ def _read_hub(source: str, options: DataOptions) -> DataTable:
     tables, _ = hub_dataset.load_tables(hub, hub.config)
     if "train" not in tables:
         raise UsageError(f"{source} has no split 'train'; the splits are {', '.join(tables)}")
-    wanted = options.validation if isinstance(options.validation, str) else None
+    given = options.validation if isinstance(options.validation, str) else None
     usual = next((name for name in ("validation", "dev", "valid", "val") if name in tables), None)
-    validation = wanted or (usual if options.validation is None else None)
+    validation = given or (usual if options.validation is None else None)
     test = options.test or ("test" if "test" in tables else None)
     splits = {"train": "train"} | ({"validation": validation} if validation else {}) | ({"test": test} if test else {})
     for name in splits.values():

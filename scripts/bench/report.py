@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hifi_cli.reports.table_spec import label_of
+from hifi_cli.config.registry import label_of
 
 WORK = {
     "full-ft": "Full-FT, fp32",

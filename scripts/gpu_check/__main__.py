@@ -1,4 +1,4 @@
-"""Checks and times `hifi` on a GPU in less than ten minutes; writes results/bench/gpu-NAME.json and prints the tables.
+"""Checks and times `hifi` on a GPU; writes results/bench/gpu-NAME.json and prints the tables.
 
 python scripts/gpu_check            the GPU; a random BERT-large, no network, no weights, no data
 python scripts/gpu_check --small    a tiny BERT and few steps, also on a CPU: shows that the check itself works
