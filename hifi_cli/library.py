@@ -22,7 +22,7 @@ from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.scoring.head_choice import Selection, choose_heads
+from hifi_cli.scoring.ranking import Selection, choose_heads
 
 _INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 

@@ -30,8 +30,7 @@ from hifi_cli.reports.figures import figure_spec
 from hifi_cli.runs import evaluate, head_selection
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.export_hf import export
-from hifi_cli.runs.prepared_run import prepare
-from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import padding_values, training_order
 from hifi_cli.tasks.tokenization import single_sequences

@@ -13,8 +13,7 @@ from hifi_processes import environment
 
 from hifi_cli.config import registry
 from hifi_cli.files import with_checksum
-from hifi_cli.runs.prepared_run import prepare
-from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.splits import load_splits
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")

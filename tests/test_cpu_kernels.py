@@ -14,8 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.models import cpu_kernels
-from hifi_cli.models.cpu_kernels import NOISE, FastDropout
-from hifi_cli.models.cpu_linear import FastLinear, FastRowLinear, linear
+from hifi_cli.models.cpu_kernels import NOISE, FastDropout, FastLinear, FastRowLinear, linear
 from hifi_cli.models.encoder import additive_mask
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory

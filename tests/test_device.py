@@ -20,8 +20,8 @@ from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.device import select_device
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.prepared_run import RunInputs
 from hifi_cli.runs.prepared_run import prepare as prepare_inputs
-from hifi_cli.runs.run_inputs import RunInputs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Callback, Trainer
 from hifi_cli.tasks.task_spec import Row

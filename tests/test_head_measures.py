@@ -18,8 +18,8 @@ from hifi_cli.records.head_files import HeadSelection
 from hifi_cli.runs import head_measures, head_selection
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.scoring.head_choice import choose_heads
-from hifi_cli.scoring.head_statistics import attention_entropy, confidence, output_norm
+from hifi_cli.scoring.head_scores import attention_entropy, confidence, output_norm
+from hifi_cli.scoring.ranking import choose_heads
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.batches import padding_values
 

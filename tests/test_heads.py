@@ -12,9 +12,8 @@ from hifi_cli.models.task_heads import word_states
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
-from hifi_cli.runs.prepared_run import prepare
+from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate

@@ -9,13 +9,13 @@ import sys
 import pytest
 import yaml
 
-from hifi_cli.durations import format_duration
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import EpochMetrics, StepMetrics
 from hifi_cli.runs import metric_logger as metric_loggers
 from hifi_cli.runs import run as runs
 from hifi_cli.runs import trackers
 from hifi_cli.runs.metric_logger import MetricLogger, Throughput
+from hifi_cli.wording import format_duration
 
 
 class Terminal(io.StringIO):

@@ -6,8 +6,7 @@ import pytest
 
 from hifi_cli.errors import UsageError
 from hifi_cli.runs import head_selection
-from hifi_cli.scoring.head_choice import choose_heads
-from hifi_cli.scoring.ranking import is_flat, pagerank, pagerank_literal, pagerank_personalized, transition_matrix
+from hifi_cli.scoring.ranking import choose_heads, is_flat, pagerank, pagerank_literal, pagerank_personalized, transition_matrix
 
 
 def random_scores(heads=12, seed=0):

@@ -11,9 +11,8 @@ from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate, predict_test
-from hifi_cli.runs.prepared_run import prepare
+from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 

@@ -5,8 +5,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from hifi_cli.runs import trainer
-from hifi_cli.runs.prepared_run import prepare
-from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import training_order
 

@@ -12,8 +12,7 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.methods import method_spec
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.runs import head_selection
-from hifi_cli.scoring.head_choice import rank_heads
-from hifi_cli.scoring.ranking import Ranked
+from hifi_cli.scoring.ranking import Ranked, rank_heads
 
 RUNS_ARE_OPTIONAL = True  # the correlations need none, and each score stands for itself
 

@@ -3,9 +3,8 @@
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.prepared_run import PreparedRun, prepare
+from hifi_cli.runs.prepared_run import PreparedRun, RunInputs, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_inputs import RunInputs
 from hifi_cli.runs.trainer import Callback, Diverged, Trainer
 
 

@@ -14,7 +14,7 @@ from hifi_cli.files import file_digest
 from hifi_cli.grids.cells import GridCell, chooses_heads, variant
 from hifi_cli.grids.jobs import Job, JobOptions, training_jobs
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.run_files import RunResult
 from hifi_cli.runs import run as runs
 
 

@@ -6,7 +6,7 @@ from scipy.stats import spearmanr
 from hifi_cli.analysis import scoring_variants
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.records.head_files import HeadScores
-from hifi_cli.scoring.head_choice import choose_heads
+from hifi_cli.scoring.ranking import choose_heads
 
 
 class Settings(scoring_variants.VariantSettings):

@@ -18,9 +18,8 @@ from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.task_heads import EncoderWithTaskHead
 from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.prepared_run import prepare
+from hifi_cli.runs.prepared_run import RunInputs, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_inputs import RunInputs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks import metrics

@@ -33,9 +33,11 @@ def cp(
 ) -> None:
     """Copy a shipped YAML out to edit; use it by its path, for example --task ./my-rte.yaml."""
     from hifi_cli.errors import UsageError
-    from hifi_cli.tasks import task_from_data
+    from hifi_cli.tasks.readers import is_data_source
 
-    if task_from_data.is_data_source(name):
+    if is_data_source(name):
+        from hifi_cli.tasks import task_from_data
+
         task, text = task_from_data.task_yaml(name, overrides or [])
         return _write(text, dest / f"{task}.yaml" if dest.is_dir() else dest, format)
     if overrides:

@@ -361,7 +361,7 @@ def _print_summary(grid: "Grid", scheduler: "Scheduler") -> None:
     """Print one line about the grid, and for each failed cell the command that repeats it."""
     import time
 
-    from hifi_cli.durations import format_duration
+    from hifi_cli.wording import format_duration
 
     progress = scheduler.progress
     elapsed = format_duration(time.monotonic() - progress.started)

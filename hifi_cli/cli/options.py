@@ -304,11 +304,12 @@ def resolve_runs(
 
 def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
     """Replace data files and hub datasets by the task YAMLs made from them; the other overrides are the configuration's."""
-    from hifi_cli.tasks import task_from_data
+    from hifi_cli.tasks.readers import is_data_source
 
-    is_data_source = task_from_data.is_data_source
     if not any(map(is_data_source, tasks)):
         return tasks, overrides
+    from hifi_cli.tasks import task_from_data
+
     about_data, others = task_from_data.split_options(overrides)
     return [task_from_data.register(task, about_data) if is_data_source(task) else task for task in tasks], others
 

@@ -188,7 +188,7 @@ def print_runs(runs: "list[ListedRun]", form: str) -> None:
         writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
         writer.writeheader()
         return writer.writerows(rows)
-    from hifi_cli.durations import format_duration
+    from hifi_cli.wording import format_duration
 
     lines = [("state", "score", "metric", "flags", "time", "run")]
     for run in runs:

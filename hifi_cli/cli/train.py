@@ -87,8 +87,8 @@ def train(
         return print_plans(resolved, results_dir, data_dir)
     from hifi_cli.runs import distributed
     from hifi_cli.runs import run as runs
+    from hifi_cli.runs.metric_logger import RunsProgress
     from hifi_cli.runs.resources import ResourceCache
-    from hifi_cli.runs.runs_progress import RunsProgress
 
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
-from hifi_cli.durations import format_duration
 from hifi_cli.errors import HifiError
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.scheduler import GridProgress
 from hifi_cli.records.run_files import EpochMetrics
+from hifi_cli.wording import format_duration
 
 logger = logging.getLogger("hifi")
 

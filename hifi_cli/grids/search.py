@@ -10,7 +10,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.run_files import RunResult
 from hifi_cli.records.run_status import RunStatus
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.wording import counted_noun

@@ -8,7 +8,7 @@ from pathlib import Path
 from hifi_cli.errors import MissingError, SchemaError, UsageError
 from hifi_cli.files import bytes_digest, digest, file_digest
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_result import RunResult, RunScores
+from hifi_cli.records.run_files import RunResult, RunScores
 
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 

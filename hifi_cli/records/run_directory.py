@@ -19,8 +19,7 @@ from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, config_hash_of, run_path_of
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import bytes_digest, locked, make_directory, read_bytes, read_jsonl, write_text
-from hifi_cli.records.run_files import EpochMetrics, Failure, Manifest, MetricsLine, Prediction, metrics_line
-from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.run_files import EpochMetrics, Failure, Manifest, MetricsLine, Prediction, RunResult, metrics_line
 from hifi_cli.records.stored_file import describe_problem
 
 DELTA = "delta.safetensors"

@@ -8,8 +8,7 @@ from pathlib import Path
 from hifi_cli.errors import SchemaError, UsageError
 from hifi_cli.files import file_digest, is_locked
 from hifi_cli.records.run_directory import RunDirectory, run_directories
-from hifi_cli.records.run_files import Failure
-from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.run_files import Failure, RunResult
 
 
 class RunState(StrEnum):

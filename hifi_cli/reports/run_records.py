@@ -12,7 +12,7 @@ from hifi_cli.config.choices import Score
 from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line, safe_name
 from hifi_cli.records.run_directory import RunDirectory, directories_with_runs, finished_runs, variant_paths
-from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.run_files import RunResult
 from hifi_cli.records.search_result import SearchResult
 
 logger = logging.getLogger("hifi")

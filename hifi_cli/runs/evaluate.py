@@ -18,11 +18,11 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.methods import base as methods
 from hifi_cli.records.head_files import HeadScores
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import Prediction
-from hifi_cli.records.run_result import ParameterCounts, RunResult
+from hifi_cli.records.run_files import ParameterCounts, Prediction, RunResult
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.finished_model import check_backbone, read_delta
 from hifi_cli.runs.prepared_run import (
+    ModelInputs,
     PreparedRun,
     count_parameters,
     count_trainable,
@@ -32,7 +32,6 @@ from hifi_cli.runs.prepared_run import (
 )
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.run_code import refuse_code
-from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import metrics, submission, task_spec
 from hifi_cli.tasks.tokenization import rows_of

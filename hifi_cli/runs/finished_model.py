@@ -15,8 +15,7 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import StartingRun
-from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.run_files import RunResult, StartingRun
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import attention_probabilities, head_mask, head_outputs
 from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.scoring.head_statistics import attention_entropy, confidence, output_norm
+from hifi_cli.scoring.head_scores import attention_entropy, confidence, output_norm
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.tokenization import Example, single_sequences

@@ -17,12 +17,11 @@ from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.records.head_files import HeadImportance, HeadScores, HeadSelection, Overlap, scores_digest
 from hifi_cli.runs import distributed, provenance
 from hifi_cli.runs.device import configure
-from hifi_cli.runs.head_measures import measure_heads
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import holdout_ids, without_holdout
-from hifi_cli.scoring.head_choice import choose_heads
 from hifi_cli.scoring.head_scores import EIGENVALUE_DEVICE
+from hifi_cli.scoring.ranking import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
@@ -189,6 +188,8 @@ def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImpor
     Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn by `scoring.seed`:
     what is measured does not depend on the run's seed, and all runs tune the same heads.
     """
+    from hifi_cli.runs.head_measures import measure_heads
+
     if config.scoring.warm_steps:
         encoder = _warmed(config, resources)
     else:

@@ -26,11 +26,10 @@ from hifi_cli.runs import head_selection, provenance
 from hifi_cli.runs.device import device_name, select_device
 from hifi_cli.runs.head_measures import MEASURES, measure_heads
 from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.prepared_run import PreparedRun, prepare
+from hifi_cli.runs.prepared_run import ModelInputs, PreparedRun, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.trainer import Trainer
-from hifi_cli.scoring.head_choice import choose_heads
+from hifi_cli.scoring.ranking import choose_heads
 from hifi_cli.tasks.batches import padding_values
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example

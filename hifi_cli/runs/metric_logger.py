@@ -1,22 +1,25 @@
-"""The log lines of a run: written to metrics.jsonl, shown on the terminal, sent to trackers."""
+"""The log lines of a run, written to metrics.jsonl, shown and sent to trackers; and the progress of several runs."""
 
 import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from accelerate import PartialState
 
+from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.durations import format_duration
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import EpochMetrics, MetricsLine
 from hifi_cli.runs import provenance
 from hifi_cli.runs.device import select_device
 from hifi_cli.runs.trainer import Callback
+from hifi_cli.wording import format_duration
 
 logger = logging.getLogger("hifi")
 
@@ -210,3 +213,31 @@ class ProgressDisplay:
         first.add_column(ratio=1, min_width=8)
         first.add_row(Text(self.title(), overflow="ellipsis"), ProgressBar(total=1.0, completed=self.fraction()))
         return Group(first, Text("  " + "  ".join(self.status()), overflow="ellipsis", no_wrap=True, style="dim"))
+
+
+class RunsProgress:
+    """Counts runs, and estimates the time left from the runs that this process has trained.
+
+    Args:
+        force: whether finished runs are trained again.
+    """
+
+    def __init__(self, configs: Sequence[RunConfig], results_dir: Path, *, force: bool) -> None:
+        finished = [not force and RunDirectory.of(config, results_dir).results.is_file() for config in configs]
+        costs = [config.expected_cost(registry.train_rows(config.task)) for config in configs]
+        self._costs = [0.0 if is_finished else cost for cost, is_finished in zip(costs, finished, strict=True)]
+        self._number, self._seconds = 0, 0.0
+
+    def line(self, name: str) -> str:
+        """Return a line about the next run: `run 3 of 12: rte/bitfit/seed3, about 4:10 left for all`."""
+        done, left = sum(self._costs[: self._number]), sum(self._costs[self._number :])
+        time_left = f", about {format_duration(self._seconds * left / done)} left for all" if done and left else ""
+        return f"run {self._number + 1} of {len(self._costs)}: {name}{time_left}"
+
+    @contextmanager
+    def next(self) -> Iterator[None]:
+        """The next run, whose time is measured."""
+        start = time.monotonic()
+        yield
+        self._seconds += time.monotonic() - start if self._costs[self._number] else 0.0
+        self._number += 1

@@ -19,8 +19,7 @@ from hifi_cli.methods.base import needs_heads
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply_delta
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import Manifest
-from hifi_cli.records.run_result import RunResult
+from hifi_cli.records.run_files import Manifest, RunResult
 from hifi_cli.reports.formats.markdown import code, escaped
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.tasks.task_spec import TaskSpec

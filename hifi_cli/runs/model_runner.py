@@ -18,8 +18,7 @@ from hifi_cli.models.device_copy import copy_to_device
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
 from hifi_cli.runs import distributed
-from hifi_cli.runs.device import configure, rng_state, set_rng_state, uses_bf16, uses_cpu_kernels
-from hifi_cli.runs.mixed_precision import FrozenCasts, tf32
+from hifi_cli.runs.device import FrozenCasts, configure, rng_state, set_rng_state, tf32, uses_bf16, uses_cpu_kernels
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.metrics import Values

@@ -12,7 +12,6 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
-from hifi_cli.runs.finished_model import starting_weights
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
@@ -68,7 +67,11 @@ class ResourceCache:
         kernels = f"{config.kernels} {config.precision} {config.device}"
         key = f"{config.backbone.model_dump_json()} {task_head} {config.dropout} {kernels} {config.start_from}"
         if key not in self._pretrained:
-            start = starting_weights(config, self.results_dir, self.encoder, trust=self.trust) if config.start_from else None
+            start = None
+            if config.start_from:
+                from hifi_cli.runs.finished_model import starting_weights
+
+                start = starting_weights(config, self.results_dir, self.encoder, trust=self.trust)
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice
             loaded = backbones.load(config.backbone, task_head=task_head, dropout=config.dropout)
             if start:

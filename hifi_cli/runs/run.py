@@ -14,14 +14,22 @@ from hifi_cli.files import bytes_digest, digest, file_digest, locked, make_direc
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.records.run_directory import RunDirectory, config_text
-from hifi_cli.records.run_files import EpochMetrics, Manifest
-from hifi_cli.records.run_result import Epochs, ExampleCounts, GradientAccumulationSteps, RunResult, RunScores
+from hifi_cli.records.run_files import (
+    EpochMetrics,
+    Epochs,
+    ExampleCounts,
+    GradientAccumulationSteps,
+    Manifest,
+    RunResult,
+    RunScores,
+)
 from hifi_cli.runs import distributed, provenance
 from hifi_cli.runs.checkpoint import Checkpoint, Progress
 from hifi_cli.runs.device import configure, uses_bf16
 from hifi_cli.runs.metric_logger import MetricLogger
 from hifi_cli.runs.prepared_run import (
     PreparedRun,
+    RunInputs,
     count_parameters,
     measure,
     measure_extra_validation,
@@ -29,7 +37,6 @@ from hifi_cli.runs.prepared_run import (
     prepare,
 )
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_inputs import RunInputs
 from hifi_cli.runs.splits import Splits
 from hifi_cli.runs.trainer import Diverged, Trainer, ValidationScores
 from hifi_cli.tasks import metrics

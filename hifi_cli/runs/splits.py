@@ -7,7 +7,7 @@ from itertools import chain
 import torch
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.records.run_result import FewShotRows
+from hifi_cli.records.run_files import FewShotRows
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.task_spec import Row, Split

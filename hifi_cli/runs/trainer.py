@@ -14,9 +14,8 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.records.run_files import EpochMetrics, MetricsLine, StepMetrics
-from hifi_cli.runs.checkpoint import Checkpoint, Delta, Progress, restore
+from hifi_cli.runs.checkpoint import Checkpoint, Delta, GracefulShutdown, Progress, restore
 from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.signal_handling import GracefulShutdown
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.tokenization import Example
 

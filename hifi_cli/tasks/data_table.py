@@ -11,11 +11,9 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import hub_dataset, readers
-from hifi_cli.tasks.readers import RawRecord
+from hifi_cli.tasks.readers import HUB, RawRecord
 from hifi_cli.tasks.row_formats import label_name
 from hifi_cli.tasks.task_spec import HubDataset, Kind, LocalFiles
-
-HUB = "hub:"
 
 
 def _names(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,22 @@ from hifi_cli import hub
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import entities, spans
-from hifi_cli.tasks.entities import Tags
-from hifi_cli.tasks.tags import TaggedSentence, predicted_tags
+from hifi_cli.tasks.entities import NO_ENTITY, Tags
 from hifi_cli.tasks.task_spec import Row, TaskSpec
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.tokenization import UNREAD, Example
+
+
+class TaggedSentence(NamedTuple):
+    """The predicted tags of a sentence.
+
+    Attributes:
+        prediction: the tag of each word; `O` for a word that the model did not read.
+        logits: the logit of each word's tag; 0 for a word that the model did not read.
+    """
+
+    prediction: list[str]
+    logits: list[float]
+
 
 Values = NDArray[np.float64]
 Outputs = Sequence[spans.Answer | TaggedSentence]  # one per row
@@ -185,7 +197,7 @@ def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) 
     if spec.kind == "span":
         return spans.best_answers(examples, logits)
     if spec.kind == "token-classification":
-        return predicted_tags(spec.labels, examples, logits)
+        return _predicted_tags(spec.labels, examples, logits)
     if spec.kind == "regression":
         numbers: Values = logits[:, 0]
         return numbers
@@ -208,6 +220,23 @@ def _chosen_candidates(examples: Sequence[Example], logits: Values) -> Values:
     is_chosen = np.zeros(len(examples))
     is_chosen[list(best.values())] = 1
     return is_chosen
+
+
+def _predicted_tags(labels: Sequence[str], examples: Sequence[Example], logits: Values) -> list[TaggedSentence]:
+    """Return for each sentence the tags with the highest logits, which are those of each word's first token.
+
+    Args:
+        labels: the tags in label order.
+        examples: the tokenized sentences.
+        logits: [sentences, tags, tokens].
+    """
+    return [
+        TaggedSentence(
+            [NO_ENTITY if token == UNREAD else labels[values[:, token].argmax()] for token in example.word_tokens],
+            [0.0 if token == UNREAD else float(np.float32(values[:, token].max())) for token in example.word_tokens],
+        )
+        for example, values in zip(examples, logits, strict=True)
+    ]
 
 
 def labels_of(rows: Sequence[Row]) -> Values:

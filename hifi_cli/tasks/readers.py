@@ -16,6 +16,7 @@ from hifi_cli.wording import counted_noun
 
 logger = logging.getLogger("hifi")
 Object = dict[str, Any]
+HUB = "hub:"  # before the name of a dataset that is given in the place of a task
 MAX_BYTES = 1 << 31  # a file is read into memory at once; the largest file of the benchmarks has 70 million bytes
 
 
@@ -237,6 +238,11 @@ READER_OF_SUFFIX: dict[str, Reader] = {
     ".parquet": "parquet",
     ".conll": "conll",
 }
+
+
+def is_data_source(name: str) -> bool:
+    """Return whether the name of a task is a data file or a hub dataset."""
+    return name.startswith(HUB) or Path(name).suffix in READER_OF_SUFFIX
 
 
 def _parse_json(text: str, where: str) -> Object:

@@ -15,8 +15,9 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.sources import parse_override
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name, write_text
-from hifi_cli.tasks import data_table, entities, readers, row_formats
-from hifi_cli.tasks.data_table import HUB, DataOptions, DataTable
+from hifi_cli.tasks import data_table, entities, row_formats
+from hifi_cli.tasks.data_table import DataOptions, DataTable
+from hifi_cli.tasks.readers import HUB
 from hifi_cli.tasks.row_formats import label_name
 from hifi_cli.tasks.task_spec import Kind, TaskSpec
 
@@ -33,11 +34,6 @@ SEPARATORS = "|;,"  # between the labels of a row, the likeliest first
 MAX_CLASSES = 1000
 REGRESSION_VALUES = 20  # whole numbers with more different values than this are a quantity, not classes
 LISTED = 6  # labels in the message
-
-
-def is_data_source(name: str) -> bool:
-    """Return whether the name of a task is a data file or a hub dataset."""
-    return name.startswith(HUB) or Path(name).suffix in readers.READER_OF_SUFFIX
 
 
 def split_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from work import BATCH_SIZE, Work
 
-from hifi_cli.models.cpu_linear import linear
+from hifi_cli.models.cpu_kernels import linear
 from hifi_cli.runs.device import select_device
 
 _SIZE, _ROUNDS = (1024, 768, 3072), 30

@@ -7,8 +7,7 @@ from typing import Any
 from work import Work
 
 from hifi_cli.methods.base import placeholder_heads
-from hifi_cli.runs.prepared_run import PreparedRun, prepare
-from hifi_cli.runs.run_inputs import ModelInputs
+from hifi_cli.runs.prepared_run import ModelInputs, PreparedRun, prepare
 from hifi_cli.runs.trainer import Trainer, ValidationScores
 
 

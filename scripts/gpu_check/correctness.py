@@ -18,9 +18,8 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.diff_pruning import GatedDifferences
 from hifi_cli.records.run_files import MetricsLine, StepMetrics
 from hifi_cli.runs.checkpoint import Checkpoint
-from hifi_cli.runs.prepared_run import prepare
+from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_inputs import ModelInputs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Callback, Trainer, ValidationScores
 
