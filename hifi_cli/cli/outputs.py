@@ -8,9 +8,9 @@ from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.records.head_files import HeadScores, HeadSelection
 from hifi_cli.records.run_checks import Verdict
 from hifi_cli.records.run_files import RunResult
-from hifi_cli.records.transfer_state import TransferState
 from hifi_cli.reports.formats.json_table import TableJson
 from hifi_cli.reports.run_listing import ListedRun
+from hifi_cli.runs.results_transfer import TransferState
 
 
 class _Output(BaseModel):

@@ -107,7 +107,7 @@ def _report(transfers: "list[Transfer]", form: str) -> None:
     from hifi_cli.cli.outputs import TransferOutput
     from hifi_cli.cli.show import print_json, print_transfers
     from hifi_cli.errors import ConflictError, UsageError
-    from hifi_cli.records.transfer_state import TransferState
+    from hifi_cli.runs.results_transfer import TransferState
 
     if form == "json":
         print_json(

@@ -66,7 +66,7 @@ def table(
     """
     from hifi_cli.errors import UsageError
     from hifi_cli.files import write_text
-    from hifi_cli.reports import score_choices, score_table, search_table, server_scores, table_spec, table_types
+    from hifi_cli.reports import score_table, search_table, server_scores, table_spec, table_types
     from hifi_cli.reports.formats import render
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
@@ -102,7 +102,7 @@ def table(
         measurements = _measurements(specs[0], results_dir, data_dir) if specs else {}
         server = server_scores.read(test_scores) if test_scores else None
         request = TableRequest(results, score, counted, published, server, **measurements)
-        build = score_choices.under_all_scores if compare_scores else table_types.build_all
+        build = table_types.build_under_all_scores if compare_scores else table_types.build_all
         tables = build(specs, request, layout=layout)
         if not results.records and isinstance(layout, table_spec.ScoresSpec) and not server:
             options.logger.warning(str(results.no_run(f"hifi table {name}")))

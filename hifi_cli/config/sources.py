@@ -1,7 +1,7 @@
 """The sources of a run's configuration and their merge: protocol, backbone, task, method, files, command line."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -348,3 +348,12 @@ def _nearest_parent(key: str, mapping: Mapping[str, Value]) -> Value | None:
     while key not in mapping and "." in key:
         key = key.rpartition(".")[0]
     return mapping.get(key)
+
+
+def train_arguments(
+    tasks: Iterable[str], methods: Iterable[str], backbone: str, protocol: str, seeds: Iterable[int], *, force: bool = False
+) -> list[str]:
+    """Return the arguments of `hifi` that train every combination of tasks, methods and seeds."""
+    arguments = ["train", "--task", ",".join(tasks), "--method", ",".join(methods)]
+    arguments += ["--backbone", backbone, "--protocol", protocol, "--seeds", ",".join(map(str, seeds))]
+    return [*arguments, *(["--force"] if force else [])]

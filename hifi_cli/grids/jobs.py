@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from hifi_cli.config.command_arguments import train_arguments
+from hifi_cli.config.sources import train_arguments
 from hifi_cli.files import command_line, digest
 from hifi_cli.grids.cells import GridCell
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
-from hifi_cli.config.command_arguments import train_arguments
+from hifi_cli.config.sources import train_arguments
 from hifi_cli.files import command_line
 from hifi_cli.reports.proportions import rate_interval
 from hifi_cli.reports.run_records import RunRecord

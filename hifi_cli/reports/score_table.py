@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
-from hifi_cli.reports import published, published_rows, run_filter, search_notes
+from hifi_cli.reports import published, published_rows, run_filter, search_table
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.server_scores import ServerScores
@@ -96,7 +96,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
         title=_title(spec, shots, records, request, reference[1].split if reference else None),
         headings=headings,
         rows=with_places(headings, _with_comparability(table_rows, request.score)),
-        notes=[*notes, *search_notes.table_notes(table_rows)],
+        notes=[*notes, *search_table.table_notes(table_rows)],
         missing=[] if server else _missing(spec, rows, columns, runs, records, request),
     )
 
@@ -133,7 +133,7 @@ def _row(
             )
         best, cell = _best(of_methods)
         if cell.seed_scores:
-            searched = search_notes.cell_notes(cell.seed_scores[0].record, request.results.searches)
+            searched = search_table.cell_notes(cell.seed_scores[0].record, request.results.searches)
             cell = replace(cell, notes=(*cell.notes, *searched))
         cells.append(cell)
         shown |= {best} if cell.seed_scores else set()

@@ -9,6 +9,7 @@ from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
+from hifi_cli.config.choices import Score
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import cost_table, row_count_table, score_table, settings_table
 from hifi_cli.reports.table import Table
@@ -66,3 +67,34 @@ def _with_layout_note(table: Table, spec: TableSpec, layout: TableSpec | None) -
     changed = [(key, getattr(layout, key), getattr(spec, key)) for key in ("protocol", "backbone")] if layout else []
     changes = [f"{key} {now} instead of {before}" for key, before, now in changed if now != before]
     return replace(table, notes=[f"only the layout is the paper's: {', '.join(changes)}", *table.notes]) if changes else table
+
+
+SCORES: tuple[Score, ...] = ("best", "last", "max")
+
+
+def build_under_all_scores(
+    specs: Sequence[TableSpec], request: TableRequest, *, layout: TableSpec | None = None
+) -> list[Table]:
+    """Build three tables for each specification; a note under the third says where they differ most."""
+    tables = []
+    for spec in specs:
+        group = [build_all([spec], replace(request, score=score), layout=layout)[0] for score in SCORES]
+        notes = _largest_spread(group)
+        tables += [*group[:-1], replace(group[-1], notes=[*group[-1].notes, *notes])]
+    return tables
+
+
+def _largest_spread(group: list[Table]) -> list[str]:
+    _, last, maximum = group
+    spreads = [
+        (ceiling.mean - floor.mean, line.label, heading)
+        for number, line in enumerate(last.rows)
+        if line.source == "runs"
+        for heading, floor, ceiling in zip(last.headings, line.cells, maximum.rows[number].cells, strict=True)
+        if floor.mean is not None and ceiling.mean is not None and heading.best
+    ]
+    if not spreads:
+        return []
+    largest, label, heading = max(spreads, key=lambda spread: spread[0])
+    where = f"{largest:.{heading.decimals}f} ({label}, {heading.label})"
+    return [f"the choice of the score alone changes a cell by up to {where}, from last to max; best is between them"]

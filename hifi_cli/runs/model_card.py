@@ -10,10 +10,9 @@ import yaml
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.choices import Score
-from hifi_cli.config.command_arguments import train_arguments
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import BackboneConfig, RunConfig
-from hifi_cli.config.sources import override_value, resolve
+from hifi_cli.config.sources import override_value, resolve, train_arguments
 from hifi_cli.files import command_line, safe_name, write_text
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.methods.hifi import HiFi

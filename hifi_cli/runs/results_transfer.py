@@ -3,14 +3,26 @@
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from hifi_cli.errors import ConflictError
 from hifi_cli.files import atomic_path, file_digest, locked
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.transfer_state import TransferState
 from hifi_cli.runs.results_source import Item, StoredContent
+
+
+class TransferState(StrEnum):
+    """What became of a run or a file."""
+
+    COPIED = "copied"
+    SAME = "same"
+    """It was there before, with the same content."""
+    CONFLICT = "conflict"
+    """Other content is at the same path."""
+    REFUSED = "refused"
+    """It is damaged, or names code that is not trusted."""
 
 
 @dataclass(frozen=True)
