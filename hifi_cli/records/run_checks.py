@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 
+from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, SchemaError, UsageError
 from hifi_cli.files import bytes_digest, digest, file_digest
 from hifi_cli.records.run_directory import RunDirectory
@@ -124,8 +125,11 @@ def _problems_of_epochs(directory: RunDirectory, result: RunResult) -> Iterator[
     if sorted(epochs) != list(range(1, result.epochs.total + 1)):
         yield f"epochs: {len(epochs)} in metrics.jsonl, {result.epochs.total} in results.json"
         return
+    with directory.opened() as config:
+        split_metrics = registry.load("tasks", config.task).get("split_metrics", {})
     stored = {result.primary_metric: result.scores} | {
-        f"{result.primary_metric}_{split}": scores for split, scores in result.extra_validation.items()
+        f"{split_metrics.get(f'validation_{split}', [result.primary_metric])[0]}_{split}": scores
+        for split, scores in result.extra_validation.items()
     }
     for metric, scores in stored.items():
         by_epoch = [epochs[number].metrics.get(metric) for number in sorted(epochs)]
