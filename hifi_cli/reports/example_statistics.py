@@ -185,6 +185,20 @@ def _f1_micro(labels: Floats, predictions: Floats, weights: Weights) -> Floats:
     return score
 
 
+def _matthews(labels: Floats, predictions: Floats, weights: Weights) -> Floats:
+    """The correlation of labels and predictions as indicators of any number of classes (Gorodkin 2004), from whole counts."""
+    classes = np.union1d(labels, predictions)
+    of_labels, of_predictions = (
+        np.stack([_count(side == number, weights) for number in classes]) for side in (labels, predictions)
+    )
+    total = weights.sum(axis=1)
+    covariance = _count(labels == predictions, weights) * total - (of_labels * of_predictions).sum(axis=0)
+    variances = [total**2 - (counts**2).sum(axis=0) for counts in (of_labels, of_predictions)]
+    norm = np.sqrt(variances[0] * variances[1])
+    correlation: Floats = np.divide(covariance, norm, out=np.zeros_like(norm), where=norm > 0)
+    return correlation
+
+
 def _pearson(labels: Floats, predictions: Floats, weights: Weights) -> Floats:
     weights = weights / weights.sum(axis=1, keepdims=True)
     x, y = labels - weights @ labels[:, None], predictions - weights @ predictions[:, None]
@@ -206,7 +220,7 @@ WEIGHTED_METRICS: dict[str, Callable[[Floats, Floats, Weights], Floats]] = {  # 
     "f1": _f1,
     "f1_macro": _f1_macro,
     "f1_micro": _f1_micro,
-    "matthews": _pearson,  # of two classes it is the correlation of labels and predictions
+    "matthews": _matthews,
     "pearson": _pearson,
     "spearman": _spearman,
 }
