@@ -174,11 +174,26 @@ def test_failed_runs_are_shown_and_part_of_the_verdict(own):
     write_run("results", "full-ft", "rte", 9, 0.5)
     _, note, _ = row_of(own("--format", "json"))
     interval = stats.binomtest(1, 9).proportion_ci(method="wilson")
-    assert f"BitFit 1 of 9 ({100 * interval.low:.0f} to {100 * interval.high:.0f} %), Full-FT 0 of 9 (0 to 30 %); p = 1" in note
+    assert (
+        f"BitFit: 1 of 9 ({100 * interval.low:.0f} to {100 * interval.high:.0f} %), Full-FT: 0 of 9 (0 to 30 %); p = 1" in note
+    )
     write_run("results", "bitfit", "rte", 10, 0.0, status="diverged", scores=None, metrics=None, collapsed=True)
     cells, note, _ = row_of(own("--format", "json"))
     assert cells["verdict"]["value"] == "undecided (failed runs)"
-    assert "The first method diverged more often, and a diverged run has no score" in note
+    assert "BitFit diverged more often, and a diverged run has no score" in note
+
+
+DIVERGED = {"status": "diverged", "scores": None, "metrics": None, "collapsed": True}
+
+
+def test_no_verdict_rests_on_the_scores_of_the_side_that_diverged_more_often(own):
+    write_pairs(-2.0)
+    assert row_of(own("--format", "json"))[0]["verdict"]["value"] == "contradicted"
+    write_run("results", "full-ft", "rte", 10, 0.0, **DIVERGED)  # the runs of Full-FT that are left are its better ones
+    cells, note, _ = row_of(own("--format", "json"))
+    assert cells["verdict"]["value"] == "undecided (failed runs)" and "Full-FT diverged more often" in note
+    write_run("results", "bitfit", "rte", 10, 0.0, **DIVERGED)
+    assert row_of(own("--format", "json"))[0]["verdict"]["value"] == "contradicted"
 
 
 def test_an_order_holds_if_every_comparison_does(hifi):
@@ -207,6 +222,25 @@ def test_a_trend_over_methods_is_a_contrast_of_their_scores(hifi):
                 write_run("results", method, task, seed, score)
     cells, _, _ = row_of(hifi("claims", "trend.yaml", "--format", "json"), "rank")
     assert cells["ours"]["value"] == pytest.approx((2.25 + 3.0) / 2) and cells["verdict"]["value"] == "supported"
+    write_run("results", "lora", "rte", 5, 0.0, **DIVERGED)
+    cells, note, _ = row_of(hifi("claims", "trend.yaml", "--format", "json"), "rank")
+    assert cells["verdict"]["value"] == "undecided (failed runs)" and "X = 2, 3 diverged more often" in note
+    write_run("results", "bitfit", "rte", 5, 0.0, **DIVERGED)  # one of 9 runs, more often than one of 18
+    assert row_of(hifi("claims", "trend.yaml", "--format", "json"), "rank")[0]["verdict"]["value"] == "supported"
+
+
+def test_a_trend_compares_only_runs_with_the_same_epochs_and_data(hifi):
+    trend = {"kind": "trend", "text": "t", "where": "w", "values": {"bitfit": 1, "lora": 2}, "first": [2], "second": [1]}
+    content = {**yaml.safe_load(OWN), "claims": {"rank": {**trend, "expected": "higher"}}}
+    Path("trend.yaml").write_text(yaml.safe_dump(content))
+    for task, epochs in (("rte", 3), ("cola", 30)):
+        for seed in range(1, 7):
+            write_run("results", "bitfit", task, seed, 0.5)
+            write_run("results", "lora", task, seed, 0.52 if task == "rte" else 0.9, epochs=epochs)
+    cells, note, _ = row_of(hifi("claims", "trend.yaml", "--format", "json"), "rank")
+    assert cells["ours"]["value"] == pytest.approx(2.0) and "CoLA: runs left out, which differ in epochs (3 and 30)" in note
+    cells, _, _ = row_of(hifi("claims", "trend.yaml", "--include", "unequal", "--format", "json"), "rank")
+    assert cells["ours"]["value"] == pytest.approx((2.0 + 40.0) / 2)
 
 
 def laptop(name, claim):
@@ -228,6 +262,18 @@ def test_properties_are_read_from_the_figures_that_were_kept():
     iterations = pd.read_csv(PROJECT / "results/figures/hifi-6-d-laptop-mrpc-cola-rte.csv").iterations
     assert steps.finding.interval == (iterations.min(), iterations.max()) and steps.verdict == "supported"
     assert laptop("hifi", "flatter-minimum").verdict == "contradicted"
+
+
+def test_a_figure_with_overrides_decides_no_claim(tmp_path):
+    for suffix in ("csv", "json"):
+        path = tmp_path / f"figures/ehft-7-laptop.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes((PROJECT / "results/figures" / path.name).read_bytes())
+    file = claim_spec.select(["ehft/large-gradients"], protocol="laptop", backbone=None)["ehft"]
+    assert claims.evaluate(file, Results(tmp_path))[0].finding.effect is not None
+    path.write_text(json.dumps({**json.loads(path.read_text()), "overrides": ["limit=32"]}))
+    [result] = claims.evaluate(file, Results(tmp_path))
+    assert result.verdict == "not run" and result.missing[0].command.startswith("hifi figure ehft-7 --protocol laptop")
 
 
 def test_a_figure_that_was_not_computed_is_named_with_its_command(hifi):

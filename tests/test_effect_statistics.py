@@ -120,7 +120,8 @@ def test_a_weighted_metric_is_that_of_the_drawn_examples(metric):
     rng = np.random.default_rng(0)
     classes = metric not in ("pearson", "spearman")
     shape = (40, 3) if metric == "f1_micro" else 40
-    labels = rng.integers(3 if metric in ("f1_macro", "matthews") else 2, size=shape).astype(float) if classes else rng.normal(size=40)
+    count = 3 if metric in ("f1_macro", "matthews") else 2
+    labels = rng.integers(count, size=shape).astype(float) if classes else rng.normal(size=40)
     predictions = np.where(rng.random(shape) < 0.7, labels, labels[::-1]) if classes else labels + rng.normal(size=40)
     weights = rng.multinomial(40, np.full(40, 1 / 40), size=5)
     if metric == "spearman":  # ranks are those in all examples

@@ -25,6 +25,8 @@ def test_correlations_are_means_over_the_layers_of_what_is_preferred():
     assert head_bench.rank_correlation(ranked, lowest, "spearman")["value"] == pytest.approx(np.mean(rhos))
     flat = [Ranked(np.ones(8)), *ranked[1:]]  # a layer without an order says nothing
     assert head_bench.rank_correlation(flat, lowest, "kendall")["value"] == pytest.approx(np.mean(taus[1:]))
+    of_two = head_bench.rank_correlation(ranked[1:], lowest[1:], "kendall")["noise"]
+    assert head_bench.rank_correlation(flat, lowest, "kendall")["noise"] == of_two  # a mean over two layers varies more
     assert np.isnan(head_bench.rank_correlation(flat[:1], lowest[:1], "kendall")["value"])
 
 

@@ -102,6 +102,23 @@ def test_a_run_is_what_the_paper_or_the_code_says(case):
     assert {key: value_at(config, key) for key in EXPECTED[case]} == EXPECTED[case]
 
 
+OWN_RATES = {  # of methods that are in no table of EH-FT: HiFi's table 5, Houlsby, Mahabadi, the notebooks of RoCoFT
+    "hifi-layerwise": 2e-4, "hifi-midtop": 2e-4, "hifi-random": 2e-4, "hifi-gradient": 2e-4, "hifi-first": 2e-4,
+    "adapter": 3e-4, "prefix-tuning-mlp": 3e-4, "compacter": 3e-3, "rocoft-row": 1e-3, "rocoft-column": 1e-3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", ["ehft", "ehft-released"])
+@pytest.mark.parametrize("task", ["rte", "wic"])
+def test_methods_of_other_papers_do_not_train_at_full_fts_rate(protocol, task):
+    """At 1e-5 the few weights that such a method trains hardly move, and a comparison with EH-FT's methods is unfair."""
+    where = {"task": task, "backbone": "roberta-large", "protocol": protocol}
+    assert {name: resolve(method=name, **where).learning_rate for name in OWN_RATES} == OWN_RATES
+    joined = resolve(method="eh-ft-hifi", **where)
+    full = resolve(method="full-ft", **where)
+    assert (joined.stage1.learning_rate, joined.learning_rate) == (2e-4, full.learning_rate)
+
+
 @pytest.mark.parametrize("name", registry.names("protocols"))
 def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
     sections = {"task_head": TaskHeadConfig, "heads": RunConfig.model_fields["heads"].annotation}

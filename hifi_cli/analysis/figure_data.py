@@ -79,6 +79,7 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             tasks={task: request.resources.task(task).label for task in spec.tasks},
             backbone=request.config(spec.tasks[0]).backbone.name,
             protocol=spec.protocol,
+            overrides=list(request.overrides),
             notes=[note for note in (spec.note, *notes, *_limit_notes(request)) if note],
             analysis_notes=notes,
             inputs_hash=inputs_hash,

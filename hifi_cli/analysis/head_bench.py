@@ -61,7 +61,7 @@ def compute(request: FigureRequest) -> FigureTable:
 
 def rank_correlation(ranking: list[Ranked], other: list[Ranked], kind: str) -> dict[str, float]:
     """Correlate two rankings within each layer and average; a layer in which one ranks all heads equal has no correlation."""
-    heads, layers = len(ranking[0].values), len(ranking)
+    heads = len(ranking[0].values)
     correlate = kendalltau if kind == "kendall" else spearmanr
     values = [
         correlate(own.preferences, others.preferences).statistic
@@ -69,7 +69,7 @@ def rank_correlation(ranking: list[Ranked], other: list[Ranked], kind: str) -> d
         if np.ptp(own.values) > 0 and np.ptp(others.values) > 0
     ]
     variance = 2 * (2 * heads + 5) / (9 * heads * (heads - 1)) if kind == "kendall" else 1 / (heads - 1)
-    noise = float(norm.ppf(0.975)) * (variance / layers) ** 0.5
+    noise = float(norm.ppf(0.975)) * (variance / max(1, len(values))) ** 0.5
     return {"value": float(np.mean(values)) if values else float("nan"), "noise": noise}
 
 

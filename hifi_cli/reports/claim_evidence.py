@@ -109,7 +109,8 @@ class Evidence:
         values: differences or numbers, by task and repetition; empty: nothing is known yet.
         runs: number of runs or of repetitions.
         exact: whether each number is certain: it does not vary with the seed.
-        failures: failed and all runs of both methods of a comparison.
+        sides: the two methods, or groups of methods, whose runs are compared.
+        failures: failed and all runs of both sides.
         missing: what would complete the evidence.
     """
 
@@ -117,6 +118,7 @@ class Evidence:
     values: Values
     runs: int
     exact: bool = False
+    sides: tuple[str, str] = ("", "")
     failures: tuple[Failures, Failures] | None = None
     notes: list[str] = field(default_factory=list)
     missing: list[MissingRuns] = field(default_factory=list)
@@ -167,6 +169,7 @@ def _of_comparison(first: str, second: str, setting: Setting) -> Evidence:
         label=" above ".join(pairs.labels),
         values={task: dict(differences) for task, differences in pairs.differences.items()},
         runs=2 * sum(map(len, pairs.differences.values())),
+        sides=pairs.labels,
         failures=(sides[0], sides[1]),
         notes=pairs.notes,
         missing=setting.missing([first, second], setting.seeds),
@@ -175,18 +178,35 @@ def _of_comparison(first: str, second: str, setting: Setting) -> Evidence:
 
 def _of_trend(claim: TrendClaim, setting: Setting) -> Evidence:
     """Subtract the mean at `second` from the mean at `first`, by task and repetition, where all values are known."""
+    notes: list[str] = []
+    failures = None
+    first, second = (", ".join(f"{x:g}" for x in values) for values in (claim.first, claim.second))
     if claim.figure:
         frame, missing = _figure(claim.figure, setting)
         cells = {} if frame is None else _cells(frame, claim.per, claim.x, claim.y)
     else:
-        cells, missing = _method_scores(claim, setting), setting.missing([*claim.values], setting.seeds)
+        cells, notes = _method_scores(claim, setting)
+        missing = setting.missing([*claim.values], setting.seeds)
+        sides = [
+            setting.records([method for method, x in claim.values.items() if x in values])
+            for values in (claim.first, claim.second)
+        ]
+        failures = (Failures.of(sides[0]), Failures.of(sides[1]))
     values: Values = {}
     runs = 0
     for (task, repetition), numbers in cells.items():
         if all(x in numbers for x in (*claim.first, *claim.second)):
             values.setdefault(task, {})[repetition] = claim.scale * contrast(numbers, claim.first, claim.second)
             runs += len({*claim.first, *claim.second})
-    return Evidence(_contrast_label(claim), values, runs, missing=missing)
+    return Evidence(
+        label=f"{claim.x} = {first} minus {second}",
+        values=values,
+        runs=runs,
+        sides=(f"{claim.x} = {first}", f"{claim.x} = {second}"),
+        failures=failures,
+        notes=notes,
+        missing=missing,
+    )
 
 
 def contrast(numbers: Mapping[float, float], first: Sequence[float], second: Sequence[float]) -> float:
@@ -194,22 +214,28 @@ def contrast(numbers: Mapping[float, float], first: Sequence[float], second: Seq
     return sum(numbers[x] for x in first) / len(first) - sum(numbers[x] for x in second) / len(second)
 
 
-def _contrast_label(claim: TrendClaim) -> str:
-    first, second = (", ".join(f"{x:g}" for x in values) for values in (claim.first, claim.second))
-    return f"{claim.x} = {first} minus {second}"
+def _method_scores(claim: TrendClaim, setting: Setting) -> tuple[dict[tuple[str, Any], dict[float, float]], list[str]]:
+    """Return the scores by task and seed, and by the value that each method stands for; and notes on what was left out.
 
-
-def _method_scores(claim: TrendClaim, setting: Setting) -> dict[tuple[str, Any], dict[float, float]]:
-    """Return the scores by task and seed, and by the value that each method stands for."""
-    cells: dict[tuple[str, Any], dict[float, float]] = {}
+    Runs of one task and seed that differ in more than a comparison allows are left out, as those of a pair of methods are.
+    """
+    records: dict[tuple[str, int], dict[float, RunRecord]] = {}
     for method, x in claim.values.items():
         for task in setting.tasks:
-            records = [record for record in setting.records([method]) if record.result.task == task]
-            for record in run_filter.comparable(records, [], setting.counted)[0]:
-                score = record.score(setting.score)
-                if score is not None:
-                    cells.setdefault((task, record.result.seed), {})[x] = score
-    return cells
+            runs = [record for record in setting.records([method]) if record.result.task == task]
+            for record in run_filter.comparable(runs, [], setting.counted)[0]:
+                records.setdefault((task, record.result.seed), {})[x] = record
+    cells: dict[tuple[str, Any], dict[float, float]] = {}
+    notes: dict[str, None] = {}
+    for (task, seed), by_value in records.items():
+        first, *others = by_value.values()
+        differing = next(filter(None, (run_filter.disagreement(first, other, setting.score) for other in others)), None)
+        if differing and "unequal" not in setting.counted:
+            notes[f"{label_of('tasks', task)}: runs left out, which differ in {differing}"] = None
+            continue
+        scores = {x: record.score(setting.score) for x, record in by_value.items()}
+        cells[task, seed] = {x: score for x, score in scores.items() if score is not None}
+    return cells, list(notes)
 
 
 def _of_property(claim: PropertyClaim, setting: Setting) -> Evidence:
@@ -235,7 +261,10 @@ def _of_property(claim: PropertyClaim, setting: Setting) -> Evidence:
 
 
 def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
-    """Return the CSV of a figure under a protocol and backbone, or None, and the command that computes it."""
+    """Return the CSV of a figure under a protocol and backbone, or None, and the command that computes it.
+
+    A CSV with overrides (`limit=32`) is of another setting than the claim's.
+    """
     import pandas as pd
 
     if setting.figure_csv:
@@ -247,7 +276,7 @@ def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
             metadata = figure_spec.read_metadata(path)
         except SchemaError:
             continue  # computed by another version
-        if (metadata.protocol, metadata.backbone) == (setting.protocol, setting.backbone):
+        if (metadata.protocol, metadata.backbone, metadata.overrides) == (setting.protocol, setting.backbone, []):
             return pd.read_csv(path), []
     return None, [setting.figure_command(name)]
 

@@ -117,13 +117,13 @@ def _comparison(result: ClaimResult, finding: Finding) -> str:
 
 
 def _failures(finding: Finding) -> list[str]:
-    """Return both methods' failed runs with intervals, and the test of equal rates; nothing where no run failed."""
+    """Return both sides' failed runs with intervals, and the test of equal rates; nothing where no run failed."""
     if not finding.evidence.failures or not any(side.failed for side in finding.evidence.failures):
         return []
     first, second = finding.evidence.failures
-    labels = finding.evidence.label.split(" above ")
+    labels = finding.evidence.sides
     tested = f"; p = {equal_rates_p(first, second):.3g} (Fisher's exact test)" if first.runs and second.runs else ""
-    return [f"collapsed or diverged runs, with 95 % interval of the rate: {labels[0]} {first}, {labels[1]} {second}{tested}"]
+    return [f"collapsed or diverged runs, with 95 % interval of the rate, {labels[0]}: {first}, {labels[1]}: {second}{tested}"]
 
 
 def _split_notes(file: ClaimsFile, results: Sequence[ClaimResult]) -> list[str]:

@@ -183,8 +183,9 @@ def find(entry: Evidence, published: PublishedEffect, region: Region, *, level: 
     effect = float(np.mean([np.mean(values) for values in groups]))
     interval = mean_interval([np.asarray(values, dtype=np.float64) for values in groups], level)
     verdict, reason = decide(groups, region, level=level, comparisons=comparisons), ""
-    if verdict == "supported" and entry.failures and _diverges_more(*entry.failures):
-        verdict, reason = "undecided", "the first method diverged more often, and a diverged run has no score"
+    for side in _higher_sides(verdict, effect, region) if entry.failures else ():
+        if entry.failures and _diverges_more(entry.failures[side], entry.failures[1 - side]):
+            verdict, reason = "undecided", f"{entry.sides[side]} diverged more often, and a diverged run has no score"
     more = None
     if verdict == "undecided" and not reason:
         seeds = [seeds_needed(groups, bound) for bound in _targets(effect, region)]
@@ -221,6 +222,14 @@ def _targets(effect: float, region: Region) -> list[float]:
     inside = [*region.supported] if region.supported[0] < effect < region.supported[1] else []
     outside = [*region.possible] if not region.possible[0] < effect < region.possible[1] else []
     return [min(bounds, key=lambda bound: abs(bound - effect)) for bounds in (inside, outside) if bounds]
+
+
+def _higher_sides(verdict: Verdict, effect: float, region: Region) -> list[int]:
+    """Return the sides of a comparison (0: first, 1: second) whose scores a verdict requires to be high."""
+    if verdict == "contradicted":
+        return [1 if effect < region.possible[0] else 0]
+    low, high = region.supported
+    return [side for side, bounded in enumerate((low > -inf, high < inf)) if bounded and verdict == "supported"]
 
 
 def _diverges_more(first: Failures, second: Failures) -> bool:

@@ -89,6 +89,8 @@ class FigureMetadata(ConfigModel):
     """Labels by name."""
     backbone: str
     protocol: str
+    overrides: list[str] = []
+    """`key=value` of the command line; none in files of earlier versions."""
     notes: list[str]
     """Printed below the picture."""
     analysis_notes: list[str]
