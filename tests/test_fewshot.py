@@ -1,10 +1,15 @@
 """Few-shot samples: the protocol, the same on every machine, and what cannot be sampled."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from hifi_cli.errors import UsageError
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_files import RunResult
+from hifi_cli.reports import run_filter
+from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.runs import run as runs
 from hifi_cli.tasks import fewshot, task_spec
 from hifi_cli.tasks.task_spec import Row
@@ -53,8 +58,6 @@ def test_a_few_shot_run(tiny, make, resources):
     full = tiny("train", "--method", "hifi-layerwise")
     few = tiny("train", "--method", "hifi-layerwise", "--shots", 4, "log_every=1")
     assert (full.code, few.code) == (0, 0), few.err
-    from pathlib import Path
-
     paths = {path.parent.parent.parent.name: path for path in Path("results/runs").glob("*/*/*/*/seed1/results.json")}
     assert set(paths) == {"rte", "rte-4-shot"}
     results = {name: json.loads(path.read_text()) for name, path in paths.items()}
@@ -72,6 +75,31 @@ def test_a_few_shot_run(tiny, make, resources):
     assert results["rte-4-shot"]["fewshot"] == drawn
     again = tiny("eval", "--method", "hifi-layerwise", "--shots", 4, "--protocol", "hifi")
     assert "rte-4-shot" in again.out and "logits identical" in again.out
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "first"),
+    [("full-ft", [], 1), ("full-ft", ["report=max"], 1), ("eh-ft-bitfit", ["settings.stage1_fraction=0.34"], 3)],
+)
+def test_the_reported_split_is_evaluated_after_epochs_that_may_be_reported(make, resources, method, settings, first):
+    """Each best one so far of the last stage, which begins with epoch `first`, and the last one; all for a maximum."""
+    runs.run(make(method, "shots=4", "epochs=6", "learning_rate=0.002", *settings), resources)
+    (path,) = resources.results_dir.glob("runs/*/*/*/*/seed1/results.json")
+    results = json.loads(path.read_text())
+    lines = [json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()]
+    epochs = {line["epoch"]: line for line in lines if "epoch" in line}
+    selection = [epochs[number]["selection"] for number in range(1, 7)]
+    best_so_far = {n for n in range(first, 7) if all(selection[n - 1] > other for other in selection[first - 1 : n - 1])}
+    evaluated = {number for number, line in epochs.items() if "accuracy" in line}
+    assert evaluated == (set(range(1, 7)) if settings == ["report=max"] else best_so_far | {6})
+    best = first + selection[first - 1 :].index(max(selection[first - 1 :]))
+    scores = {number: epochs[number]["accuracy"] for number in evaluated}
+    highest = max(scores.values()) if len(scores) == 6 else None
+    assert results["scores"] == {"last": scores[6], "best": scores[best], "max": highest}
+    assert results["epochs"]["best"] == best and (results["epochs"]["max"] is None) == (highest is None)
+    record = RunRecord(RunDirectory(path.parent), RunResult.read(path))
+    (note,) = run_filter.cell([record], [], metric=None, score="max").notes or [""]
+    assert note == ("" if highest else "1 run left out: no accuracy stored for this score")
 
 
 def test_few_shot_regression_is_refused_before_it_trains(make, resources):

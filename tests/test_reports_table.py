@@ -123,7 +123,7 @@ def test_a_number_never_stands_under_another_metrics_name(hifi):
     assert content["columns"][0] == {"name": "mrpc", "label": "MRPC (Acc.)"}
     cells = {row["name"]: row["cells"]["mrpc"] for row in content["rows"]}
     assert cells["bitfit"]["value"] == 60.0 and cells["full-ft"]["value"] is None
-    assert cells["full-ft"]["notes"] == ["1 run left out: no accuracy stored for this epoch"]
+    assert cells["full-ft"]["notes"] == ["1 run left out: no accuracy stored for this score"]
 
 
 def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
@@ -230,7 +230,7 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all
     for score in ("best", "last", "max"):
         row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))["full-ft", "runs"]
         cells_by_choice[score] = (row["scores"]["stsb.pearson"], row["cells"]["stsb.pearson"].get("notes"))
-    lost = ["1 run left out: no pearson stored for this epoch"]
+    lost = ["1 run left out: no pearson stored for this score"]
     assert cells_by_choice == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
 
 

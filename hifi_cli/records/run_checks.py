@@ -132,12 +132,16 @@ def _problems_of_epochs(directory: RunDirectory, result: RunResult) -> Iterator[
         for split, scores in result.extra_validation.items()
     }
     for metric, scores in stored.items():
-        by_epoch = [epochs[number].metrics.get(metric) for number in sorted(epochs)]
-        known = [score for score in by_epoch if score is not None]
-        if len(known) < len(by_epoch):
-            yield f"{metric}: not in every epoch of metrics.jsonl"
+        by_epoch = {number: line.metrics[metric] for number, line in epochs.items() if metric in line.metrics}
+        required = {result.epochs.best, result.epochs.total} if result.selection != "validation" else set(epochs)
+        if not required <= set(by_epoch):
+            yield f"{metric}: not in epoch {min(required - set(by_epoch))} of metrics.jsonl"
             continue
-        measured = RunScores(last=known[-1], best=known[result.epochs.best - 1], max=max(known))
+        measured = RunScores.from_epochs(by_epoch, best=result.epochs.best, total=result.epochs.total)
         for (name, score), (_, measured_score) in zip(scores, measured, strict=True):
             if score != measured_score:
-                yield f"{metric} {name}: {score:.6f} in results.json, {measured_score:.6f} in metrics.jsonl"
+                yield f"{metric} {name}: {_number(score)} in results.json, {_number(measured_score)} in metrics.jsonl"
+
+
+def _number(score: float | None) -> str:
+    return "none" if score is None else f"{score:.6f}"

@@ -186,21 +186,31 @@ class RunScores(Record):
     Attributes:
         last: after the last epoch.
         best: after the epoch with the best score on the selection split.
-        max: the maximum over all epochs.
+        max: the maximum over all epochs; None where the split was not evaluated after each of them.
     """
 
     last: float
     best: float
-    max: float
+    max: float | None
+
+    @classmethod
+    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int) -> Self:
+        """The scores of a run from those after its epochs, counted from 1.
+
+        Raises:
+            KeyError: the best or the last epoch has no score.
+        """
+        maximum = max(by_epoch.values()) if len(by_epoch) == total else None
+        return cls(last=by_epoch[total], best=by_epoch[best], max=maximum)
 
 
 class Epochs(Record):
-    """The number of epochs, and the epochs of the scores, counted from 1."""
+    """The number of epochs, and the epochs of the scores, counted from 1; `max` is None where `RunScores.max` is."""
 
     total: int
     last: int
     best: int
-    max: int
+    max: int | None
 
 
 class ParameterCounts(Record):

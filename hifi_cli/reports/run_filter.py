@@ -76,7 +76,8 @@ def cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | No
     values = [(record, record.score(score, metric)) for record in records]
     seed_scores = tuple(SeedScore(record.result.seed, 100 * value, record) for record, value in values if value is not None)
     if incomplete := len(values) - len(seed_scores):
-        notes = [*notes, f"{_runs(incomplete)} left out: no {metric} stored for this epoch"]
+        name = metric or records[0].result.primary_metric
+        notes = [*notes, f"{_runs(incomplete)} left out: no {name} stored for this score"]
     scores = [seed_score.score for seed_score in seed_scores]
     return TableCell(
         mean=statistics.fmean(scores) if scores else None,

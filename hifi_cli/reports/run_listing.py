@@ -143,7 +143,7 @@ def _listed(results_dir: Path, directory: RunDirectory, status: RunStatus) -> Li
             seed=int(seed.removeprefix("seed")) if re.fullmatch(r"seed\d+", seed) else None,
         )
     record = RunRecord(directory, result)
-    scores = {name: 100 * getattr(result.scores, name) for name in ("last", "best", "max")} if result.scores else {}
+    scores = {name: 100 * score for name, score in result.scores or () if score is not None}
     done = {"score": 100 * result.score(), "epoch": result.epoch(), "flags": record.flags} if result.is_done else {}
     return ListedRun(
         **place,

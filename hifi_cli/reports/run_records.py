@@ -73,14 +73,16 @@ class RunRecord:
         result = self.result
         name = name or result.report
         if metric is None or metric == result.primary_metric:
-            return result.score(name)
+            return getattr(result.scores, name, None)
         if name == ("last" if result.report == "last" else "best"):  # the model that was kept
             return result.metrics.get(metric)
         epochs = self.directory.read_epochs() if self.directory.metrics.is_file() else {}
         values = {number: line.metrics[metric] for number, line in epochs.items() if metric in line.metrics}
         if not values:
             return None
-        return max(values.values()) if name == "max" else values.get(result.epoch(name))
+        if name == "max":
+            return max(values.values()) if len(values) == len(epochs) else None
+        return values.get(result.epoch(name))
 
     @property
     def flags(self) -> list[str]:

@@ -1,6 +1,7 @@
 """What a resumed run needs to continue as if it had never stopped, and how a signal stops a run between two steps."""
 
 import logging
+import math
 import random
 import signal
 import threading
@@ -25,7 +26,7 @@ from hifi_cli.runs.device import rng_state, set_rng_state
 
 Delta = dict[str, Tensor]
 _MAX_SECONDS = 300.0  # of work that a kill in the middle of an epoch may cost
-_LAYOUT = 2  # of the file; one of another layout is not used
+_LAYOUT = 3  # of the file; one of another layout is not used
 _MIN_RATIO = 20  # a checkpoint is saved when the time since the last one is this many times what saving it took
 
 logger = logging.getLogger("hifi")
@@ -41,7 +42,6 @@ class Progress:
         phase: number of the current phase, from 0.
         epochs_before_last_phase: epochs that ended before the last phase: their models are not those of the method.
         selection_scores: the primary metric on the selection split, after each epoch.
-        reported_scores: the primary metric on the reported split, after each epoch.
         log_history: lines of metrics.jsonl so far.
         loss_sum: sum of the losses since the last logged loss.
         loss_count: their number.
@@ -54,7 +54,6 @@ class Progress:
     phase: int = 0
     epochs_before_last_phase: int = 0
     selection_scores: list[float] = field(default_factory=list)
-    reported_scores: list[float] = field(default_factory=list)
     log_history: list[MetricsLine] = field(default_factory=list)
     seconds: float = 0.0
     loss_sum: float = 0.0
@@ -84,11 +83,14 @@ class Progress:
         self.epoch += 1
         self._add_time()
 
-    def add_scores(self, selection: float, reported: float, *, is_last_phase: bool) -> None:
-        """Add the scores of the epoch that ended."""
+    def add_score(self, selection: float, *, is_last_phase: bool) -> None:
+        """Add the score of the epoch that ended, on the selection split."""
         self.selection_scores.append(selection)
-        self.reported_scores.append(reported)
         self.epochs_before_last_phase += not is_last_phase
+
+    def is_best(self, selection: float) -> bool:
+        """Whether a score on the selection split is higher than those of all finished epochs of the last phase."""
+        return selection > max(self.selection_scores[self.epochs_before_last_phase :], default=-math.inf)
 
     def _add_time(self) -> None:
         now = time.monotonic()

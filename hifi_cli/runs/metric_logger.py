@@ -85,14 +85,14 @@ class MetricLogger(Callback):
 
         Args:
             run: the run's name.
-            primary: the metric that is shown.
+            primary: the metric that is shown, on the split that selects the best epoch.
             lengths: tokens of each training example.
             report_to: names of trackers.
         """
         self.run, self.config, self.primary, self.directory = run, config, primary, directory
         self.steps_per_epoch = math.ceil(len(lengths) / config.batch_size)
         self.throughput = Throughput(config.epochs * self.steps_per_epoch, sum(lengths) / self.steps_per_epoch)
-        self.epoch, self.score, self.loss = 0, math.nan, math.nan
+        self.epoch, self.metric, self.score, self.loss = 0, primary, math.nan, math.nan
         self.device = select_device(config.device)
         self.is_main = PartialState().is_main_process
         if self.is_main:
@@ -147,7 +147,8 @@ class MetricLogger(Callback):
             return
         self.directory.append_metrics(line)
         if isinstance(line, EpochMetrics):
-            self.epoch, self.score = line.epoch, line.metrics[self.primary]
+            self.epoch, self.score = line.epoch, line.metrics[self.primary] if line.selection is None else line.selection
+            self.metric = self.primary if line.selection is None else f"{self.primary} on the selection split"
         else:
             self.loss = line.loss
 
@@ -167,7 +168,7 @@ class MetricLogger(Callback):
         speed, seconds_left = self.throughput.tokens_per_second, self.throughput.seconds_left
         is_running = self.throughput.step < self.throughput.total_steps
         return [
-            *([f"{self.primary} {100 * self.score:.2f}"] if self.epoch else []),
+            *([f"{self.metric} {100 * self.score:.2f}"] if self.epoch else []),
             *([] if math.isnan(self.loss) else [f"loss {self.loss:.4f}"]),
             *([f"{speed:,.0f} tokens/s"] if speed else []),
             f"{provenance.peak_memory(self.device) / 1e9:.1f} GB",

@@ -38,7 +38,7 @@ from hifi_cli.runs.prepared_run import (
 )
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import Splits
-from hifi_cli.runs.trainer import Diverged, Trainer, ValidationScores
+from hifi_cli.runs.trainer import Diverged, Evaluation, Trainer
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.tokenization import rows_of
 
@@ -177,12 +177,11 @@ def _train(
     """Train to the end; returns the trainer, with its progress and the delta of the epoch that is reported."""
     task, config = prepared.task, prepared.runner.config
 
-    def evaluate() -> ValidationScores:
-        reported = measure(prepared, splits.reported) | measure_extra_validation(prepared, splits.extra_validation)
-        if splits.selection is splits.reported:
-            return ValidationScores(reported[task.primary], reported[task.primary], reported)
-        selection = measure(prepared, splits.selection)[task.primary]
-        return ValidationScores(selection, reported[task.primary], {**reported, "selection": selection})
+    def reported() -> dict[str, float]:
+        return measure(prepared, splits.reported) | measure_extra_validation(prepared, splits.extra_validation)
+
+    def selection() -> float:
+        return measure(prepared, splits.selection)[task.primary]
 
     lengths = [len(example) for example in splits.train]
     try:
@@ -191,7 +190,7 @@ def _train(
                 prepared.runner,
                 prepared.method,
                 splits.train,
-                evaluate=evaluate,
+                evaluation=Evaluation(reported, task.primary, None if splits.selection is splits.reported else selection),
                 callbacks=[metric_logger],
                 calibration_batches=splits.calibration_batches,
                 checkpoint=checkpoint,
@@ -224,14 +223,19 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
         deltas.save(directory.delta, trainer.delta, metadata)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         directory.write_predictions(prediction_rows(task, splits.reported, logits, predictions))
-    best, by_epoch = progress.best_epoch, progress.reported_scores
+    by_epoch = _by_epoch(progress, task.primary)
     return {
         "params": params,
-        "scores": _scores_of(by_epoch, best),
-        "epochs": Epochs(total=progress.epoch, last=progress.epoch, best=best, max=1 + by_epoch.index(max(by_epoch))),
+        "scores": _scores_of(by_epoch, progress),
+        "epochs": Epochs(
+            total=progress.epoch,
+            last=progress.epoch,
+            best=progress.best_epoch,
+            max=max(by_epoch, key=by_epoch.__getitem__) if len(by_epoch) == progress.epoch else None,
+        ),
         "metrics": scores | measure_extra_validation(prepared, splits.extra_validation),
         "extra_validation": {
-            split: _scores_of(_logged(progress, f"{task.on_split(f'validation_{split}').primary}_{split}"), best)
+            split: _scores_of(_by_epoch(progress, f"{task.on_split(f'validation_{split}').primary}_{split}"), progress)
             for split in splits.extra_validation
         },
         "collapsed": metrics.is_collapsed(predictions),
@@ -241,13 +245,14 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
     }
 
 
-def _scores_of(by_epoch: list[float], best_epoch: int) -> RunScores:
-    return RunScores(last=by_epoch[-1], best=by_epoch[best_epoch - 1], max=max(by_epoch))
+def _by_epoch(progress: Progress, metric: str) -> dict[int, float]:
+    """A metric on the reported split after each epoch at which that was evaluated."""
+    lines = (line for line in progress.log_history if isinstance(line, EpochMetrics))
+    return {line.epoch: line.metrics[metric] for line in lines if metric in line.metrics}
 
 
-def _logged(progress: Progress, metric: str) -> list[float]:
-    """The values of a metric after each epoch."""
-    return [line.metrics[metric] for line in progress.log_history if isinstance(line, EpochMetrics)]
+def _scores_of(by_epoch: dict[int, float], progress: Progress) -> RunScores:
+    return RunScores.from_epochs(by_epoch, best=progress.best_epoch, total=progress.epoch)
 
 
 def name(config: RunConfig) -> str:

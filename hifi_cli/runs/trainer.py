@@ -33,18 +33,19 @@ class Diverged(Exception):
 
 
 @dataclass(frozen=True)
-class ValidationScores:
-    """What an evaluation after an epoch gives.
+class Evaluation:
+    """How the model is scored after an epoch.
 
     Attributes:
-        selection: the primary metric on the selection split, by which the best epoch is selected.
-        reported: the primary metric on the reported split.
-        metrics: what is logged.
+        reported: returns the metrics on the reported split.
+        primary: the one among them that selects the best epoch.
+        selection: returns the score that selects the best epoch, where another split does. The reported split is then
+            evaluated only after epochs that may be reported: each best one so far, and the last.
     """
 
-    selection: float
-    reported: float
-    metrics: dict[str, float]
+    reported: Callable[[], dict[str, float]]
+    primary: str
+    selection: Callable[[], float] | None = None
 
 
 class Callback:
@@ -102,7 +103,7 @@ class Trainer:
     """Trains a prepared model through the phases of its method and evaluates it after each epoch.
 
     Args:
-        evaluate: scores the model after each epoch; None: no evaluation, and no delta is kept.
+        evaluation: how the model is scored after each epoch; None: not at all, and no delta is kept.
         calibration_batches: batches whose gradients a method may use when one of its phases starts.
         checkpoint: where the state is saved, and resumed from if it is there.
         max_steps: stop after this number of steps, before the evaluation.
@@ -123,14 +124,14 @@ class Trainer:
         method: Method,
         train_examples: list[Example],
         *,
-        evaluate: Callable[[], ValidationScores] | None = None,
+        evaluation: Evaluation | None = None,
         callbacks: Sequence[Callback] = (),
         calibration_batches: Sequence[list[Example]] = (),
         checkpoint: Checkpoint | None = None,
         max_steps: int | None = None,
     ) -> None:
         self.runner, self.method, self.train_examples = runner, method, train_examples
-        self.evaluate, self.callbacks, self.calibration_batches = evaluate, callbacks, calibration_batches
+        self.evaluation, self.callbacks, self.calibration_batches = evaluation, callbacks, calibration_batches
         self.checkpoint, self.max_steps = checkpoint, max_steps
         self.config, self.encoder, self.model = runner.config, runner.encoder, runner.encoder.model
         self.steps_per_epoch = math.ceil(len(train_examples) / self.config.batch_size)
@@ -172,9 +173,9 @@ class Trainer:
                         self.save_checkpoint()
                 refuse_divergence(self.loss_sum.item(), self.progress)
                 self.before_evaluation()
-                scores = self.evaluate() if self.evaluate else None
+                metrics = self.evaluate(self.evaluation) if self.evaluation else None
                 with shutdown.deferred():
-                    self.end_epoch(scores)
+                    self.end_epoch(metrics)
                 if self.checkpoint and self.checkpoint.is_due(epoch_ended=True) and self.progress.epoch < self.config.epochs:
                     self.save_checkpoint()
 
@@ -258,14 +259,31 @@ class Trainer:
         self.log(StepMetrics(step=self.progress.step, loss=mean, learning_rate=learning_rate))
         self.reset_loss()
 
-    def end_epoch(self, scores: ValidationScores | None) -> None:
-        """Log the scores of an epoch, and keep the delta if this epoch is the one to report so far."""
-        is_last_phase = self.progress.phase == len(self.phases) - 1
+    @property
+    def is_last_phase(self) -> bool:
+        """Whether the current phase is the last one: only its models are those of the method."""
+        return self.progress.phase == len(self.phases) - 1
+
+    def evaluate(self, evaluation: Evaluation) -> EpochMetrics:
+        """Score the model after an epoch."""
+        epoch, selection = self.progress.epoch + 1, evaluation.selection() if evaluation.selection else None
+        may_be_reported = (
+            selection is None
+            or self.config.report == "max"
+            or (self.is_last_phase and self.progress.is_best(selection))
+            or epoch == self.config.epochs
+        )
+        return EpochMetrics(epoch=epoch, selection=selection, **(evaluation.reported() if may_be_reported else {}))
+
+    def end_epoch(self, metrics: EpochMetrics | None) -> None:
+        """Log the metrics of an epoch, and keep the delta if this epoch is the one to report so far."""
         self.progress.end_epoch()
-        if scores:
-            self.progress.add_scores(scores.selection, scores.reported, is_last_phase=is_last_phase)
-            self.log(EpochMetrics(epoch=self.progress.epoch, **scores.metrics))
-            if is_last_phase and (self.config.report == "last" or self.progress.best_epoch == self.progress.epoch):
+        if metrics:
+            assert self.evaluation
+            score = metrics.metrics[self.evaluation.primary] if metrics.selection is None else metrics.selection
+            self.progress.add_score(score, is_last_phase=self.is_last_phase)
+            self.log(metrics)
+            if self.is_last_phase and (self.config.report == "last" or self.progress.best_epoch == self.progress.epoch):
                 delta = self.method.delta(self.model)
                 self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
         self.reset_loss()

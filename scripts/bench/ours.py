@@ -8,7 +8,7 @@ from work import Work
 
 from hifi_cli.methods.base import placeholder_heads
 from hifi_cli.runs.prepared_run import ModelInputs, PreparedRun, prepare
-from hifi_cli.runs.trainer import Trainer, ValidationScores
+from hifi_cli.runs.trainer import Evaluation, Trainer
 
 
 def build(work: Work, method: str, **keys: Any) -> PreparedRun:
@@ -23,11 +23,11 @@ def epochs(work: Work, method: str, *, count: int = 1, **keys: Any) -> list[floa
     prepared = build(work, method, epochs=count, **keys)
     ends = [time.perf_counter()]
 
-    def evaluate() -> ValidationScores:
+    def evaluate() -> dict[str, float]:
         prepared.runner.predict(work.validation)
         ends.append(time.perf_counter())
-        return ValidationScores(0.0, 0.0, {})
+        return {"score": 0.0}
 
     ends[0] = time.perf_counter()
-    Trainer(prepared.runner, prepared.method, work.examples, evaluate=evaluate).train()
+    Trainer(prepared.runner, prepared.method, work.examples, evaluation=Evaluation(evaluate, "score")).train()
     return [end - start for start, end in itertools.pairwise(ends)]
