@@ -38,7 +38,7 @@ from hifi_cli.runs.prepared_run import (
 )
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import Splits
-from hifi_cli.runs.trainer import Diverged, Evaluation, Trainer
+from hifi_cli.runs.trainer import Diverged, EpochEvaluation, Trainer
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.tokenization import rows_of
 
@@ -190,7 +190,7 @@ def _train(
                 prepared.runner,
                 prepared.method,
                 splits.train,
-                evaluation=Evaluation(reported, task.primary, None if splits.selection is splits.reported else selection),
+                evaluation=EpochEvaluation(reported, task.primary, None if splits.selection is splits.reported else selection),
                 callbacks=[metric_logger],
                 calibration_batches=splits.calibration_batches,
                 checkpoint=checkpoint,

@@ -33,7 +33,7 @@ class Diverged(Exception):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EpochEvaluation:
     """How the model is scored after an epoch.
 
     Attributes:
@@ -124,7 +124,7 @@ class Trainer:
         method: Method,
         train_examples: list[Example],
         *,
-        evaluation: Evaluation | None = None,
+        evaluation: EpochEvaluation | None = None,
         callbacks: Sequence[Callback] = (),
         calibration_batches: Sequence[list[Example]] = (),
         checkpoint: Checkpoint | None = None,
@@ -264,7 +264,7 @@ class Trainer:
         """Whether the current phase is the last one: only its models are those of the method."""
         return self.progress.phase == len(self.phases) - 1
 
-    def evaluate(self, evaluation: Evaluation) -> EpochMetrics:
+    def evaluate(self, evaluation: EpochEvaluation) -> EpochMetrics:
         """Score the model after an epoch."""
         epoch, selection = self.progress.epoch + 1, evaluation.selection() if evaluation.selection else None
         may_be_reported = (

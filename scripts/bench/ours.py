@@ -8,7 +8,7 @@ from work import Work
 
 from hifi_cli.methods.base import placeholder_heads
 from hifi_cli.runs.prepared_run import ModelInputs, PreparedRun, prepare
-from hifi_cli.runs.trainer import Evaluation, Trainer
+from hifi_cli.runs.trainer import EpochEvaluation, Trainer
 
 
 def build(work: Work, method: str, **keys: Any) -> PreparedRun:
@@ -29,5 +29,5 @@ def epochs(work: Work, method: str, *, count: int = 1, **keys: Any) -> list[floa
         return {"score": 0.0}
 
     ends[0] = time.perf_counter()
-    Trainer(prepared.runner, prepared.method, work.examples, evaluation=Evaluation(evaluate, "score")).train()
+    Trainer(prepared.runner, prepared.method, work.examples, evaluation=EpochEvaluation(evaluate, "score")).train()
     return [end - start for start, end in itertools.pairwise(ends)]

@@ -21,7 +21,7 @@ from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.trainer import Callback, Evaluation, Trainer
+from hifi_cli.runs.trainer import Callback, EpochEvaluation, Trainer
 
 TOLERANCE = 1e-4  # relative, of losses
 LOGIT_TOLERANCE = 1e-3  # relative to the largest logit: a run's steps multiply differences of rounding
@@ -136,7 +136,7 @@ def new_trainer(
         prepared.runner,
         prepared.method,
         examples,
-        evaluation=Evaluation(lambda: {"score": 0.0}, "score"),
+        evaluation=EpochEvaluation(lambda: {"score": 0.0}, "score"),
         callbacks=[steps],
         calibration_batches=[examples[:BATCH_SIZE]],
         checkpoint=checkpoint,
