@@ -156,7 +156,7 @@ def test_output_norm_is_a_mean_over_real_tokens():
     np.testing.assert_allclose(output_norm(outputs, token_mask), expected)
 
 
-@pytest.mark.parametrize("task", ["rte", "stsb", "swag", "squad"])
+@pytest.mark.parametrize("task", ["rte", "stsb", "swag", "squad", "demo-roles"])
 @pytest.mark.parametrize("rank", get_args(MeasuredRanking))
 def test_every_kind_of_task_is_measured_and_batches_do_not_matter(make, data, task_kinds_data, tmp_path, rank, task):
     resources = ResourceCache(tmp_path / "results", task_kinds_data if task in ("swag", "squad") else data)
@@ -166,7 +166,8 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(make, data, ta
     examples = resources.examples(config, "train", 32)[:5]
     together, alone = (head_measures.measure_heads(rank, runner, examples, batch_size) for batch_size in (5, 1))
     assert together.shape == (LAYERS, HEADS) and float(together.std()) > 0
-    torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-6)
+    rounding = 1e-5 if task == "demo-roles" else 1e-6  # of a float32 sum over examples, or over all of their words
+    torch.testing.assert_close(together, alone, rtol=1e-3, atol=rounding)
 
 
 def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(tiny, make, resources, tmp_path):

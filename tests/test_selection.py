@@ -112,6 +112,15 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     assert scores["kept"] != scores["as it is"]
 
 
+def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps(make, resources):
+    warm = ("scoring.warm_steps=2", "scoring.samples=4", "learning_rate=0.01", "max_length=32")
+    changes = ["learning_rate=0.01", "max_grad_norm=0.001", "adam_betas=[0.5,0.5]", "hold_steps=2", "dropout=0.5", "heads.k=1"]
+    stored = [head_selection.scores(make("hifi-layerwise", *warm, change), resources) for change in changes]
+    paths, correlations = [path for _, path in stored], [scores.correlation for scores, _ in stored]
+    assert paths[0] == paths[-1] and len(set(paths)) == len(changes) - 1  # how many heads are selected changes no score
+    assert all(values != correlations[0] for values in correlations[1:-1])
+
+
 def test_scores_of_a_holdout_are_stored_apart_and_without_one_they_are_those_of_before(make, resources, tmp_path, data):
     first_seed = make("hifi-layerwise")
     paths = [head_selection.scores(config, resources)[1] for config in (first_seed, make("hifi-layerwise", seed=2))]

@@ -10,7 +10,6 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import attention_probabilities, head_mask, head_outputs
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.scoring.head_scores import attention_entropy, confidence, output_norm
-from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
@@ -41,7 +40,10 @@ def gradient(runner: ModelRunner, examples: list[Example]) -> Tensor:
 
 @torch.inference_mode()
 def ablation(runner: ModelRunner, examples: list[Example]) -> Tensor:
-    """Mean loss without a head minus mean loss with all heads; takes a forward pass for every head of the model."""
+    """Mean over the examples of the loss without a head minus that with all heads, as `losses.loss` sums it over words.
+
+    Takes a forward pass for every head of the model.
+    """
     encoder = runner.encoder
     increase = torch.zeros(encoder.num_layers, encoder.num_heads, dtype=torch.float64)
     loss = runner.loss(examples).double()
@@ -51,7 +53,7 @@ def ablation(runner: ModelRunner, examples: list[Example]) -> Tensor:
             mask[0, layer, head] = 0
             with head_mask(encoder, mask):
                 increase[layer, head] = runner.loss(examples) - loss
-    return increase / losses.count(runner.task, examples)
+    return increase / len(examples)
 
 
 def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hifi_cli.config.choices import MeasuredRanking
-from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import SchemaError, UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.models.encoder import Encoder
@@ -276,8 +276,10 @@ def _scores_path(config: RunConfig, resources: ResourceCache, *, measured: bool 
     if holdout := holdout_ids(config, resources.rows(config.task).rows("train"))[1]:
         decides["held out"] = holdout
     if config.scoring.warm_steps:
-        training = ("seed", "epochs", "batch_size", "learning_rate", "weight_decay", "warmup", "schedule", "max_length")
-        decides["training"] = config.model_dump(mode="json", include=set(training))
+        training = {*TrainingConfig.model_fields} - {"method", "settings"}  # full fine-tuning, whatever the run's method
+        training |= {"seed", "epochs", "batch_size", "max_length", "train_sampling_strategy"}
+        training |= {"precision", "dropout", "task_head"}
+        decides["training"] = config.model_dump(mode="json", include=training)
     folder = resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})
