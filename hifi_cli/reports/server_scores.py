@@ -15,6 +15,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_bytes
 from hifi_cli.reports.table import TableCell
+from hifi_cli.wording import counted_noun
 
 # The columns of the server's score page: task, and the metrics in the page's order.
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -46,18 +47,21 @@ class ServerScores:
     scores: Mapping[tuple[str, str, str], Mapping[int, float]]
 
     def cell(self, method: str, task: str, metric: str | None, seeds: list[int]) -> TableCell:
-        """Return mean and standard deviation over submissions; a dash where there is none.
+        """Return mean and standard deviation over submissions; a dash where there is none, a footnote on those left out.
 
         Args:
             seeds: only these; empty: all.
         """
         by_seed = self.scores.get((method, task, metric or ""), {})
         values = [score for seed, score in by_seed.items() if not seeds or seed in seeds]
-        few = [f"{len(values)} of {len(seeds)} seeds"] if values and len(values) < len(seeds) else []
+        notes = [f"{len(values)} of {len(seeds)} seeds"] if values and len(values) < len(seeds) else []
+        if others := len(by_seed) - len(values):
+            listed = ",".join(str(seed) for seed in sorted(by_seed) if seed not in seeds)
+            notes.append(f"{counted_noun(others, 'submission')} with other seeds left out (--seeds {listed} includes them)")
         return TableCell(
             mean=statistics.fmean(values) if values else None,
             deviation=statistics.stdev(values) if len(values) > 1 else None,
-            notes=tuple(few),
+            notes=tuple(notes),
         )
 
     @property

@@ -118,6 +118,8 @@ def explain(selection: HeadSelection) -> list[str]:
     layers = [layer for layer, count in enumerate(counts) if count]
     k = sum(counts) / len(layers)
     expected = sum(count * count for count in counts) / selection.num_heads / len(layers)
+    is_global = selection.strategy == "global"
+    chance = "" if is_global else f" (chance: {expected:.2f})"  # a global choice by one signal has other numbers per layer
     with_richness, with_correlation = (
         sum(counts) / len(layers) for counts in (selection.overlap.richness, selection.overlap.correlation)
     )
@@ -125,11 +127,11 @@ def explain(selection: HeadSelection) -> list[str]:
     how = f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}" if max(steps) else "no iteration"
     tied_layers = ", ".join(str(layer + 1) for layer in selection.ties)  # counted from 1, as everything that people read
     ties = f"ties parted by head number in layers {tied_layers}" if selection.ties else "no ties"
-    each = f"{min(counts)} to {max(counts)}" if selection.strategy == "global" else f"{k:.0f}"
+    each = f"{min(counts)} to {max(counts)}" if is_global else f"{k:.0f}"
     return [
         f"{selection.rank} ({how}): {each} of {selection.num_heads} heads in {len(layers)} layers; {ties}",
         f"shared with correlation alone {with_correlation:.2f} of {k:.3g} per layer, with richness alone"
-        f" {with_richness:.2f} of {k:.3g} (chance: {expected:.2f})",
+        f" {with_richness:.2f} of {k:.3g}{chance}",
     ]
 
 
