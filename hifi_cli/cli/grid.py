@@ -156,10 +156,10 @@ def grid(
     if spec.claims:
         from hifi_cli.grids import claim_runs
 
-        cells = claim_runs.cells(spec.claims, spec.name, claim_runs.first_counts(spec.claims), results_dir, all_overrides)
+        all_cells = claim_runs.cells(spec.claims, spec.name, claim_runs.first_counts(spec.claims), results_dir, all_overrides)
     else:
-        cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
-    cells = grid_cells.shard(cells, shard) if shard else cells
+        all_cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
+    cells = grid_cells.shard(all_cells, shard) if shard else all_cells
     scheduler = Scheduler(cells, job_options, directory / "logs", retries=retries)
     if force and print_only:
         raise UsageError("--force deletes finished runs and --print only prints: give one of them")
@@ -180,7 +180,10 @@ def grid(
         _print_summary(spec, scheduler)
         raise
     if spec.is_search:
-        _print_choice(spec, progress, results_dir, quiet=format == "json")
+        every_shard = Scheduler(all_cells, job_options, directory / "logs") if shard else scheduler
+        if shard:
+            every_shard.plan(processes=1)  # finds the finished runs
+        _print_choice(spec, every_shard.progress, results_dir, quiet=format == "json")
     _print_summary(spec, scheduler)
     if format == "json":
         _print_json(spec, scheduler)
@@ -320,9 +323,13 @@ def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, 
     from hifi_cli.grids import search
     from hifi_cli.records.search_result import SearchResult
 
+    if progress.left:
+        left = f"{progress.left} of {counted_noun(len(progress.cells), 'run')}"
+        options.logger.info(f"no setting is chosen yet: {left} are left to other shards; the last shard to finish chooses")
+        return
     result = search.result(grid, progress.finished, results_dir)
     path = SearchResult.path(results_dir, grid.name, result.protocol, result.backbone)
-    result.with_earlier(path).write(path)
+    result.merge_into(path)
     for line in [] if quiet else search.lines(result.searches):
         print(line)
     options.logger.info(f"chosen settings: {path}")

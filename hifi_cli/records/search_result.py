@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import ClassVar
 
-from hifi_cli.files import safe_name
+from hifi_cli.files import locked, safe_name
 from hifi_cli.records.stored_file import Record, StoredFile
 
 
@@ -91,6 +91,11 @@ class SearchResult(StoredFile):
             and earlier.varied.get(search.method) == self.varied.get(search.method, earlier.varied.get(search.method))
         ]
         return self.model_copy(update={"searches": [*kept, *self.searches], "varied": {**earlier.varied, **self.varied}})
+
+    def merge_into(self, path: Path) -> None:
+        """Write `with_earlier(path)` to `path`; grids that finish at the same moment wait for each other."""
+        with locked(path.with_name(f".{path.name}.lock"), wait=True):
+            self.with_earlier(path).write(path)
 
     @staticmethod
     def path(results_dir: Path, grid: str, protocol: str, backbone: str) -> Path:
