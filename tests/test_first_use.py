@@ -1,5 +1,6 @@
 """What a new user meets: wrong input is refused in one line, before a run and not during it."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from synthetic_runs import write_run
 from tiny_inputs import QUICK, write_lines
 
 from hifi_cli.cli import show
+from hifi_cli.config import registry
 from hifi_cli.grids.jobs import Job
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.run_records import Results
@@ -298,3 +300,30 @@ def test_the_columns_of_a_score_never_run_together(capsys):
     header, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
     assert header == ["layer", "h0", "h1"]
     assert rows == [["1", "1234.50", "0.25"], ["2", "-10.00", "3.00"]]  # layers are counted from 1
+
+
+def test_a_refused_method_stops_a_list_before_any_training(hifi, encoders, data):
+    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *QUICK, "batch_size=64", "epochs=1"]
+    answer = hifi("train", *words, "--method", "full-ft,lp-ft,bitfit")
+    assert answer.code == 2 and not list(Path("results").rglob("results.json"))
+    assert "lp-ft: 1 training step cannot be shared by 2 stages" in answer.err
+    assert "Nothing was trained; the other methods can run: --method full-ft,bitfit" in answer.err
+    answer = hifi("train", *words, "--method", "lp-ft,eh-ft-bitfit")
+    assert answer.code == 2 and "can run" not in answer.err
+
+
+def test_the_command_of_a_missing_run_repeats_the_data_directory(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.6, backbone="bert-large")
+    missing = json.loads(hifi("table", "hifi-2", "--data-dir", "glue data", "--format", "json").out)["missing"]
+    assert missing and all(entry["command"].endswith("--data-dir 'glue data'") for entry in missing)
+    answer = hifi("claims", "hifi", "--data-dir", "glue_data")
+    assert answer.code == 0 and "--data-dir glue_data" in answer.out
+
+
+def test_a_copy_of_a_task_is_told_from_the_original(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.6)
+    run = write_run("results", "full-ft", "my-rte", 1, 0.7)
+    (run / "own/tasks").mkdir(parents=True)
+    (run / "own/tasks/my-rte.yaml").write_text(f"{registry.find('tasks', 'rte').read_text()}")
+    table = hifi("table", "--format", "md")
+    assert "| my-rte (Acc.) |" in table.out and "| rte (Acc.) |" in table.out, table.err

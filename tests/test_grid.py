@@ -1,9 +1,7 @@
 """Grids: which runs a table needs, how they are shared out, what becomes of those that fail, and what a search chooses."""
 
 import shlex
-import threading
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -22,7 +20,6 @@ from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.records.run_files import EpochMetrics
 from hifi_cli.records.run_status import RunState, RunStatus, status
-from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports import table_types
 from hifi_cli.reports.table_spec import ScoresSpec
 
@@ -256,6 +253,25 @@ def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
     assert status(cell.run_directory(tmp_path)).state is RunState.FAILED
 
 
+class RefusesBitFit(Scripted):
+    """An engine whose processes refuse a list of methods with BitFit before any training, as `hifi train` does."""
+
+    def _run(self, job, log):
+        if any(cell.method == "bitfit" for cell in job.cells):
+            log.write_text("hifi: bitfit: nothing to train\n")
+            return JobOutcome(2)
+        return super()._run(job, log)
+
+
+def test_a_refused_method_fails_alone(tmp_path):
+    all_cells = cells(tasks=["demo-entailment"])
+    scheduler = Scheduler(all_cells, JobOptions(tmp_path), tmp_path / "logs")
+    progress = scheduler.run(RefusesBitFit(scheduler.options, {}), lambda progress: None)
+    assert {cell.method for cell in progress.failed} == {"bitfit"}
+    assert set(progress.failed.values()) == {"hifi: bitfit: nothing to train"}
+    assert len(progress.finished) == len(all_cells) - len(progress.failed)
+
+
 def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
     script = {
         "demo-entailment/bitfit/seed2": [JobOutcome(-9)],
@@ -331,51 +347,6 @@ def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
     assert list(search.lines(search.choose(done, tmp_path))) == [
         "demo-entailment  full-ft  learning_rate=0.002  55.00 (55.00 to 55.00 over 2 settings, 2 seeds)"
     ]
-
-
-def test_the_last_shard_of_a_search_chooses_among_the_runs_of_all(hifi):
-    chosen = Path("results/grids/demo-search/chosen-demo-demo.json")
-    words = ("grid", "demo-search", "--methods", "full-ft")
-    all_cells = cells(name="demo-search", methods=["full-ft"])
-    (first,), (second,) = (grid_cells.shard(all_cells, part) for part in ("1/2", "2/2"))
-    write(first, Path("results"), score=0.9)
-    answer = hifi(*words, "--shard", "1/2")
-    assert answer.code == 0 and not chosen.exists()
-    assert "no setting is chosen yet: 1 of 2 runs are left to other shards" in answer.err
-    write(second, Path("results"), score=0.2)
-    answer = hifi(*words, "--shard", "2/2")
-    assert answer.code == 0 and "90.00 (20.00 to 90.00 over 2 settings, 1 seed)" in answer.out
-    assert read_json(chosen)["searches"][0]["chosen"]["setting"] == dict(first.settings)
-
-
-def test_searches_that_finish_at_the_same_moment_keep_each_others_choices(tmp_path, monkeypatch):
-    path = tmp_path / "chosen.json"
-    have_read = threading.Barrier(2, timeout=1)
-    merge = SearchResult.with_earlier
-
-    def merge_slowly(self, path):
-        merged = merge(self, path)
-        with suppress(threading.BrokenBarrierError):  # the other one waits for the lock
-            have_read.wait()
-        return merged
-
-    monkeypatch.setattr(SearchResult, "with_earlier", merge_slowly)
-    setting = SettingScore(setting={"learning_rate": "1"}, score=0.5, seeds=1)
-    results = [
-        SearchResult(
-            grid="g",
-            protocol="hifi",
-            backbone="b",
-            searches=[MethodSearch(task=task, method="full-ft", chosen=setting, tried=[setting])],
-        )
-        for task in ("rte", "cola")
-    ]
-    threads = [threading.Thread(target=result.merge_into, args=[path]) for result in results]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {search.task for search in SearchResult.read(path).searches} == {"rte", "cola"}
 
 
 def test_a_search_reads_the_split_that_chooses(tmp_path):

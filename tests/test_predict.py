@@ -71,6 +71,8 @@ def test_csv_in_csv_out(trained, hifi, tmp_path):
     assert answer.code == 0, answer.err
     assert answer.out.splitlines()[0] == "id,prediction,entailment,not_entailment"
     assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == [prediction.prediction for prediction in stored]
+    assert hifi("predict", run, tmp_path / "new.CSV", "--out", tmp_path / "out.jsonl").code == 0
+    assert (tmp_path / "out.jsonl").read_text().startswith('{"id": "0", "prediction"')  # as the output's name says
     (tmp_path / "bare.csv").write_text("".join(f"{one},{two}\n" for one, two in pairs))
     assert hifi("predict", run, tmp_path / "bare.csv", "--no-header").out == answer.out
 

@@ -146,8 +146,13 @@ def test_unclear_columns_are_asked_for(tmp_path):
         spec_of(write(tmp_path / "two.csv", [{"text": text, "n": 1, "m": 2} for text in SENTENCES]))
     semicolons = tmp_path / "excel.csv"
     semicolons.write_text("text;label\na dog;1\n")
-    with pytest.raises(UsageError, match="there is only one column; check the separator"):
-        spec_of(semicolons, "label=text;label")
+    with pytest.raises(UsageError, match=r"excel.csv has semicolons between its columns, not commas \(text;label\)"):
+        spec_of(semicolons)
+    for suffix, separator in ((".csv", ","), (".tsv", "\t")):
+        twice = tmp_path / f"twice{suffix}"
+        twice.write_text("\n".join(separator.join(cells) for cells in (["text", "label", "text"], ["a dog", "1", "a cat"])))
+        with pytest.raises(UsageError, match=f"twice{suffix}, line 1: two columns are named 'text'; rename or remove one"):
+            spec_of(twice)
 
 
 def test_a_hub_dataset(tmp_path):

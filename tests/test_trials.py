@@ -1,9 +1,13 @@
 """`hifi grid --trials`: as many settings for every method of a search, and what is stored about it."""
 
+import threading
+from contextlib import suppress
 from itertools import product
+from pathlib import Path
 
 import pytest
 import yaml
+from finished_runs import read_json
 from test_grid import cells, write
 
 from hifi_cli.config.sources import override_value
@@ -11,7 +15,7 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec, search
 from hifi_cli.records.run_files import EpochMetrics
 from hifi_cli.records.run_status import RunState, RunStatus
-from hifi_cli.records.search_result import SearchResult
+from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 
 
 def search_grid(tmp_path, methods, **keys):
@@ -101,3 +105,48 @@ def test_ehfts_searches_are_those_of_its_text():
     rates = {(5e-3,), (1e-3,), (1e-4,), (5e-4,)}
     assert tried("ehft-search-rates") == dict.fromkeys(("linear-probing", "bitfit", "lora", "prefix-tuning"), rates)
     assert {cell.task for cell in cells(name="ehft-search-rates")} == {"rte", "boolq"}
+
+
+def test_the_last_shard_of_a_search_chooses_among_the_runs_of_all(hifi):
+    chosen = Path("results/grids/demo-search/chosen-demo-demo.json")
+    words = ("grid", "demo-search", "--methods", "full-ft")
+    all_cells = cells(name="demo-search", methods=["full-ft"])
+    (first,), (second,) = (grid_cells.shard(all_cells, part) for part in ("1/2", "2/2"))
+    write(first, Path("results"), score=0.9)
+    answer = hifi(*words, "--shard", "1/2")
+    assert answer.code == 0 and not chosen.exists()
+    assert "no setting is chosen yet: 1 of 2 runs are left to other shards" in answer.err
+    write(second, Path("results"), score=0.2)
+    answer = hifi(*words, "--shard", "2/2")
+    assert answer.code == 0 and "90.00 (20.00 to 90.00 over 2 settings, 1 seed)" in answer.out
+    assert read_json(chosen)["searches"][0]["chosen"]["setting"] == dict(first.settings)
+
+
+def test_searches_that_finish_at_the_same_moment_keep_each_others_choices(tmp_path, monkeypatch):
+    path = tmp_path / "chosen.json"
+    have_read = threading.Barrier(2, timeout=1)
+    merge = SearchResult.with_earlier
+
+    def merge_slowly(self, path):
+        merged = merge(self, path)
+        with suppress(threading.BrokenBarrierError):  # the other one waits for the lock
+            have_read.wait()
+        return merged
+
+    monkeypatch.setattr(SearchResult, "with_earlier", merge_slowly)
+    setting = SettingScore(setting={"learning_rate": "1"}, score=0.5, seeds=1)
+    results = [
+        SearchResult(
+            grid="g",
+            protocol="hifi",
+            backbone="b",
+            searches=[MethodSearch(task=task, method="full-ft", chosen=setting, tried=[setting])],
+        )
+        for task in ("rte", "cola")
+    ]
+    threads = [threading.Thread(target=result.merge_into, args=[path]) for result in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {search.task for search in SearchResult.read(path).searches} == {"rte", "cola"}

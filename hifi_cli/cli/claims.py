@@ -34,6 +34,7 @@ def claims(
     ] = False,
     backbone: options.BackboneOfRuns = None,
     protocol: options.ProtocolOfRuns = None,
+    data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     picture: Annotated[
         Path | None,
@@ -59,7 +60,7 @@ def claims(
     from hifi_cli.reports.run_records import Results
 
     files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
-    results, counted = Results(results_dir), options.counted_flags(include, exclude)
+    results, counted = Results(results_dir, data_dir), options.counted_flags(include, exclude)
     decided = {name: verdicts.evaluate(file, results, name=name, score=score, counted=counted) for name, file in files.items()}
     text = render(format, [claim_table.build(file, decided[name]) for name, file in files.items()], standalone=standalone)
     if picture:

@@ -16,7 +16,11 @@ def predict(
     ],
     form: Annotated[
         Literal["tsv", "csv", "jsonl", "json", "conll"] | None,
-        typer.Option("--format", help="Format of the output; default: that of the input.", rich_help_panel=options.OUTPUT),
+        typer.Option(
+            "--format",
+            help="Format of the output; default: that of --out's name, or of the input.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     header: Annotated[
         bool,
@@ -47,7 +51,7 @@ def predict(
         predictions = prediction.predict(
             run_dir, path, ResourceCache(results_dir, backbone=backbone, trust=trust), has_header=header
         )
-        output_format = form or prediction.form_of(path)
+        output_format = form or prediction.form_of(path, out)
     text = prediction.as_text(predictions, output_format)
     if out:
         write_text(out, text)

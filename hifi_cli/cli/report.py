@@ -46,6 +46,7 @@ def report(
     score: options.ScoreChoice = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
+    data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
     out: options.Out = None,
     format: options.OutputFormat = "text",  # noqa: A002
@@ -65,7 +66,7 @@ def report(
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
-    results = Results(results_dir).or_only_inner()
+    results = Results(results_dir, data_dir).or_only_inner()
     results_dir = results.directory
     searches = search_table.build_all(results_dir) if SearchResult.paths(results_dir) else []
     if not results.records and not searches:

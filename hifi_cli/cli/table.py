@@ -72,7 +72,7 @@ def table(
     from hifi_cli.reports.table_request import TableRequest
 
     counted, shots = options.counted_flags(include, exclude), options.shots_of_runs(shots)
-    results = Results(results_dir)
+    results = Results(results_dir, data_dir)
     if search and name != "search":
         raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
     layout = table_types.load(name) if name and name != "search" else None

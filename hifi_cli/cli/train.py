@@ -85,13 +85,17 @@ def train(
         trackers.check(report_to)
     if dry_run:
         return print_plans(resolved, results_dir, data_dir)
-    from hifi_cli.runs import distributed
+    from hifi_cli.records.run_directory import RunDirectory
+    from hifi_cli.runs import distributed, plan
     from hifi_cli.runs import run as runs
     from hifi_cli.runs.metric_logger import RunsProgress
     from hifi_cli.runs.resources import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}
+    unfinished = [run.config for run in resolved if force or not RunDirectory.of(run.config, results_dir).results.is_file()]
+    if len({config.method for config in unfinished}) > 1:
+        plan.refuse_early(unfinished, resources)
     progress = RunsProgress([run.config for run in resolved], results_dir, force=force)
     results = []
     with distributed.process_group():

@@ -18,6 +18,7 @@ from hifi_cli.records.run_status import RunState, RunStatus, status
 
 LAST_LINES = 12
 _STOPPED = (130, 143)  # exit codes of a process that was told to stop: not a failure of its cell
+_REFUSED = 2
 _BUSY = 4
 _MAX_LOSSES = 20  # vanished workers of one cell before it counts as failed
 _BUSY_SECONDS = 3.0
@@ -215,6 +216,11 @@ class Scheduler:
             return self._end_scoring(job, outcome, log)
         unfinished = tuple(cell for cell in job.cells if not self._check_finished(cell))
         if not unfinished:
+            return None
+        methods = dict.fromkeys(cell.method for cell in unfinished)
+        if outcome.exit_code == _REFUSED and len(methods) > 1:  # one refused method ends a job before any training
+            for method in methods:
+                self._repeat(tuple(cell for cell in unfinished if cell.method == method), job)
             return None
         failed, others = unfinished[0], unfinished[1:]  # a job trains its cells in order
         if outcome.lost or outcome.exit_code in _STOPPED:

@@ -82,7 +82,7 @@ class Setting:
                 finished=finished,
                 included=included,
                 setting=(self.backbone, self.protocol, shots),
-                results_dir=self.results.directory,
+                results=self.results,
             )
         return commands
 
@@ -96,8 +96,7 @@ class Setting:
 
     def command(self, *words: str) -> MissingRuns:
         """Return the command that computes a figure or measures a cost."""
-        where = ["--results-dir", str(self.results.directory)] if self.results.directory != Path("results") else []
-        return MissingRuns("", (), (), command_line(["hifi", *words, "--protocol", self.protocol, *where]))
+        return MissingRuns("", (), (), command_line(["hifi", *words, "--protocol", self.protocol, *self.results.arguments]))
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.sources import train_arguments
 from hifi_cli.files import command_line
 from hifi_cli.reports.proportions import rate_interval
-from hifi_cli.reports.run_records import RunRecord
+from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
 
 _REMEDIES = {
@@ -95,7 +94,7 @@ def missing(
     finished: dict[str, list[RunRecord]],
     included: dict[str, list[RunRecord]],
     setting: tuple[str, str, str | None],
-    results_dir: Path,
+    results: Results,
 ) -> list[MissingRuns]:
     """Return the missing runs of a method; one command holds all tasks with the same seeds.
 
@@ -117,18 +116,18 @@ def missing(
             if absent:
                 tasks_by_seeds.setdefault((absent, force), []).append(task)
     return [
-        MissingRuns(method, tuple(names), absent, _command(method, names, absent, setting, results_dir, force))
+        MissingRuns(method, tuple(names), absent, _command(method, names, absent, setting, results, force))
         for (absent, force), names in tasks_by_seeds.items()
     ]
 
 
 def _command(
-    method: str, tasks: list[str], seeds: tuple[int, ...], setting: tuple[str, str, str | None], results_dir: Path, force: bool
+    method: str, tasks: list[str], seeds: tuple[int, ...], setting: tuple[str, str, str | None], results: Results, force: bool
 ) -> str:
     backbone, protocol, shots = setting
     task_arguments = [registry.task_argument(task) for task in tasks]
     arguments = train_arguments(task_arguments, [method], backbone, protocol, seeds, force=force)
-    arguments += ["--results-dir", str(results_dir)] if results_dir != Path("results") else []
+    arguments += results.arguments
     arguments += [] if shots is None else ["shots=null"] if shots == "full" else ["--shots", shots]
     named_tasks = [task for task in task_arguments if not registry.is_file(task)]
     named = {"methods": [method], "tasks": named_tasks, "protocols": [protocol]}

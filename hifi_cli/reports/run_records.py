@@ -95,9 +95,20 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Results:
-    """A results directory, whose runs are read once and at the first need."""
+    """A results directory, whose runs are read once and at the first need.
+
+    Attributes:
+        data_dir: the command's `--data-dir`, for the commands of missing runs.
+    """
 
     directory: Path
+    data_dir: Path | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The directories as options of a command that is printed."""
+        results_dir = ["--results-dir", str(self.directory)] if self.directory != Path("results") else []
+        return [*results_dir, *(["--data-dir", str(self.data_dir)] if self.data_dir else [])]
 
     @cached_property
     def records(self) -> list[RunRecord]:
@@ -155,7 +166,9 @@ class Results:
         """
         if self.records or self.variants:
             return self
-        inner = [Results(path) for path in directories_with_runs(self.directory) if path.parent == self.directory]
+        inner = [
+            Results(path, self.data_dir) for path in directories_with_runs(self.directory) if path.parent == self.directory
+        ]
         if len(inner) != 1 or (protocol and all(record.result.protocol != protocol for record in inner[0].records)):
             return self
         logger.info(f"no finished run in {self.directory}: reading {inner[0].directory}")

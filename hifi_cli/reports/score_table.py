@@ -67,7 +67,9 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     averaged = spec.average and len(columns) > 1
     metrics = [column.metric or _primary(column.task, records) for column in columns]
     server = request.server_scores
-    labels = [_column_label(column, metric, server) for column, metric in zip(columns, metrics, strict=True)]
+    task_labels = [column.label or label_of("tasks", column.task) for column in columns]
+    task_labels = _distinct(task_labels, [column.label or column.task for column in columns])
+    labels = [_with_metric(label, metric, server) for label, metric in zip(task_labels, metrics, strict=True)]
     names = [*(column.name for column in columns), *(["average"] if averaged else [])]
     headings = [
         TableHeading(label, spec.decimals, "high", name)
@@ -83,8 +85,8 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     elif request.published:
         notes.append("published: no paper's numbers are known for this table")
     table_rows: list[TableRow] = []
-    for row in rows:
-        label = row.label or (label_of("methods", row.method) if row.method else "")
+    row_labels = [row.label or (label_of("methods", row.method) if row.method else "") for row in rows]
+    for row, label in zip(rows, _distinct(row_labels, [row.label or row.method or "" for row in rows]), strict=True):
         ours = _row(row, label, columns, metrics, runs, spec, request, averaged=averaged) if row.methods else None
         table_rows += [ours] if ours else []
         if reference:
@@ -200,7 +202,7 @@ def _missing(
             finished={task: runs.finished.get((method, task), []) for task in tasks},
             included={task: runs.included.get((method, task), []) for task in tasks},
             setting=(spec.backbone, spec.protocol, shots),
-            results_dir=request.results.directory,
+            results=request.results,
         )
     ]
 
@@ -267,7 +269,11 @@ def _primary(task: str, records: list[RunRecord]) -> str | None:
     return None if run is None else str(run)
 
 
-def _column_label(column: ColumnSpec, metric: str | None, server: ServerScores | None) -> str:
-    label = column.label or label_of("tasks", column.task)
+def _distinct(labels: list[str], names: list[str]) -> list[str]:
+    """Return the labels, where several are the same the names: a copy of a task or method keeps the original's label."""
+    return [name if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
+
+
+def _with_metric(label: str, metric: str | None, server: ServerScores | None) -> str:
     split = ", test" if server else ""
     return f"{label} ({METRIC_NAMES.get(metric, metric)}{split})" if metric else label

@@ -1,12 +1,13 @@
 """The plan of a run for `--dry-run`: its steps, parameters and memory, and what is missing; nothing is asked of the network."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import ConflictError, HifiError, MissingError, RunFailed
+from hifi_cli.errors import ConflictError, HifiError, MissingError, RunFailed, UsageError
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
@@ -101,6 +102,26 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
         phase_ends(phases, steps)
     memory = _memory(config, size, batch) if size else None
     return RunPlan(directory.path, _directory_state(directory, config), examples, batch, steps, size, memory, missing)
+
+
+def refuse_early(configs: Sequence[RunConfig], resources: ResourceCache) -> None:
+    """Refuse a list of runs before any training if one of its methods would be refused when its turn comes.
+
+    Raises:
+        UsageError: names the refused methods, and the others, which can run.
+    """
+    refused: dict[str, UsageError] = {}
+    for config in {(config.task, config.method): config for config in configs}.values():
+        try:
+            plan(config, resources)
+        except UsageError as error:
+            refused.setdefault(config.method, error)
+    others = list(dict.fromkeys(config.method for config in configs if config.method not in refused))
+    if refused and others:
+        reasons = "; ".join(f"{method}: {error}" for method, error in refused.items())
+        raise UsageError(f"{reasons}. Nothing was trained; the other methods can run: --method {','.join(others)}")
+    for error in refused.values():
+        raise error
 
 
 def predicted_memory(config: RunConfig, resources: ResourceCache) -> tuple[int, int, int] | None:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,18 @@ from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
 Form = Literal["tsv", "csv", "jsonl", "json", "conll"]
 
 
-def form_of(path: Path) -> Form:
-    """How predictions for a file are laid out, by its name or else by its first character: as the file, Parquet as JSON lines.
+def form_of(path: Path, out: Path | None = None) -> Form:
+    """How predictions for a file are laid out: as the name of the output file says, else as the input, Parquet as JSON lines.
+
+    An input without a known suffix is JSON lines if its first character says so, else TSV.
 
     Raises:
         MissingError: no such file.
         UsageError: it is no UTF-8 text.
     """
+    suffix = out.suffix.lower().removeprefix(".") if out else ""
+    if suffix in get_args(Form):
+        return cast(Form, suffix)
     reader = _reader(path)
     return "jsonl" if reader == "parquet" else cast(Form, reader)
 

@@ -18,6 +18,7 @@ from hifi_cli.runs.checkpoint import Checkpoint, Delta, GracefulShutdown, Progre
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.tokenization import Example
+from hifi_cli.wording import counted_noun
 
 
 class Diverged(Exception):
@@ -354,7 +355,9 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
         UsageError: there are fewer steps than phases.
     """
     if steps < len(phases):
-        raise UsageError(f"{steps} training steps cannot be shared by {len(phases)} stages; train for more epochs")
+        raise UsageError(
+            f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages; train for more epochs"
+        )
     ends: list[int] = []
     fraction = 0.0
     for number, phase in enumerate(phases):

@@ -90,9 +90,10 @@ def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bo
         header, first = lines[0].split("\t"), 1
         if len(header) == 1 and "," in lines[0]:
             raise UsageError(
-                f"{path} has commas between its columns, not tabs ({lines[0]:.80}): write reader: csv under local in the"
-                " task's YAML"
+                f"{path} has commas between its columns, not tabs ({lines[0]:.80}): name the file .csv, or write reader: csv"
+                " under local in the task's YAML"
             )
+        _refuse_repeated(header, path)
     if first == len(lines):
         raise UsageError(f"{path} has a header and no rows")
     skipped = 0
@@ -109,11 +110,22 @@ def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bo
         logger.warning(f"note: {path}: skipped {counted_noun(skipped, 'row')} with missing columns")
 
 
+def _refuse_repeated(header: list[str], path: Path) -> None:
+    if repeated := next((name for name in header if header.count(name) > 1), None):
+        raise UsageError(f"{path}, line 1: two columns are named '{repeated}'; rename or remove one of them")
+
+
+_SEPARATORS = {";": "semicolons", "\t": "tabs"}  # of files that are named .csv too
+
+
 def _csv(path: Path, text: str, header: list[str] | None) -> Iterator[RawRecord]:
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         has_header = header is None
         header = header or next(rows)
+        if len(header) == 1 and (other := next((name for mark, name in _SEPARATORS.items() if mark in header[0]), None)):
+            raise UsageError(f"{path} has {other} between its columns, not commas ({header[0]:.80}): save it with commas")
+        _refuse_repeated(header, path)
         for cells in rows:
             if len(cells) != len(header):
                 raise UsageError(f"{path}, line {rows.line_num}: {len(cells)} columns, {len(header)} are expected")
