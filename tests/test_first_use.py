@@ -48,7 +48,7 @@ def test_a_dry_run_refuses_the_settings_that_the_run_refuses(dry_run, method, wo
 
 def test_a_dry_run_refuses_unknown_settings_without_the_encoder(hifi):
     answer = hifi("train", "--task", "rte", "--method", "lora", "--backbone", "no/such", "--dry-run", "settings.rank=9")
-    assert answer.code == 2 and "rank" in answer.err
+    assert answer.code == 2 and "unknown key 'rank'; known are r, alpha, dropout, targets" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -327,3 +327,21 @@ def test_a_copy_of_a_task_is_told_from_the_original(hifi):
     (run / "own/tasks/my-rte.yaml").write_text(f"{registry.find('tasks', 'rte').read_text()}")
     table = hifi("table", "--format", "md")
     assert "| my-rte (Acc.) |" in table.out and "| rte (Acc.) |" in table.out, table.err
+
+
+def test_ctrl_c_is_confirmed(hifi, monkeypatch):
+    def interrupt(kind):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(registry, "names", interrupt)
+    answer = hifi("ls", "methods")
+    assert (answer.code, answer.err.strip()) == (130, "hifi: interrupted")
+
+
+def test_compare_takes_methods_with_commas_too(hifi):
+    for method in ("full-ft", "bitfit", "lora"):
+        for seed in (1, 2):
+            write_run("results", method, "rte", seed, 0.5 + 0.01 * seed)
+    answer = hifi("compare", "full-ft,bitfit", "lora")
+    assert answer.code == 0, answer.err
+    assert answer.out == hifi("compare", "full-ft", "bitfit", "lora").out

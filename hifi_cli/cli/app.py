@@ -119,6 +119,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False)
+        if code == 130:  # typer's answer to Ctrl-C
+            raise KeyboardInterrupt
     except HifiError as error:
         if debug:
             traceback.print_exc()

@@ -70,6 +70,7 @@ def compare(
     results = Results(results_dir).or_only_inner(protocol)
     are_runs = all(Path(word).is_dir() for word in methods)
     if not are_runs:
+        methods = [name for word in methods for name in options.names(word)]
         check_names("methods", methods, results.names["methods"])
     if len(set(methods)) < 2 or len(set(methods)) < len(methods):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")

@@ -15,8 +15,6 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     prefix = f"{key}="
     if not equals and earlier[-1:] == ["="]:  # bash takes `=` for a word of its own
         key, prefix, value = earlier[-2], "", incomplete
-    elif incomplete == "=" and earlier:
-        key, prefix, value = earlier[-1], "", ""
     fields = fields_by_key(RunConfig)
     if not key:
         sections = {name.rpartition(".")[0] for name in fields}

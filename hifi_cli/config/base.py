@@ -16,6 +16,7 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 NonNegativeCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+_LISTED_KEYS = 12  # as many as fit into a message
 _WRONG_SHAPE = ("extra_forbidden", "model_type")  # pydantic's error types for an unknown key and for a section that is none
 
 
@@ -67,7 +68,9 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
     key = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
-            return f"unknown key '{key}'{registry.nearest(key, fields_by_key(model))}"
+            known = fields_by_key(model)
+            listed = f"; known are {', '.join(known)}" if 0 < len(known) <= _LISTED_KEYS else ""
+            return f"unknown key '{key}'{registry.nearest(key, known) or listed}"
         case "missing":
             return f"'{key}' is missing"
         case "model_type":

@@ -118,10 +118,10 @@ def refuse_early(configs: Sequence[RunConfig], resources: ResourceCache) -> None
             refused.setdefault(config.method, error)
     others = list(dict.fromkeys(config.method for config in configs if config.method not in refused))
     if refused and others:
-        reasons = "; ".join(f"{method}: {error}" for method, error in refused.items())
+        reasons = "; ".join(f"{method}: {reason}" for method, reason in refused.items())
         raise UsageError(f"{reasons}. Nothing was trained; the other methods can run: --method {','.join(others)}")
-    for error in refused.values():
-        raise error
+    if refused:
+        raise next(iter(refused.values()))
 
 
 def predicted_memory(config: RunConfig, resources: ResourceCache) -> tuple[int, int, int] | None:
