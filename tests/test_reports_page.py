@@ -165,6 +165,12 @@ def test_the_report_has_learning_curves_versions_and_the_date(hifi):
         curve = [{"epoch": number, "accuracy": score} for number, score in enumerate(scores, 1)]
         write_run("results", "full-ft", "rte", seed, scores[-1], curve=curve)
         write_run("results", "full-ft", "cola", seed, 0.3, curve=curve)  # not the curve of its score
+        best_so_far = [
+            {"epoch": 1, "selection": 0.6, "f1": 0.7},
+            {"epoch": 2, "selection": 0.5},
+            {"epoch": 3, "selection": 0.4, "f1": 0.6},
+        ]
+        write_run("results", "full-ft", "mrpc", seed, 0.7, curve=best_so_far)  # a curve with gaps
     assert hifi("report").code == 0
     text = Path("results/report.html").read_text()
     assert text.count("learning curves</h3>") == 1 and "RTE (Acc.): learning curves" in text

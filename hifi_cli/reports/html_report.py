@@ -142,7 +142,8 @@ def _method_scores(row: TableRow, number: int) -> charts.MethodScores | None:
 def _learning_curve(row: TableRow, number: int) -> dict[int, float]:
     """Return the mean over seeds of the primary metric after each epoch that all seeds have, in percent.
 
-    Empty where the column shows another metric: a seed's score is then not on its curve.
+    Empty where the column shows another metric: a seed's score is then not on its curve. Empty too where a run evaluated the
+    reported split only after the best epochs so far (few-shot, holdout): a line through these would hide how scores fall.
     """
     seed_scores = row.cells[number].seed_scores
     records = [seed_score.record for seed_score in seed_scores]
@@ -153,8 +154,8 @@ def _learning_curve(row: TableRow, number: int) -> dict[int, float]:
         {epoch: 100 * line.metrics[primary] for epoch, line in lines.items() if primary in line.metrics}
         for lines, primary in zip(epochs, (record.result.primary_metric for record in records), strict=True)
     ]
-    for curve, seed_score in zip(scores, seed_scores, strict=True):
-        if not any(math.isclose(value, seed_score.score) for value in curve.values()):
+    for curve, lines, seed_score in zip(scores, epochs, seed_scores, strict=True):
+        if len(curve) < len(lines) or not any(math.isclose(value, seed_score.score) for value in curve.values()):
             return {}
     common = sorted(set.intersection(*map(set, scores)))
     return {epoch: sum(curve[epoch] for curve in scores) / len(scores) for epoch in common}
