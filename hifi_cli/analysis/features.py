@@ -49,7 +49,7 @@ def compute(request: FigureRequest) -> FigureTable:
                 "method": config.method,
                 "label": label_of("methods", config.method),
                 "seed": config.seed,
-                "epoch": result.epoch("last" if config.report == "last" else "best"),
+                "epoch": result.epoch(result.kept),
                 "examples": len(examples),
                 "mean": distances.mean(),
                 "std": distances.std(),
@@ -86,9 +86,8 @@ def _note_on_epochs(request: FigureRequest, rows: list[Row]) -> str:
 def features(encoder: Encoder, examples: list[Example], pad: dict[str, int], batch_size: int = 64) -> NDArray[np.float64]:
     """Return the first token's hidden state in the last layer, without dropout: [examples, hidden size]."""
     encoder.model.eval()
-    device = next(encoder.model.parameters()).device
     states = np.zeros((len(examples), encoder.hidden_size))
-    for indices in evaluation_order([len(example) for example in examples], batch_size):
-        batch = {name: values.to(device) for name, values in collate([examples[i] for i in indices], pad).items()}
+    for indices in evaluation_order(examples, batch_size):
+        batch = {name: values.to(encoder.device) for name, values in collate([examples[i] for i in indices], pad).items()}
         states[indices] = encoder.base(**batch).last_hidden_state[:, 0].double().cpu().numpy()
     return states

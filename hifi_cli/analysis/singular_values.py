@@ -59,7 +59,7 @@ def cumulative_fractions(
         By layer: [examples, head size], 1 beyond a sample's tokens.
     """
     fractions = {layer: np.ones((len(examples), encoder.head_size)) for layer in heads}
-    order = evaluation_order([len(example) for example in examples], batch_size)
+    order = evaluation_order(examples, batch_size)
     batches = (collate([examples[index] for index in indices], pad) for indices in order)
     for indices, (outputs, real) in zip(order, head_outputs(encoder, batches), strict=True):
         for layer, head in heads.items():

@@ -107,7 +107,7 @@ def hidden_features(runner: ModelRunner, examples: list[Example]) -> tuple[NDArr
     handle = runner.encoder.model.task_head.output.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
     hidden, logits = [np.zeros(0)] * len(examples), [np.zeros(0)] * len(examples)
     try:
-        for batch in evaluation_order([len(example) for example in examples], runner.config.eval_batch_size):
+        for batch in evaluation_order(examples, runner.config.eval_batch_size):
             batch_logits = runner.logits([examples[index] for index in batch])
             for index, features, output in zip(batch, captured.pop(), batch_logits, strict=True):
                 hidden[index], logits[index] = features.double().cpu().numpy(), output.double().cpu().numpy()

@@ -276,7 +276,7 @@ class Scheduler:
             command=self.command(cell) if job.command == "train" else job.command_line(self.options),
             lines=lines,
         )
-        cell.run_directory(self.options.results_dir).record_failure(failure)
+        failure.write(cell.run_directory(self.options.results_dir).failure)
 
     def command(self, cell: GridCell) -> str:
         """Return the plain command line that repeats one cell."""

@@ -67,7 +67,7 @@ class Compacter(Method):
             )
         generator = seeded_generator(self.context.seed)
         initial = torch.empty(n, n, n).normal_(0, _SHARED_STD, generator=generator)
-        shared = nn.Parameter(initial.to(next(encoder.model.parameters()).device))
+        shared = nn.Parameter(initial.to(encoder.device))
 
         def build() -> BottleneckAdapter:
             down, up = KroneckerLinear(shared, size, width, generator), KroneckerLinear(shared, width, size, generator)

@@ -115,7 +115,7 @@ class PrefixTuning(Method):
         prefixes = PrefixEncoder(
             encoder.num_layers, settings.length, encoder.hidden_size, settings.mlp, settings.init_std, generator
         )
-        encoder.base.add_module(_NAME, prefixes.to(next(encoder.model.parameters()).device))
+        encoder.base.add_module(_NAME, prefixes.to(encoder.device))
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
         for layer in range(encoder.num_layers):
             attention: Any = encoder.model.get_submodule(encoder.path(layer, "attention"))

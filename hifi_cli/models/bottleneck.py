@@ -41,10 +41,9 @@ def insert_adapters(encoder: Encoder, build: Callable[[], BottleneckAdapter]) ->
         The names of the parameters that train with Houlsby's adapters: their own, and the backbone's LayerNorms.
     """
     before = {id(parameter) for parameter in encoder.model.parameters()}
-    device = next(encoder.model.parameters()).device
     for layer in range(encoder.num_layers):
         for part in SUBLAYERS:
-            encoder.replace(layer, part, partial(AdapterLayer, adapter=build().to(device)))
+            encoder.replace(layer, part, partial(AdapterLayer, adapter=build().to(encoder.device)))
     added = [name for name, parameter in encoder.model.named_parameters() if id(parameter) not in before]
     return [*_layer_norm_names(encoder), *added]
 

@@ -76,6 +76,16 @@ class Encoder:
         return self.hidden_size // self.num_heads
 
     @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of parameters of the whole model."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
     def base(self) -> nn.Module:
         """The encoder without the task's classifier."""
         return self.model.get_submodule(self._prefix.rstrip("."))

@@ -29,12 +29,11 @@ def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> I
 
         return encoder.output_projection(layer).register_forward_pre_hook(hook)
 
-    device = next(encoder.model.parameters()).device
     encoder.model.eval()
     hooks = [capture(layer) for layer in range(encoder.num_layers)]
     try:
         for cpu_batch in batches:
-            batch = {name: values.to(device) for name, values in cpu_batch.items()}
+            batch = {name: values.to(encoder.device) for name, values in cpu_batch.items()}
             encoder.base(**batch)
             outputs = [joined.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for joined in captured]
             yield outputs, batch["attention_mask"].bool()
@@ -98,12 +97,11 @@ def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> li
         For every layer [examples, heads, tokens, tokens].
     """
     base: Any = encoder.base
-    device = next(encoder.model.parameters()).device
     previous = base.config._attn_implementation
     encoder.model.eval()
     base.set_attn_implementation("eager")
     try:
-        output = base(**{name: values.to(device) for name, values in batch.items()}, output_attentions=True)
+        output = base(**{name: values.to(encoder.device) for name, values in batch.items()}, output_attentions=True)
     finally:
         base.set_attn_implementation(previous)
     return list(output.attentions)

@@ -19,7 +19,7 @@ from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, config_hash_of, run_path_of
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import bytes_digest, locked, make_directory, read_bytes, read_jsonl, write_text
-from hifi_cli.records.run_files import EpochMetrics, Failure, Manifest, MetricsLine, Prediction, RunResult, metrics_line
+from hifi_cli.records.run_files import EpochMetrics, Manifest, MetricsLine, Prediction, RunResult, metrics_line
 from hifi_cli.records.stored_file import describe_problem
 
 DELTA = "delta.safetensors"
@@ -242,10 +242,6 @@ class RunDirectory:
             if len(prediction.logits) not in (len(predictions[0].logits), len(tags)):
                 raise UsageError(f"{self.predictions} is damaged (line {number}: logits: not as many as in line 1); {_AGAIN}")
         return predictions
-
-    def record_failure(self, failure: Failure) -> None:
-        """Store a failed attempt."""
-        failure.write(self.failure)
 
     def check_is_of(self, config: RunConfig) -> None:
         """Refuse a directory that holds a run of another configuration.

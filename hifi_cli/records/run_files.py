@@ -348,6 +348,11 @@ class RunResult(StoredFile):
         """Whether only a part of the examples was used."""
         return self.limit is not None
 
+    @property
+    def kept(self) -> Score:
+        """The score of the model that was kept, at its epoch: `last`, or `best`, also where tables show `max`."""
+        return "last" if self.report == "last" else "best"
+
     def score(self, name: Score | None = None) -> float:
         """The primary metric on the reported split, a fraction of 1.
 

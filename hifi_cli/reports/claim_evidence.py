@@ -134,13 +134,7 @@ def evidence(claim: Claim, setting: Setting) -> list[Evidence]:
         case ComparisonClaim():
             return [_of_comparison(claim.first, claim.second, setting)]
         case OrderClaim():
-            pairs = [
-                (first, second)
-                for higher, lower in zip(claim.levels, claim.levels[1:], strict=False)
-                for first in higher
-                for second in lower
-            ]
-            return [_of_comparison(*pair, setting) for pair in pairs]
+            return [_of_comparison(*pair, setting) for pair in claim.pairs]
         case TrendClaim():
             return [_of_trend(claim, setting)]
         case PropertyClaim():

@@ -41,12 +41,7 @@ def published_effects(claim: Claim) -> list[PublishedEffect]:
         case ComparisonClaim():
             return [_of_pair(claim, claim.first, claim.second)]
         case OrderClaim():
-            return [
-                _of_pair(claim, first, second)
-                for higher, lower in zip(claim.levels, claim.levels[1:], strict=False)
-                for first in higher
-                for second in lower
-            ]
+            return [_of_pair(claim, *pair) for pair in claim.pairs]
 
 
 def _of_pair(claim: ComparisonClaim | OrderClaim, first: str, second: str) -> PublishedEffect:

@@ -67,6 +67,16 @@ class OrderClaim(BasePublishedClaim):
     levels: list[list[str]] = Field(min_length=2)
     """Methods from the highest scores to the lowest."""
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each method of a level with each of the next level."""
+        return [
+            (first, second)
+            for higher, lower in zip(self.levels, self.levels[1:], strict=False)
+            for first in higher
+            for second in lower
+        ]
+
 
 class TrendClaim(BasePublishedClaim):
     """The score at some values of a setting compared with the score at others."""

@@ -72,7 +72,7 @@ def _examples(comparison: Comparison, score: Score | None) -> tuple[tuple[float,
         tasks: dict[str, list[ExamplePairs]] = {}
         for task, seeds in comparison.pairs.runs.items():
             for pair in seeds.values():
-                if score and score != ("last" if pair[0].result.report == "last" else "best"):
+                if score and score != pair[0].result.kept:
                     raise UsageError(f"predictions are those of the epoch that was kept, not of --score {score}")
                 tasks.setdefault(task, []).append(example_statistics.read_pairs(*pair, words_of(pair[0])))
     except HifiError as error:

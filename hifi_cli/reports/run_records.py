@@ -74,7 +74,7 @@ class RunRecord:
         name = name or result.report
         if metric is None or metric == result.primary_metric:
             return getattr(result.scores, name, None)
-        if name == ("last" if result.report == "last" else "best"):  # the model that was kept
+        if name == result.kept:  # the model that was kept
             return result.metrics.get(metric)
         epochs = self.directory.read_epochs() if self.directory.metrics.is_file() else {}
         values = {number: line.metrics[metric] for number, line in epochs.items() if metric in line.metrics}

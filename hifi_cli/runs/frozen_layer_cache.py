@@ -52,7 +52,7 @@ class FrozenLayerCache:
         self._encoder.model.eval()
         try:
             with self._encoder.forward_through(0, self.layer):
-                for batch in evaluation_order([len(example) for example in examples], batch_size):
+                for batch in evaluation_order(examples, batch_size):
                     self._store([examples[index] for index in batch], pad, device)
         except (MemoryError, torch.OutOfMemoryError):
             raise RunFailed("the frozen layers' outputs of all examples do not fit in memory; set reuse_frozen=false") from None

@@ -22,7 +22,7 @@ def measure_heads(rank: MeasuredRanking, runner: ModelRunner, examples: list[Exa
     runner.encoder.model.eval().requires_grad_(False)
     runner.is_padding_free = False  # one example of a packed batch could not be masked by itself
     total = torch.zeros(runner.encoder.num_layers, runner.encoder.num_heads, dtype=torch.float64)
-    for indices in evaluation_order([len(example) for example in examples], batch_size):
+    for indices in evaluation_order(examples, batch_size):
         batch = [examples[index] for index in indices]
         total += len(batch) * MEASURES[rank](runner, batch).double().cpu()
     return total / len(examples)

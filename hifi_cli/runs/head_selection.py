@@ -1,7 +1,7 @@
 """Score heads and choose them, with the files that keep both, so that every seed and method shares one scoring."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -238,15 +238,11 @@ def score_examples(
     shape = (len(examples), encoder.num_layers, encoder.num_heads)
     richness = torch.zeros(shape, dtype=torch.int64)
     correlation = torch.zeros((*shape, encoder.num_heads), dtype=torch.float64)
-    order = list(_batches(examples, batch_size))
+    order = evaluation_order(examples, batch_size)
     batches = (collate([examples[index] for index in indices], pad) for indices in order)
     for indices, (i, r) in zip(order, score_batches(encoder, batches, xi), strict=True):
         richness[indices], correlation[indices] = i, r
     return richness, correlation
-
-
-def _batches(examples: list[Example], batch_size: int) -> Iterable[list[int]]:
-    return evaluation_order([len(example) for example in examples], batch_size)
 
 
 def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:

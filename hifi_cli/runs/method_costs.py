@@ -95,11 +95,11 @@ def measure_result(config: RunConfig) -> ResultCosts:
         with torch.no_grad():
             method.load_delta(encoder.model, tensors)
         method.merge(encoder)
-    total = _parameter_count(plain.model)
+    total = plain.encoder.num_parameters
     return ResultCosts(
         method=config.method,
         added_in_training=added_in_training,
-        added_in_result=_parameter_count(encoder.model) - total,
+        added_in_result=encoder.num_parameters - total,
         modules_added=len(_modules(encoder.model) - _modules(plain.model)),
         latency=_latency(prepared.runner, plain),
         stored_bytes=stored_bytes,
@@ -244,10 +244,6 @@ def _scoring_seconds(config: RunConfig, resources: ResourceCache) -> float:
         choose_heads(richness.double().mean(0).numpy(), correlation.mean(0).numpy(), **arguments, measured=measured)
 
     return _seconds(score_and_choose)
-
-
-def _parameter_count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _modules(model: nn.Module) -> set[str]:

@@ -9,7 +9,6 @@ import yaml
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
-from hifi_cli.config.choices import Score
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import BackboneConfig, RunConfig
 from hifi_cli.config.sources import override_value, resolve, train_arguments
@@ -89,12 +88,11 @@ def _write_eval_results(task: TaskSpec, result: RunResult, to: Path) -> None:
 
     if not task.hub or Path(task.hub.id).is_dir():
         return
-    kept: Score = "last" if result.report == "last" else "best"
-    notes = [f"{result.primary_metric} of {result.split}, {kept} epoch, method {result.method}, seed {result.seed}"]
+    notes = [f"{result.primary_metric} of {result.split}, {result.kept} epoch, method {result.method}, seed {result.seed}"]
     entry = EvalResultEntry(
         dataset_id=task.hub.id,
         task_id=task.hub.config or "default",
-        value=result.score(kept),
+        value=result.score(result.kept),
         notes="; ".join([*notes, *(text for mark, text in _MARKS.items() if getattr(result, mark))]),
     )
     text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True)
@@ -135,9 +133,8 @@ def _scores(result: RunResult) -> str:
         "few-shot": "The epoch was chosen on as many further training rows as the model was trained on.",
     }
     rows = [f"| {escaped(name)} | {100 * value:.2f} |" for name, value in result.metrics.items()]
-    kept: Score = "last" if result.report == "last" else "best"
     total = result.epochs.total if result.epochs else 0
-    note = f"Epoch {result.epoch(kept)} of {total}. {chosen[result.selection] if kept == 'best' else ''}".rstrip()
+    note = f"Epoch {result.epoch(result.kept)} of {total}. {chosen[result.selection] if result.kept == 'best' else ''}".rstrip()
     head = f"| metric | {escaped(result.split)}, {result.n_examples.reported:,} examples |\n|---|---:|"
     return "\n".join([head, *rows, "", note])
 

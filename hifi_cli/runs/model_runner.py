@@ -207,7 +207,7 @@ class ModelRunner:
     def _predict(self, examples: list[Example]) -> list[tuple[list[int], Values]]:
         """The batches of this process: the numbers of their examples, and their logits."""
         self.encoder.model.eval()
-        batches = evaluation_order([len(example) for example in examples], self.eval_batch_size)
+        batches = evaluation_order(examples, self.eval_batch_size)
         own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
         return [(batch, self.logits([examples[index] for index in batch]).cpu().numpy()) for batch in own]
 

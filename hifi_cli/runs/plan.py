@@ -147,11 +147,11 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
     """
     head_spec = resources.task_head(config)
     encoder = Encoder(backbones.meta_model(config.backbone, task_head=head_spec, dropout=config.dropout))
-    total = _parameter_count(encoder)
+    total = encoder.num_parameters
     head_names = set(methods.task_head_names(encoder))
     heads, missing_keys = methods.placeholder_heads(config, encoder), _missing_keys(config, head_names)
     method = methods.attach(config, encoder, heads, missing_keys)
-    with_method = _parameter_count(encoder)
+    with_method = encoder.num_parameters
     trained: list[tuple[int, int] | None] = []
     phases = method.phases()
     for number, phase in enumerate(phases):
@@ -191,10 +191,6 @@ def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, i
 def _batch_size(config: RunConfig, task: TaskSpec) -> int:
     """Examples of a step; few-shot runs train on all examples at once."""
     return config.shots * len(task.labels) if config.shots else config.batch_size
-
-
-def _parameter_count(encoder: Encoder) -> int:
-    return sum(parameter.numel() for parameter in encoder.model.parameters())
 
 
 def _examples(config: RunConfig, task: TaskSpec, rows: int | None) -> int | None:

@@ -118,7 +118,7 @@ def prepare(inputs: ModelInputs, *, auto_batch: bool = False) -> PreparedRun:
         auto_batch: compute a batch that does not fit in memory in smaller parts.
     """
     config, encoder, pretrained = inputs.config, inputs.encoder, inputs.pretrained
-    plain_parameters = sum(parameter.numel() for parameter in encoder.model.parameters())
+    plain_parameters = encoder.num_parameters
     if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch
         config = config.model_copy(update={"batch_size": config.shots * len(inputs.task.classes)})
     runner = ModelRunner(encoder, inputs.task, config, padding_values(pretrained.tokenizer), auto_batch)

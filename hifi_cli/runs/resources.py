@@ -58,8 +58,9 @@ class ResourceCache:
         return self._rows[key]
 
     def task_head(self, config: RunConfig) -> TaskHeadSpec:
-        """Describe the task head of a run."""
-        return task_head_spec(self.task(config.task), config)
+        """Return what the task of a run requires of its head, as configured."""
+        task = self.task(config.task)
+        return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
 
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load the backbone of a run with the head of its task."""
@@ -106,8 +107,3 @@ class ResourceCache:
 
 def _tokenization_settings(config: RunConfig, max_length: int) -> TokenizationSettings:
     return TokenizationSettings(max_length, config.truncation, config.swap_texts, config.stride)
-
-
-def task_head_spec(task: TaskSpec, config: RunConfig) -> TaskHeadSpec:
-    """The head that a task requires, as configured."""
-    return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)

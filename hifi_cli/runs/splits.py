@@ -54,7 +54,7 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
         train, selection = (resources.tokenize(config, rows, config.max_length) for rows in (sample.train, sample.dev))
         batches = _batches(config, resources.examples(config, "train", config.max_length))
         reported = _load_examples(config, resources, "validation")
-        return Splits(train, selection, reported, batches, extra_validation, FewShotRows(**sample.record()))
+        return Splits(train, selection, reported, batches, extra_validation, sample.record())
     train, reported = _load_examples(config, resources, "train"), _load_examples(config, resources, "validation")
     if config.selection == "validation":
         return Splits(train, reported, reported, _batches(config, train), extra_validation)

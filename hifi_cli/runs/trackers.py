@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import nearest
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
@@ -45,12 +46,10 @@ def start(names: Sequence[str], run: str, config: RunConfig, directory: RunDirec
     return started
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
+def flat(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """Flatten nested keys, with dots between them; lists and null become strings, which trackers accept."""
-    flattened: dict[str, bool | int | float | str] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flattened |= flat(value, f"{prefix}{key}.")
-        else:
-            flattened[f"{prefix}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
-    return flattened
+    return {
+        key: value if isinstance(value, bool | int | float | str) else str(value)
+        for key, value in flatten(values).items()
+        if value != {}
+    }

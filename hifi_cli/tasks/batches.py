@@ -1,6 +1,6 @@
 """Batches: their order depends only on seed and epoch; each is padded to its longest example."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,9 @@ def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, se
     return [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def evaluation_order(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Return batches of every example, longest first, so that a batch that does not fit in memory fails at once."""
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+def evaluation_order(examples: Sequence[Sized], batch_size: int) -> list[list[int]]:
+    """Return batches of the numbers of all examples, longest first: a batch that does not fit in memory fails at once."""
+    order = sorted(range(len(examples)), key=lambda index: -len(examples[index]))
     return list(_batches(order, batch_size))
 
 

@@ -4,10 +4,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
+from hifi_cli.records.run_files import FewShotRows
 from hifi_cli.tasks.task_spec import Row, TaskSpec
 
 
@@ -23,11 +23,11 @@ class FewShotSplit:
     train: list[Row]
     dev: list[Row]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> FewShotRows:
         """Return the row ids, and a SHA-256 over ids, texts and labels that identifies the sample."""
-        splits = {"train": self.train, "dev": self.dev}
-        content = [[row.id, row.sequences, row.label] for rows in splits.values() for row in rows]
-        return {**{name: [row.id for row in rows] for name, rows in splits.items()}, "sha256": digest(content, 64)}
+        content = [[row.id, row.sequences, row.label] for row in (*self.train, *self.dev)]
+        train, dev = ([row.id for row in rows] for rows in (self.train, self.dev))
+        return FewShotRows(train=train, dev=dev, sha256=digest(content, 64))
 
 
 def check_supported(spec: TaskSpec) -> None:

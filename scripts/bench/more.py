@@ -67,7 +67,7 @@ def scoring(work: Work) -> float:
     for _ in range(ROUNDS):
         began = time.perf_counter()
         with torch.inference_mode():
-            for batch in evaluation_order([len(example) for example in examples], 32):
+            for batch in evaluation_order(examples, 32):
                 plain(**collate([examples[index] for index in batch], pad))
         between = time.perf_counter()
         head_selection.score_examples(encoder, examples, pad, config.scoring.xi)
