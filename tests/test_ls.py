@@ -71,13 +71,13 @@ def test_a_configuration_key_is_explained_with_its_default(hifi):
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_yaml_names_its_schema(path):
     lines = path.read_text().splitlines()
-    wanted = schemas.schema_comment(path.parent.name)
-    assert lines[0].startswith("# ") and lines[1] == wanted, f"{path}: the second line must be {wanted}"
+    comment = f"# yaml-language-server: $schema=../schema/{path.parent.name}.json"
+    assert lines[0].startswith("# ") and lines[1] == comment, f"{path}: the second line must be {comment}"
 
 
 @pytest.mark.parametrize("kind", schemas.KINDS)
 def test_the_stored_schemas_are_those_of_the_code(kind):
-    stored = registry.configs_directory() / schemas.FOLDER / f"{kind}.json"
+    stored = registry.configs_directory() / "schema" / f"{kind}.json"
     assert json.loads(stored.read_text()) == schemas.schema_of_kind(kind), "make schema writes them anew"
 
 

@@ -5,7 +5,8 @@ import torch
 from numpy.typing import NDArray
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
-from hifi_cli.analysis.required_runs import RequiredRun, required_run
+from hifi_cli.analysis.required_runs import RequiredRun
+from hifi_cli.analysis.required_runs import run_per_seed as required_runs
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import label_of
 from hifi_cli.models.encoder import Encoder
@@ -20,16 +21,6 @@ class Settings(ConfigModel):
 
     examples: int = 1000
     """Highest number of training examples."""
-
-
-def required_runs(request: FigureRequest) -> list[RequiredRun]:
-    """Return a run for every task, method and seed."""
-    return [
-        required_run(request, task, method, seed)
-        for task in request.spec.tasks
-        for method in request.spec.methods
-        for seed in request.spec.seeds
-    ]
 
 
 def compute(request: FigureRequest) -> FigureTable:

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import kendalltau, norm, spearmanr
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
-from hifi_cli.analysis.required_runs import RequiredRun, required_run
+from hifi_cli.analysis.required_runs import run_per_seed as required_runs
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.methods import method_spec
 from hifi_cli.methods.base import needs_heads
@@ -22,12 +22,6 @@ class Settings(ConfigModel):
 
     correlation: Literal["kendall", "spearman"] = "kendall"
     """Kendall's tau-b or Spearman's rho of two rankings of a layer's heads."""
-
-
-def required_runs(request: FigureRequest) -> list[RequiredRun]:
-    """Return a run for every task, method and seed."""
-    spec = request.spec
-    return [required_run(request, task, method, seed) for task in spec.tasks for method in spec.methods for seed in spec.seeds]
 
 
 def compute(request: FigureRequest) -> FigureTable:

@@ -63,6 +63,12 @@ def required_run(
     return RequiredRun(cell, request.resources.results_dir)
 
 
+def run_per_seed(request: FigureRequest) -> list[RequiredRun]:
+    """Return a run for every task, method and seed."""
+    spec = request.spec
+    return [required_run(request, task, method, seed) for task in spec.tasks for method in spec.methods for seed in spec.seeds]
+
+
 def ensure_finished(required: Sequence[RequiredRun], request: FigureRequest) -> None:
     """Check that all required runs are finished; train the missing ones where the request says so.
 

@@ -5,7 +5,7 @@ import numpy as np
 from hifi_cli.analysis import features
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.instrumented_training import train
-from hifi_cli.analysis.required_runs import RequiredRun
+from hifi_cli.analysis.required_runs import RequiredRun, run_per_seed
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
 from hifi_cli.runs import evaluate
@@ -38,7 +38,7 @@ def required_runs(request: FigureRequest) -> list[RequiredRun]:
     Raises:
         UsageError: a method has one stage.
     """
-    required = features.required_runs(request)
+    required = run_per_seed(request)
     for run in required:
         if run.config.stage1 is None:
             raise UsageError(f"method {run.config.method} has one stage; this figure is for EH-FT and LP-FT")

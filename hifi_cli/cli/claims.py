@@ -53,7 +53,7 @@ def claims(
     """Print for each claim the published effect, ours with its interval, a verdict, and the command for what is missing."""
     from dataclasses import replace
 
-    from hifi_cli.files import write_text
+    from hifi_cli.cli.show import write_or_print
     from hifi_cli.reports import claim_spec, claim_table
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.formats import render
@@ -76,10 +76,6 @@ def claims(
             },
         )
         options.logger.info(f"picture: {picture}")
-    if out:
-        write_text(out, text)
-        options.logger.info(f"claims: {out}")
-    else:
-        print(text, end="")
+    write_or_print(text, out, "claims")
     if strict and any(result.verdict != "supported" for results in decided.values() for result in results):
         raise typer.Exit(1)

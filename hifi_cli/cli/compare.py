@@ -19,18 +19,8 @@ def compare(
         ),
     ],
     tasks: options.Tasks = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="Only runs of this encoder.", rich_help_panel=options.WHICH, autocompletion=options.complete("backbones")
-        ),
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="Only runs of this protocol.", rich_help_panel=options.WHICH, autocompletion=options.complete("protocols")
-        ),
-    ] = None,
+    backbone: options.OnlyBackbone = None,
+    protocol: options.OnlyProtocol = None,
     shots: options.ShotsOfRuns = None,
     score: options.ScoreChoice = None,
     include: options.Include = None,
@@ -59,8 +49,8 @@ def compare(
 
     Two run directories are compared by their stored predictions.
     """
+    from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
-    from hifi_cli.files import write_text
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.reports import comparison_details, method_comparison, run_pairs
     from hifi_cli.reports.formats import render
@@ -92,8 +82,4 @@ def compare(
         table = replace(table, notes=[*table.notes, *left_out])
         tables = [table, *(comparison_details.build(comparisons, score) if details else [])]
     text = render(format, tables, standalone=standalone)
-    if out:
-        write_text(out, text)
-        options.logger.info(f"comparison: {out}")
-    else:
-        print(text, end="")
+    write_or_print(text, out, "comparison")

@@ -55,18 +55,8 @@ def ls(
     ] = None,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="Only runs of this encoder.", rich_help_panel=options.WHICH, autocompletion=options.complete("backbones")
-        ),
-    ] = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help="Only runs of this protocol.", rich_help_panel=options.WHICH, autocompletion=options.complete("protocols")
-        ),
-    ] = None,
+    backbone: options.OnlyBackbone = None,
+    protocol: options.OnlyProtocol = None,
     sort: Annotated[
         Literal["path", "state", "task", "method", "seed", "score", "time"],
         typer.Option(help="Order of the runs.", rich_help_panel=options.OUTPUT),

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -63,12 +63,12 @@ def can_be_made(option: typer.CallbackParam, path: Path | None) -> Path | None:
 
 def complete(kind: str) -> Callable[[str], list[str]]:
     """Completes names of a kind, the last one of a list with commas."""
+    return lambda incomplete: _complete_last(incomplete, registry.names(kind))
 
-    def complete_last(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in registry.names(kind) if name.startswith(last)]
 
-    return complete_last
+def _complete_last(incomplete: str, words: Iterable[str]) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
 
 
 class Words(list[str]):
@@ -86,12 +86,13 @@ def several_of(*choices: str, help: str, panel: str) -> Any:  # noqa: A002
             raise typer.BadParameter(f"'{text}' holds no name: give one or several of {', '.join(choices)}, with commas")
         return Words(names(text))
 
-    def complete_last(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{word}" for word in choices if word.startswith(last)]
-
-    metavar = f"[{'|'.join(choices)}],..."
-    return typer.Option(parser=parse, metavar=metavar, help=help, rich_help_panel=panel, autocompletion=complete_last)
+    return typer.Option(
+        parser=parse,
+        metavar=f"[{'|'.join(choices)}],...",
+        help=help,
+        rich_help_panel=panel,
+        autocompletion=lambda incomplete: _complete_last(incomplete, choices),
+    )
 
 
 WHAT, WHICH, DATA, HOW, OUTPUT = "What to run", "Which runs", "Data and results", "How to run", "Output"  # panels of --help
@@ -157,6 +158,14 @@ ProtocolOfRuns = Annotated[
     typer.Option(
         "--protocol", help="Another protocol than the YAML's.", rich_help_panel=WHICH, autocompletion=complete("protocols")
     ),
+]
+OnlyBackbone = Annotated[
+    str | None,
+    typer.Option("--backbone", help="Only runs of this encoder.", rich_help_panel=WHICH, autocompletion=complete("backbones")),
+]
+OnlyProtocol = Annotated[
+    str | None,
+    typer.Option("--protocol", help="Only runs of this protocol.", rich_help_panel=WHICH, autocompletion=complete("protocols")),
 ]
 SeedsOfRuns = Annotated[
     str | None,

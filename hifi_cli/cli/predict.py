@@ -42,7 +42,7 @@ def predict(
     import sys
     import tempfile
 
-    from hifi_cli.files import write_text
+    from hifi_cli.cli.show import write_or_print
     from hifi_cli.runs import predict as prediction
     from hifi_cli.runs.resources import ResourceCache
 
@@ -53,8 +53,4 @@ def predict(
         )
         output_format = form or prediction.form_of(path, out)
     text = prediction.as_text(predictions, output_format)
-    if out:
-        write_text(out, text)
-        options.logger.info(f"predictions: {out}")
-    else:
-        print(text, end="")
+    write_or_print(text, out, "predictions")

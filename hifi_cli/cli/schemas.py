@@ -5,7 +5,6 @@ from typing import Any
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
 
-FOLDER = "schema"  # of `configs/`, one file per kind, written by `hifi ls schema KIND`
 OUTPUT = "output/"
 KINDS = ("backbones", "claims", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
 
@@ -74,8 +73,3 @@ def schema_of_all() -> dict[str, Any]:
     definitions = {name: definition for part in parts.values() for name, definition in part["definitions"].items()}
     choice = {kind: {"title": part["title"], "anyOf": part["anyOf"]} for kind, part in parts.items()}
     return {"$schema": parts["config"]["$schema"], "title": "hifi", "anyOf": list(choice.values()), "definitions": definitions}
-
-
-def schema_comment(kind: str) -> str:
-    """The comment by which a YAML in `configs/<kind>/` names its schema to an editor."""
-    return f"# yaml-language-server: $schema=../{FOLDER}/{kind}.json"

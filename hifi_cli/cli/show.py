@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hifi_cli.runs.results_transfer import Transfer
     from hifi_cli.runs.verify import Verification
 
+logger = logging.getLogger("hifi")
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 
 
@@ -58,13 +60,13 @@ def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "
     indent = "  " * prefix.count(".")
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield f"{indent}{_yaml(key)}:", ""
+            yield f"{indent}{yaml_line(key)}:", ""
             yield from _yaml_lines(value, sources, f"{prefix}{key}.")
         else:
-            yield f"{indent}{_yaml(key)}: {_yaml(value)}", sources[f"{prefix}{key}"]
+            yield f"{indent}{yaml_line(key)}: {yaml_line(value)}", sources[f"{prefix}{key}"]
 
 
-def _yaml(value: Any) -> str:
+def yaml_line(value: Any) -> str:
     """A value as YAML in one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip()
     return json.dumps(value) if "\n" in text.removesuffix("\n...") else text.removesuffix("\n...")
@@ -129,9 +131,9 @@ def _memory(parts: tuple[int, int, int]) -> str:
 def print_scores(scores: "HeadScores") -> None:
     """Each layer's richness and total correlation per head."""
     print(f"information richness I_h of {scores.backbone} on {scores.task}, mean of {scores.samples} samples")
-    _print_grid(scores.richness, "{:6.2f}")
+    _print_grid(scores.richness)
     print("correlation of each head with the layer's others, sum of r_hh', in thousandths")
-    _print_grid([[1000 * sum(row) for row in layer] for layer in scores.correlation], "{:6.2f}")
+    _print_grid([[1000 * sum(row) for row in layer] for layer in scores.correlation])
 
 
 def print_heads(selection: "HeadSelection") -> None:
@@ -202,6 +204,20 @@ def print_runs(runs: "list[ListedRun]", form: str) -> None:
         print("  ".join(cells).rstrip() + detail)
 
 
+def write_or_print(text: str, out: Path | None, what: str) -> None:
+    """Write a text to the file that `--out` names, or print it.
+
+    Args:
+        what: what the text is, for the message that names the file.
+    """
+    if out is None:
+        return print(text, end="")
+    from hifi_cli.files import write_text
+
+    write_text(out, text)
+    logger.info(f"{what}: {out}")
+
+
 def print_path(path: Path, form: str) -> None:
     """The file that a command wrote."""
     if form == "json":
@@ -252,9 +268,9 @@ def print_json(content: "Sequence[BaseModel] | BaseModel") -> None:
     print(json_text(dumped), end="")
 
 
-def _print_grid(rows: list[list[float]], form: str) -> None:
+def _print_grid(rows: list[list[float]]) -> None:
     """Print a row per layer, counted from 1 as in the papers (files count from 0), and a column per head."""
-    cells = [[form.format(value).strip() for value in row] for row in rows]
+    cells = [[f"{value:.2f}" for value in row] for row in rows]
     width = max(len(cell) for row in [*cells, [f"h{len(rows[0]) - 1}"]] for cell in row)
     print("layer  " + "  ".join(f"{f'h{head}':>{width}}" for head in range(len(rows[0]))))
     for layer, row in enumerate(cells, start=1):

@@ -64,8 +64,8 @@ def table(
 
     `hifi table search` prints the settings that searches tried.
     """
+    from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
-    from hifi_cli.files import write_text
     from hifi_cli.reports import score_table, search_table, server_scores, table_spec, table_types
     from hifi_cli.reports.formats import render
     from hifi_cli.reports.run_records import Results
@@ -107,11 +107,7 @@ def table(
         if not results.records and isinstance(layout, table_spec.ScoresSpec) and not server:
             options.logger.warning(str(results.no_run(f"hifi table {name}")))
     text = render(format, tables, standalone=standalone)
-    if out:
-        write_text(out, text)
-        options.logger.info(f"table: {out}")
-    else:
-        print(text, end="")
+    write_or_print(text, out, "table")
     if strict and any(table.incomplete for table in tables):
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from hifi_cli.config.choices import TOKEN_KINDS
 from hifi_cli.config.run_config import TaskHeadConfig
 
-_TRANSFORMERS = {  # the class with Hugging Face's own head for each kind of task
+TRANSFORMERS_CLASSES = {  # the class with Hugging Face's own head for each kind of task
     "classification": "AutoModelForSequenceClassification",
     "multi-label": "AutoModelForSequenceClassification",
     "regression": "AutoModelForSequenceClassification",
@@ -50,7 +50,7 @@ class TaskHeadSpec:
     @property
     def transformers_class(self) -> str:
         """The class that reads the weights; span models are those without a pooler, which our own heads do not use."""
-        return _TRANSFORMERS["span" if self.is_own else self.kind]
+        return TRANSFORMERS_CLASSES["span" if self.is_own else self.kind]
 
 
 class MLPTaskHead(nn.Module):

@@ -60,11 +60,6 @@ class MethodScores:
     def mean(self) -> float:
         return math.fsum(self.scores) / len(self.scores)
 
-    @property
-    def short_label(self) -> str:
-        """The label, cut to the room it has."""
-        return self.label if len(self.label) <= _LONGEST_LABEL else f"{self.label[: _LONGEST_LABEL - 1]}…"
-
 
 def scores_by_trained_fraction(methods: Sequence[MethodScores], metric: str) -> Markup:
     """Draw scores against the fraction of trained parameters: a dot per seed and a labelled ring per mean."""
@@ -76,14 +71,7 @@ def scores_by_trained_fraction(methods: Sequence[MethodScores], metric: str) -> 
             percent = method.trained_percent
             _plot_seeds(ax, [percent] * len(method.scores), method.scores)
             ax.plot(percent, method.mean, "o", markersize=8, markerfacecolor="none", markeredgecolor=_INK, clip_on=False)
-            ax.annotate(
-                method.short_label,
-                (percent, method.mean),
-                (1.04, height),
-                textcoords="axes fraction",
-                va="center",
-                arrowprops={"arrowstyle": "-", "color": _SOFT, "linewidth": 0.5, "relpos": (0, 0.5)},
-            )
+            _label_at_right(ax, method.label, (percent, method.mean), height)
         ax.set_xlim(10 ** math.floor(math.log10(min(method.trained_percent for method in methods))), 100)
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g} %"))
         ax.xaxis.set_minor_locator(NullLocator())
@@ -100,7 +88,7 @@ def scores_by_seed(methods: Sequence[MethodScores], metric: str) -> Markup:
         for row, method in enumerate(methods):
             _plot_seeds(ax, method.scores, [row] * len(method.scores))
             ax.plot(method.mean, row, "|", markersize=12, markeredgewidth=2, color=_INK, clip_on=False)
-        ax.set_yticks(range(len(methods)), [method.short_label for method in methods], color=_INK)
+        ax.set_yticks(range(len(methods)), [_short(method.label) for method in methods], color=_INK)
         ax.set_ylim(len(methods) - 0.5, -0.5)
         ax.margins(x=0.08)
         ax.set_xlabel(metric)
@@ -116,14 +104,7 @@ def learning_curves(curves: Mapping[str, Mapping[int, float]], metric: str) -> M
         for label, height in zip(order, np.linspace(0.02, 0.98, len(order)), strict=True):
             epochs, scores = list(curves[label]), list(curves[label].values())
             ax.plot(epochs, scores, "-", color=_ACCENT, alpha=0.65, linewidth=1)
-            ax.annotate(
-                label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…",
-                (epochs[-1], scores[-1]),
-                (1.04, height),
-                textcoords="axes fraction",
-                va="center",
-                arrowprops={"arrowstyle": "-", "color": _SOFT, "linewidth": 0.5, "relpos": (0, 0.5)},
-            )
+            _label_at_right(ax, label, (epochs[-1], scores[-1]), height)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_xlabel("epoch")
         ax.set_ylabel(metric)
@@ -161,6 +142,23 @@ def claim_effects(results: Sequence[ClaimResult]) -> Markup:
 def _subplot(height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(_WIDTH, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def _short(label: str) -> str:
+    """Return a label, cut to the room it has."""
+    return label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…"
+
+
+def _label_at_right(ax: Axes, label: str, point: tuple[float, float], height: float) -> None:
+    """Write a label to the right of a panel at a height (fraction of the axis), with a line to its point."""
+    ax.annotate(
+        _short(label),
+        point,
+        (1.04, height),
+        textcoords="axes fraction",
+        va="center",
+        arrowprops={"arrowstyle": "-", "color": _SOFT, "linewidth": 0.5, "relpos": (0, 0.5)},
+    )
 
 
 def _plot_seeds(ax: Axes, x: Sequence[float], y: Sequence[float]) -> None:

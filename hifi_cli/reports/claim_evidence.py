@@ -57,13 +57,11 @@ class Setting:
 
     def records(self, methods: Sequence[str]) -> list[RunRecord]:
         """Return the finished runs of some methods."""
-        keys = (self.protocol, self.backbone, self.shots)
+        setting = (self.protocol, self.backbone, self.shots)
         return [
             record
             for record in self.results.records
-            if (record.result.protocol, record.result.backbone, record.shots) == keys
-            and record.result.method in methods
-            and record.result.task in self.tasks
+            if record.setting == setting and record.result.method in methods and record.result.task in self.tasks
         ]
 
     def missing(self, methods: Sequence[str], seeds: Sequence[int]) -> list[MissingRuns]:

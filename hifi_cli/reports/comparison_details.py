@@ -12,7 +12,7 @@ from hifi_cli.reports import effect_statistics, example_statistics, method_ranks
 from hifi_cli.reports.example_statistics import ExamplePairs
 from hifi_cli.reports.method_comparison import Comparison
 from hifi_cli.reports.run_records import RunRecord
-from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
+from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow, signed_cell
 
 _NOTES = (
     "IQM: mean of the middle half of all paired differences; P(better): probability that a run of the first method beats a run"
@@ -52,9 +52,9 @@ def _row(comparison: Comparison, score: Score | None) -> tuple[TableRow, list[st
     span = effect_statistics.seed_bootstrap(*sides)
     examples, problems = _examples(comparison, score)
     cells = (
-        _signed(comparison.statistics.mean),
+        signed_cell(comparison.statistics.mean),
         TableCell(text=_span(examples), value=examples),
-        _signed(effect_statistics.interquartile_mean([value for values in groups for value in values])),
+        signed_cell(effect_statistics.interquartile_mean([value for values in groups for value in values])),
         TableCell(
             better,
             text=f"{better:.2f}" + (f" ({span[0]:.2f} to {span[1]:.2f})" if span else ""),
@@ -137,10 +137,6 @@ def _task_means(comparisons: Sequence[Comparison], score: Score | None) -> dict[
 
 def _mean(runs: Sequence[RunRecord], score: Score | None) -> float:
     return float(np.mean([run.score(score) or 0.0 for run in runs]))
-
-
-def _signed(value: float) -> TableCell:
-    return TableCell(value, text=f"{value:+.2f}")
 
 
 def _span(interval: tuple[float, float] | None) -> str | None:

@@ -12,7 +12,7 @@ from hifi_cli.reports.proportions import Failures, equal_rates_p
 from hifi_cli.reports.run_pairs import PairedRuns, paired
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.statistics import LEVEL, PairedStatistics, holm, paired_statistics, pairs_needed, smallest_p
-from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
+from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow, signed_cell
 from hifi_cli.wording import counted_noun
 
 VerdictWord = Literal["better", "worse", "no difference shown", "no conclusion", "depends on collapsed runs"]
@@ -255,7 +255,7 @@ def _row(
 ) -> TableRow:
     statistics, differences = comparison.statistics, comparison.pairs.differences
     means = [list(differences.get(task, {}).values()) for task in tasks]
-    cells = [_signed(sum(values) / len(values)) if values else TableCell() for values in means]
+    cells = [signed_cell(sum(values) / len(values)) if values else TableCell() for values in means]
     numbers = [
         TableCell(statistics.spread),
         TableCell(text=_span(statistics), value=statistics.interval),
@@ -268,7 +268,7 @@ def _row(
         (
             TableCell(text=verdict),
             *cells,
-            _signed(statistics.mean),
+            signed_cell(statistics.mean),
             *numbers,
             TableCell(text=f"{collapsed[0]} / {collapsed[1]}", value=collapsed),
             TableCell(text=" / ".join(map(str, failures)), value=[side.values for side in failures]),
@@ -276,10 +276,6 @@ def _row(
         method=comparison.pairs.second,
         verdict=verdict,
     )
-
-
-def _signed(value: float) -> TableCell:
-    return TableCell(value, text=f"{value:+.2f}")
 
 
 def _tasks_and_seeds(pairs: PairedRuns) -> str:

@@ -33,11 +33,7 @@ def build_all(specs: Sequence[TableSpec], request: TableRequest, reference: str 
 def _build(spec: ScoresSpec, request: TableRequest, reference: str) -> Iterator[Table]:
     """Yield the comparison of a table's methods, if the reference shares a task and a seed with another one."""
     setting = (spec.protocol, spec.backbone, str(spec.shots or shots_of(spec.protocol)))
-    records = [
-        record
-        for record in request.results.records
-        if (record.result.protocol, record.result.backbone, record.shots) == setting
-    ]
+    records = [record for record in request.results.records if record.setting == setting]
     tasks = [column.task for column in spec.columns]
     finished = {record.result.method for record in records}
     others = [method for row in spec.rows for method in row.methods] if spec.rows else sorted(finished)

@@ -36,6 +36,11 @@ class RunRecord:
         return "full" if self.result.shots is None else str(self.result.shots)
 
     @property
+    def setting(self) -> tuple[str, str, str]:
+        """Protocol, backbone and shots: runs that differ in one of them never share a table."""
+        return self.result.protocol, self.result.backbone, self.shots
+
+    @property
     def conditions(self) -> dict[str, object]:
         """What runs of different methods must share for a comparison of their scores to make sense."""
         result = self.result

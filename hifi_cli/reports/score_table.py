@@ -47,7 +47,7 @@ def specs_of(
         protocol, backbone, shots: only these.
     """
     required = (protocol, backbone, shots)
-    settings = {(record.result.protocol, record.result.backbone, record.shots) for record in records}
+    settings = {record.setting for record in records}
     return [
         ScoresSpec.model_validate(dict(zip(("protocol", "backbone", "shots"), setting, strict=True)))
         for setting in sorted(settings, key=lambda setting: (setting[:2], setting[2] != "full", len(setting[2]), setting[2]))

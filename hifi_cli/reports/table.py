@@ -47,6 +47,11 @@ class TableCell:
     seed_scores: tuple[SeedScore, ...] = ()
 
 
+def signed_cell(value: float) -> TableCell:
+    """Return the cell of a difference, which is printed with its sign."""
+    return TableCell(value, text=f"{value:+.2f}")
+
+
 @dataclass(frozen=True)
 class TableHeading:
     """The heading of a column.

@@ -16,6 +16,7 @@ from hifi_cli.files import command_line, safe_name, write_text
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply_delta
+from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import Manifest, RunResult
 from hifi_cli.reports.formats.markdown import code, escaped
@@ -32,13 +33,13 @@ _METRICS = {  # the hub's names
     "ner_recall": "recall",
     "word_accuracy": "accuracy",
 }
-_PIPELINES = {  # the hub's name of each kind of task, and the class that opens its models
-    "classification": ("text-classification", "AutoModelForSequenceClassification"),
-    "multi-label": ("text-classification", "AutoModelForSequenceClassification"),
-    "regression": ("text-classification", "AutoModelForSequenceClassification"),
-    "multiple-choice": ("multiple-choice", "AutoModelForMultipleChoice"),
-    "span": ("question-answering", "AutoModelForQuestionAnswering"),
-    "token-classification": ("token-classification", "AutoModelForTokenClassification"),
+_PIPELINES = {  # the hub's name of each kind of task
+    "classification": "text-classification",
+    "multi-label": "text-classification",
+    "regression": "text-classification",
+    "multiple-choice": "multiple-choice",
+    "span": "question-answering",
+    "token-classification": "token-classification",
 }
 _ABSENT = object()
 _LIBRARIES = {"hf": "transformers", "peft": "peft", "delta": "hifi-cli"}
@@ -76,7 +77,7 @@ def _front_matter(prepared: PreparedRun, result: RunResult, form: str) -> str:
         base_model=prepared.runner.config.backbone.hub,
         datasets=[hub.id] if hub else None,
         metrics=sorted({_METRICS.get(name, name) for name in result.metrics}),
-        pipeline_tag=_PIPELINES[prepared.task.kind][0],
+        pipeline_tag=_PIPELINES[prepared.task.kind],
         tags=["hifi-cli", result.method, result.task],
     )
     return data.to_yaml()
@@ -141,7 +142,7 @@ def _scores(result: RunResult) -> str:
 
 def _use(prepared: PreparedRun, form: str, name: str) -> str:
     task, labels, here = prepared.task, len(prepared.task_head.labels), json.dumps(name)
-    opener = _PIPELINES[task.kind][1]
+    opener = TRANSFORMERS_CLASSES[task.kind]
     count = f", num_labels={labels}" if labels and task.kind != "multiple-choice" else ""
     if form == "peft":
         base = prepared.runner.config.backbone.hub or "PATH-TO-THE-BASE-MODEL"
@@ -151,7 +152,7 @@ def _use(prepared: PreparedRun, form: str, name: str) -> str:
             f"base = {opener}.from_pretrained({json.dumps(base)}{count})",
             f"model = PeftModel.from_pretrained(base, {here})",
         ]
-    elif form == "hf" and _PIPELINES[task.kind][0] == "text-classification":
+    elif form == "hf" and _PIPELINES[task.kind] == "text-classification":
         text = '{"text": "...", "text_pair": "..."}' if len(task.inputs) > 1 else '"..."'
         every_label = ", top_k=None" if task.kind == "multi-label" else ""
         lines = ["from transformers import pipeline", f'pipeline("text-classification", {here}{every_label})({text})']
