@@ -3,7 +3,8 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hifi_cli.cli.show import yaml_line
+import yaml
+
 from hifi_cli.config import registry
 
 if TYPE_CHECKING:
@@ -141,5 +142,8 @@ def _values(name: str) -> dict[str, Any]:
 
 
 def flow(value: Any) -> str:
-    """A value as YAML in one line, a text as it is."""
-    return value if isinstance(value, str) else yaml_line(value)
+    """A value as YAML in one line."""
+    if isinstance(value, str):
+        return value
+    text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip()
+    return text.removesuffix("...").strip()

@@ -60,13 +60,13 @@ def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "
     indent = "  " * prefix.count(".")
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield f"{indent}{yaml_line(key)}:", ""
+            yield f"{indent}{_yaml(key)}:", ""
             yield from _yaml_lines(value, sources, f"{prefix}{key}.")
         else:
-            yield f"{indent}{yaml_line(key)}: {yaml_line(value)}", sources[f"{prefix}{key}"]
+            yield f"{indent}{_yaml(key)}: {_yaml(value)}", sources[f"{prefix}{key}"]
 
 
-def yaml_line(value: Any) -> str:
+def _yaml(value: Any) -> str:
     """A value as YAML in one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip()
     return json.dumps(value) if "\n" in text.removesuffix("\n...") else text.removesuffix("\n...")
