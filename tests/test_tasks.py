@@ -175,7 +175,8 @@ def test_an_epoch_holds_every_example_once(lengths, size, seed, epoch, strategy)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert len(batches) == math.ceil(len(lengths) / size)
     assert batches == training_order(lengths, size, strategy=strategy, seed=seed, epoch=epoch)
-    assert sorted(index for batch in evaluation_order(lengths, size) for index in batch) == list(range(len(lengths)))
+    examples = list(map(range, lengths))
+    assert sorted(index for batch in evaluation_order(examples, size) for index in batch) == list(range(len(lengths)))
 
 
 def test_random_batches_are_consecutive_parts_of_a_permutation_whatever_the_lengths():
