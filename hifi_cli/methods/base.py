@@ -345,6 +345,19 @@ def task_head_names(encoder: Encoder) -> list[str]:
     return [name for name, _ in encoder.task_head_parameters()]
 
 
+def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[list[int]]:
+    """The rows of W_Q, W_K and W_V of each layer that belong to the selected heads.
+
+    Raises:
+        UsageError: the heads are of another encoder.
+    """
+    is_inside = all(0 <= head < encoder.num_heads for layer in heads or [] for head in layer)
+    if heads is None or len(heads) != encoder.num_layers or not is_inside:
+        shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
+        raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
+    return [[row for head in layer for row in encoder.head_rows(head)] for layer in heads]
+
+
 def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
     """The names of the parameters on top of the backbone, and of those in it that are not pretrained (a new pooler)."""
     backbone, without_value = f"{encoder.model.base_model_prefix}.", set(missing_keys)

@@ -3,12 +3,10 @@
 from functools import partial
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.methods.base import Method, freeze_except, rows_of_heads, task_head_names
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.row_linear import RowLinear
-
-PROJECTIONS = ("query", "key", "value")
 
 
 class HiFi(Method):
@@ -24,14 +22,9 @@ class HiFi(Method):
     trains_subparameters = True
 
     def prepare(self, encoder: Encoder) -> None:
-        heads = self.context.heads or []
-        inside = all(0 <= head < encoder.num_heads for layer in heads for head in layer)
-        if len(heads) != encoder.num_layers or not inside:
-            shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
-            raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
+        rows_by_layer = rows_of_heads(encoder, self.context.heads)
         freeze_except(encoder, task_head_names(encoder))
-        for layer, chosen in enumerate(heads):
-            rows = [row for head in chosen for row in encoder.head_rows(head)]
+        for layer, rows in enumerate(rows_by_layer):
             for part in PROJECTIONS if rows else ():
                 encoder.replace(layer, part, partial(RowLinear, rows=rows, biases=self.settings.biases))
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.errors import UsageError
-from hifi_cli.methods.base import Method, freeze_except, task_head_names
+from hifi_cli.methods.base import Method, freeze_except, rows_of_heads, task_head_names
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.peft_adapters import PROJECTIONS, add_adapters, merge_adapters, peft_config
+from hifi_cli.models.families import PROJECTIONS
+from hifi_cli.models.peft_adapters import add_adapters, merge_adapters, peft_config
 
 
 class AdaptedRows(nn.Module):
@@ -71,14 +71,8 @@ class HiFiPeft(Method):
     needs_heads = True
 
     def prepare(self, encoder: Encoder) -> None:
-        heads = self.context.heads or []
-        inside = all(0 <= head < encoder.num_heads for layer in heads for head in layer)
-        if len(heads) != encoder.num_layers or not inside:
-            shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
-            raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
         task_head, modules = task_head_names(encoder), []
-        for layer, chosen in enumerate(heads):
-            rows = [row for head in chosen for row in encoder.head_rows(head)]
+        for layer, rows in enumerate(rows_of_heads(encoder, self.context.heads)):
             for part in self.settings.targets if rows else ():
                 encoder.replace(layer, part, partial(AdaptedRows, rows=rows))
                 modules.append(f"{encoder.path(layer, part)}.rows")

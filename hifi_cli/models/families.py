@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+PROJECTIONS = ("query", "key", "value")  # parts of a layer whose rows belong to attention heads
+
 
 @dataclass(frozen=True)
 class ModuleNames:

@@ -11,8 +11,8 @@ import torch
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import PROJECTIONS
 
-PROJECTIONS = ("query", "key", "value")
 PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
 NORMS = "norms"
 SET_BY_TARGETS = ("target_modules", "feedforward_modules", "modules_to_save", "task_type", "inference_mode", "peft_type")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.head_outputs import attention_probabilities, head_mask, head_outputs
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.scoring.head_scores import attention_entropy, confidence, output_norm
@@ -63,9 +64,7 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
     """
     encoder = runner.encoder
     projections = [
-        encoder.model.get_submodule(encoder.path(layer, part))
-        for layer in range(encoder.num_layers)
-        for part in ("query", "key", "value")
+        encoder.model.get_submodule(encoder.path(layer, part)) for layer in range(encoder.num_layers) for part in PROJECTIONS
     ]
     parameters = [parameter for module in projections for parameter in module.parameters()]
     layers = [layer for layer, module in enumerate(projections) for _ in module.parameters()]
