@@ -88,10 +88,12 @@ def test_robustness_against_scipy_and_itself(ask):
     assert {round(row["value"], 12) for row in same} == {1.0}  # batch size does not act on a forward pass
     arguments = ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, ("hifi-layerwise",), (1,), "learning_rate=5e-3")
     rows = compute(arguments)
-    one, other = (scoring_variants.head_scores(arguments[1], "rte", name) for name in ("PT", "LR"))
+    pretrained_scores, other = (scoring_variants.head_scores(arguments[1], "rte", name) for name in ("PT", "LR"))
     for layer in range(LAYERS):
         result = {row["measure"]: row["value"] for row in rows if row["layer"] == layer}
-        assert result["richness"] == pytest.approx(spearmanr(one.richness[layer], other.richness[layer]).statistic)
+        assert result["richness"] == pytest.approx(
+            spearmanr(pretrained_scores.richness[layer], other.richness[layer]).statistic
+        )
     assert any(row["value"] < 1 for row in rows)
 
 
@@ -186,7 +188,9 @@ def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     config = make("full-ft", "dropout=0.0")
     prepared = prepare(ModelInputs.resolve(config, resources, None))
     train = load_splits(config, resources).train
-    first = training_order([len(one) for one in train], config.batch_size, strategy="random", seed=config.seed, epoch=0)[0]
+    first = training_order(
+        [len(example) for example in train], config.batch_size, strategy="random", seed=config.seed, epoch=0
+    )[0]
     prepared.encoder.model.train()
     (prepared.runner.loss([train[index] for index in first]) / len(first)).backward()
     parts = {True: 0.0, False: 0.0}

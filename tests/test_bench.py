@@ -24,11 +24,11 @@ def test_the_benchmark_on_generated_data(tmp_path):
     bench_results = json.loads((tmp_path / "minilm.json").read_text())
     measured = bench_results["epochs"]["demo-acceptability"]
     assert measured["seconds"]["10 b"] == pytest.approx(10 * measured["seconds"]["b"], rel=0.01)
-    for one in measured["ratios"]:
-        assert one["ratio"] == pytest.approx(measured["seconds"][one["work"]] / measured["seconds"][one["against"]], rel=0.05)
-        assert f"{one['ratio']:.3f}" in done.stdout
-    assert all(0 < one["reached"] < 1.5 and one["gflop"] > 0 for one in measured["limits"].values())
-    assert all(sum(one["step"].values()) == pytest.approx(1, abs=0.01) for one in measured["limits"].values())
+    for row in measured["ratios"]:
+        assert row["ratio"] == pytest.approx(measured["seconds"][row["work"]] / measured["seconds"][row["against"]], rel=0.05)
+        assert f"{row['ratio']:.3f}" in done.stdout
+    assert all(0 < limit["reached"] < 1.5 and limit["gflop"] > 0 for limit in measured["limits"].values())
+    assert all(sum(limit["step"].values()) == pytest.approx(1, abs=0.01) for limit in measured["limits"].values())
     assert bench_results["rates"]["fp32"] > 0 and bench_results["epochs_measured"]["processor"]
 
 

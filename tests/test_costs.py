@@ -37,7 +37,7 @@ def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypa
     assert (cost_files["hifi-layerwise"]["added_in_training"], cost_files["hifi-layerwise"]["modules_added"]) == (0, 0)
     saved = cost_files["hifi-layerwise"]["stored_bytes"] - cost_files["hifi-midtop"]["stored_bytes"]
     assert saved == pytest.approx(4 * trained_count("hifi-midtop", shape), rel=0.1)
-    assert all(one["latency"] > 0 for one in cost_files.values())
+    assert all(cost["latency"] > 0 for cost in cost_files.values())
     assert "already" not in answer.err and hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
 
 
@@ -62,9 +62,9 @@ def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch
         path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/training-costs").rglob("*.json")
     }
     assert cost_files.keys() == {"full-ft", *rows}
-    for name, one in cost_files.items():
-        assert one["step_ratio"] > 0 and one["step_s"] > 0
-        assert (one["scoring_fraction"] > 0) == name.startswith("hifi") and one["scoring_fraction"] < 1
+    for name, cost in cost_files.items():
+        assert cost["step_ratio"] > 0 and cost["step_s"] > 0
+        assert (cost["scoring_fraction"] > 0) == name.startswith("hifi") and cost["scoring_fraction"] < 1
     stored = cost_files["hifi-layerwise"]["stored_bytes"] / cost_files["full-ft"]["stored_bytes"]
     assert f"x {stored:.3g} (" in answer.out
     assert hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once

@@ -67,7 +67,7 @@ def test_attention_is_pytorchs_and_with_dropout_its_expectation(masked):
     tiny, _ = cpu_kernels.attention(module, query, key, value, mask, dropout=1e-9, **how)  # our own arithmetic, nothing dropped
     torch.testing.assert_close(tiny, expected)
     direction = torch.randn(expected.shape, dtype=torch.float64)
-    gradients = [torch.autograd.grad((one * direction).sum(), given, retain_graph=True)[0] for one in (tiny, expected)]
+    gradients = [torch.autograd.grad((output * direction).sum(), given, retain_graph=True)[0] for output in (tiny, expected)]
     torch.testing.assert_close(*gradients)
     draws = torch.stack(
         [cpu_kernels.attention(module, query, key, value, mask, dropout=0.3, **how)[0].detach() for _ in range(3000)]
@@ -86,7 +86,7 @@ def test_the_gradient_of_attention_with_dropout_is_that_of_what_it_computed():
         NOISE.reseed()
         return cpu_kernels.attention(nn.Module(), *given, mask, dropout=0.4, scaling=0.5)[0]
 
-    assert torch.autograd.gradcheck(attended, [one.requires_grad_() for one in (query, key, value)])
+    assert torch.autograd.gradcheck(attended, [tensor.requires_grad_() for tensor in (query, key, value)])
 
 
 def test_bfloat16_products_are_near_and_evaluation_is_exact():
@@ -103,8 +103,8 @@ def test_bfloat16_products_are_near_and_evaluation_is_exact():
     assert not torch.equal(*outs)
     for out in outs:
         out.square().sum().backward()
-    for one, other in ((x.grad, y.grad), (plain.weight.grad, quick.weight.grad), (plain.bias.grad, quick.bias.grad)):
-        assert float((one - other).norm() / one.norm()) < 0.01
+    for gradient, other in ((x.grad, y.grad), (plain.weight.grad, quick.weight.grad), (plain.bias.grad, quick.bias.grad)):
+        assert float((gradient - other).norm() / gradient.norm()) < 0.01
     quick.eval()
     torch.testing.assert_close(quick(x), plain(x), rtol=1e-5, atol=1e-5)
 
@@ -126,8 +126,8 @@ def test_float32_products_are_pytorchs_forwards_and_backwards(shape, index):
     direction = torch.randn(expected.shape)
     (computed * direction).sum().backward()
     (expected * direction).sum().backward()
-    for one, other in zip(ours, (x.grad, plain.weight.grad[rows], plain.bias.grad[rows]), strict=True):
-        torch.testing.assert_close(one.grad, other)
+    for tensor, other in zip(ours, (x.grad, plain.weight.grad[rows], plain.bias.grad[rows]), strict=True):
+        torch.testing.assert_close(tensor.grad, other)
     ours[0].grad = None  # and from a gradient that is one number, not laid out in memory
     linear(*ours, plain.weight.detach(), plain.bias.detach(), None if index is None else torch.tensor(index)).sum().backward()
     torch.testing.assert_close(ours[0].grad, plain.weight.detach().sum(0).expand(shape))

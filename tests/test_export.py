@@ -125,11 +125,11 @@ def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make,
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
     classify = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
     rows = resources.rows("rte").rows("validation")[:5]
-    said = classify([{"text": one, "text_pair": two} for ((one, two),) in (row.sequences for row in rows)])
+    said = classify([{"text": first, "text_pair": second} for ((first, second),) in (row.sequences for row in rows)])
     stored = RunDirectory.of(config, resources.results_dir).read_predictions()
-    for one, row in zip(said, stored, strict=False):
-        assert one["label"] == row.prediction
-        assert one["score"] == pytest.approx(float(torch.tensor(row.logits).softmax(0).max()), abs=1e-4)
+    for answer, row in zip(said, stored, strict=False):
+        assert answer["label"] == row.prediction
+        assert answer["score"] == pytest.approx(float(torch.tensor(row.logits).softmax(0).max()), abs=1e-4)
     card = ModelCard.load(tmp_path / "plain" / "README.md")
     assert card.data.library_name == "transformers" and card.data.pipeline_tag == "text-classification"
     (entry,) = parse_eval_result_entries(yaml.safe_load((tmp_path / "plain/.eval_results/rte.yaml").read_text()))
@@ -153,6 +153,6 @@ def test_a_number_leaves_a_pipeline_as_it_is(make, resources, hifi, data, tmp_pa
     run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "plain", "--data-dir", data).code == 0
     regress = pipeline("text-classification", model=str(tmp_path / "plain"), device="cpu")
-    ((one, two),) = resources.rows("stsb").rows("validation")[0].sequences
+    ((first, second),) = resources.rows("stsb").rows("validation")[0].sequences
     stored = RunDirectory.of(config, resources.results_dir).read_predictions()[0].logits[0]
-    assert regress({"text": one, "text_pair": two})["score"] == pytest.approx(stored, abs=1e-4)
+    assert regress({"text": first, "text_pair": second})["score"] == pytest.approx(stored, abs=1e-4)

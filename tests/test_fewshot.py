@@ -41,9 +41,9 @@ def test_one_shuffle_gives_first_train_then_dev():
 def test_the_sample_is_the_same_on_every_machine():
     """Written down once: SHA-256 over seed and row number decides, and nothing else may."""
     drawn = fewshot.sample(CB, ROWS[:30], 2, seed=1)
-    assert drawn.record() == EXPECTED
+    assert drawn.record().model_dump() == EXPECTED
     changed = [Row(row.id, (("other", "x"),), row.label) for row in ROWS[:30]]
-    assert fewshot.sample(CB, changed, 2, seed=1).record()["sha256"] != EXPECTED["sha256"]
+    assert fewshot.sample(CB, changed, 2, seed=1).record().sha256 != EXPECTED["sha256"]
 
 
 def test_what_has_no_classes_or_too_few_rows_is_refused():
@@ -71,7 +71,7 @@ def test_a_few_shot_run(tiny, make, resources):
     assert len(list(Path("results/scores").rglob("*.json"))) == 1
     lines = [json.loads(line) for line in (paths["rte-4-shot"].parent / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
-    drawn = fewshot.sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1).record()
+    drawn = fewshot.sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1).record().model_dump()
     assert results["rte-4-shot"]["fewshot"] == drawn
     again = tiny("eval", "--method", "hifi-layerwise", "--shots", 4, "--protocol", "hifi")
     assert "rte-4-shot" in again.out and "logits identical" in again.out

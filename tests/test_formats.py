@@ -181,7 +181,7 @@ def test_counts_stand_beside_the_official_ones(tmp_path):
     task = task_spec.load("cb")
     counts = row_counts.count(task, local_files.load(task, tmp_path, required=()))
     train = {"entailment": 0, "contradiction": 0, "neutral": 1}
-    assert [(one.split, one.rows, one.official) for one in counts] == [
+    assert [(count.split, count.rows, count.official) for count in counts] == [
         ("train", 1, 250),
         ("validation", None, 56),
         ("test", None, 250),
@@ -192,8 +192,8 @@ def test_counts_stand_beside_the_official_ones(tmp_path):
 def test_counts_of_several_tasks_leave_a_gap_where_data_are_not_at_hand(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
     row_count_list = row_counts.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
-    assert [one.rows for one in row_count_list["cb"]] == [1, None, None]
-    assert [(one.rows, one.official) for one in row_count_list["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
+    assert [count.rows for count in row_count_list["cb"]] == [1, None, None]
+    assert [(count.rows, count.official) for count in row_count_list["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
     (tmp_path / "CB" / "train.jsonl").write_text("{")
     with pytest.raises(UsageError, match="invalid JSON"):
         row_counts.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)

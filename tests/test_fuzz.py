@@ -214,7 +214,7 @@ def test_data_files(data, tmp_path, tier):
             return
         result = [(row.id, *row.sequences[0], row.label) for row in rows]
         assert expected is not None, content
-        numbered = [one if one[0] is not None else (actual[0], *one[1:]) for actual, one in zip(result, expected, strict=True)]
+        numbered = [row if row[0] is not None else (actual[0], *row[1:]) for actual, row in zip(result, expected, strict=True)]
         assert result == numbered, content  # rows without an index are numbered
 
     check()

@@ -84,7 +84,7 @@ def test_a_table_of_settings_needs_no_run(hifi):
 
 def test_printed_lines_make_every_run_once(hifi):
     answer = hifi("grid", "hifi-3", "--print", "--jobs", "7", "--shard", "2/3")
-    wanted = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
+    expected = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
     made = []
     for line in answer.out.splitlines():
         words = shlex.split(line)
@@ -96,8 +96,8 @@ def test_printed_lines_make_every_run_once(hifi):
                 for method in options["--method"].split(",")
                 for seed in options["--seeds"].split(",")
             ]
-    assert len(made) == len(wanted)
-    assert set(made) == wanted
+    assert len(made) == len(expected)
+    assert set(made) == expected
     scored = [line for line in answer.out.splitlines() if line.startswith("hifi score")]
     assert len(scored) == len({cell.task for cell in cells(name="hifi-3")})
 
@@ -224,7 +224,7 @@ def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
     for part in (all_cells[::2], all_cells[1::2]):
         scheduled(tmp_path, {}, all_cells=part)
     names = [sorted(path.name for path in (tmp_path / "logs" / number).iterdir()) for number in ("1", "2")]
-    assert all(one[0].startswith("0001-") for one in names)
+    assert all(logs[0].startswith("0001-") for logs in names)
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["1", "2"]
     scheduled(tmp_path, {}, all_cells=all_cells)  # nothing is left to run, nor to log
     assert len(list((tmp_path / "logs").iterdir())) == 2
@@ -337,11 +337,11 @@ def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
     done = {
         cell: write(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1]) for cell in all_cells
     }
-    (one,) = search.choose(done, tmp_path)
-    assert one.chosen.setting == {"learning_rate": "0.0005"}
-    assert (one.chosen.score, one.chosen.seeds) == (pytest.approx(0.6), 2)
-    assert one.chosen.deviation == pytest.approx(0.1 * 2**0.5)
-    assert len(one.tried) == 2
+    (method_search,) = search.choose(done, tmp_path)
+    assert method_search.chosen.setting == {"learning_rate": "0.0005"}
+    assert (method_search.chosen.score, method_search.chosen.seeds) == (pytest.approx(0.6), 2)
+    assert method_search.chosen.deviation == pytest.approx(0.1 * 2**0.5)
+    assert len(method_search.tried) == 2
     done[all_cells[0]] = write(all_cells[0], tmp_path, "diverged")
     assert search.choose(done, tmp_path)[0].chosen.setting == {"learning_rate": "0.002"}
     assert list(search.lines(search.choose(done, tmp_path))) == [

@@ -224,8 +224,8 @@ def test_a_worker_gets_the_gpu_that_the_site_promises(gpus, monkeypatch):
 
     def devices(accelerators, workers=4):
         variables = [worker_environment(accelerators, 1, rank, workers) for rank in range(workers)]
-        assert {one["OMP_NUM_THREADS"] for one in variables} == {str(max(1, cores // workers))}
-        return [one["CUDA_VISIBLE_DEVICES"] for one in variables]
+        assert {environment["OMP_NUM_THREADS"] for environment in variables} == {str(max(1, cores // workers))}
+        return [environment["CUDA_VISIBLE_DEVICES"] for environment in variables]
 
     gpus(4)
     assert devices(4) == ["0", "1", "2", "3"]
@@ -293,7 +293,7 @@ def test_a_grid_stops_if_the_scheduler_refuses_its_blocks(tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
-    root, process, _, wanted = begun
+    root, process, _, expected = begun
     assert list(root.rglob("certificates/**/*.key_secret"))  # CurveZMQ's
     victim, *others = pools(root)
     assert len(others) == 1
@@ -301,13 +301,13 @@ def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
     code, said = finish(process, timeout=400)
     assert code == 0, said
     assert "4 of 4 done, 0 failed" in said
-    assert [fingerprint(path) for path in run_paths(root)] == wanted
+    assert [fingerprint(path) for path in run_paths(root)] == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_stopped_grid_gives_its_blocks_back_and_goes_on(begun, everything):
-    root, process, command, wanted = begun
+    root, process, command, expected = begun
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGTERM) if everything else process.send_signal(signal.SIGTERM)
     code, said = finish(process, timeout=90)
@@ -316,4 +316,4 @@ def test_a_stopped_grid_gives_its_blocks_back_and_goes_on(begun, everything):
     wait_for(lambda: not pools(root))
     code, said = finish(start(*command, cwd=root), timeout=400)
     assert code == 0, said
-    assert [fingerprint(path) for path in run_paths(root)] == wanted
+    assert [fingerprint(path) for path in run_paths(root)] == expected

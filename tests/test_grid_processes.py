@@ -131,8 +131,8 @@ def test_30_kills_of_a_grid(encoders, data, tmp_path):
         "grid", write_grid_file(reference, encoders, **content), "--data-dir", data, "--jobs", "2", *long, cwd=reference
     )
     assert code == 0, said
-    wanted = [fingerprint(path) for path in run_paths(reference)]
-    assert len(wanted) == 8
+    expected = [fingerprint(path) for path in run_paths(reference)]
+    assert len(expected) == 8
     root = tmp_path
     while killed < 30:
         root = tmp_path / f"after-{killed}"
@@ -153,7 +153,7 @@ def test_30_kills_of_a_grid(encoders, data, tmp_path):
                 assert read_json(path) is not None, path
         code, said = finish(start(*command, cwd=root), timeout=300)
         assert code == 0, said
-        assert [fingerprint(path) for path in run_paths(root)] == wanted
+        assert [fingerprint(path) for path in run_paths(root)] == expected
     print(f"\n{killed} kills of a grid survived")
 
 

@@ -33,10 +33,15 @@ def superglue(tmp_path_factory):
         for at in range(48):
             rest = " ".join(rng.choice(WORDS[6:]) for _ in range(4))
             label = at % 2
-            one, two = f"{rest} fish", f"fish {rest}" if label else f"{rest} fish"
-            spans = {"start1": one.index("fish"), "end1": len(one), "start2": two.index("fish"), "end2": two.index("fish") + 4}
+            first, second = f"{rest} fish", f"fish {rest}" if label else f"{rest} fish"
+            spans = {
+                "start1": first.index("fish"),
+                "end1": len(first),
+                "start2": second.index("fish"),
+                "end2": second.index("fish") + 4,
+            }
             wic.append(
-                json.dumps({"word": "fish", "sentence1": one, "sentence2": two, "idx": at, "label": bool(label), **spans})
+                json.dumps({"word": "fish", "sentence1": first, "sentence2": second, "idx": at, "label": bool(label), **spans})
             )
             choices = [f"cat {rest}", f"cat {rest}"]
             choices[label] = f"dog {rest}"

@@ -13,8 +13,8 @@ from hifi_cli.analysis import (
 from hifi_cli.errors import UsageError
 
 
-def compute(asked):
-    analysis, request = asked
+def compute(module_and_request):
+    analysis, request = module_and_request
     return analysis.compute(request).rows
 
 
@@ -22,11 +22,11 @@ def test_principal_plane_against_numpy():
     draws = torch.Generator().manual_seed(0)
     snapshots = [[torch.randn(4, 3, generator=draws), torch.randn(5, generator=draws)] for _ in range(6)]
     directions, places, shares = landscape.principal_plane(snapshots)
-    flat = np.stack([np.concatenate([part.numpy().ravel() for part in one]) for one in snapshots]).astype(np.float64)
+    flat = np.stack([np.concatenate([part.numpy().ravel() for part in snapshot]) for snapshot in snapshots]).astype(np.float64)
     centred = flat - flat.mean(0)
     sigma, vectors = np.linalg.svd(centred, full_matrices=False)[1:]
     np.testing.assert_allclose(shares, (sigma**2 / (sigma**2).sum())[:2], rtol=1e-4)
-    values = np.stack([np.concatenate([part.numpy().ravel() for part in one]) for one in directions])
+    values = np.stack([np.concatenate([part.numpy().ravel() for part in direction]) for direction in directions])
     np.testing.assert_allclose(np.abs(values @ vectors[:2].T), np.eye(2), atol=1e-3)
     np.testing.assert_allclose(places[-1], 0, atol=1e-6)
     np.testing.assert_allclose(places, (flat - flat[-1]) @ values.T, atol=1e-4)

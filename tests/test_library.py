@@ -52,11 +52,11 @@ def test_scores_are_those_of_the_command_line(make, resources, encoders):
 def test_scoring_does_not_depend_on_batches_or_heads_and_leaves_the_model_as_it_was(model, encoders):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.base_model.embeddings.eval()
-    one, other = score_heads(model, batches(encoders)), score_heads(model, batches(encoders, (1, 1, 3)))
-    assert one.richness.shape == (LAYERS, HEADS) and one.correlation.shape == (LAYERS, HEADS, HEADS)
-    np.testing.assert_allclose(one.correlation, other.correlation, rtol=1e-4)
+    scores, other = score_heads(model, batches(encoders)), score_heads(model, batches(encoders, (1, 1, 3)))
+    assert scores.richness.shape == (LAYERS, HEADS) and scores.correlation.shape == (LAYERS, HEADS, HEADS)
+    np.testing.assert_allclose(scores.correlation, other.correlation, rtol=1e-4)
     bare = score_heads(model.base_model, batches(encoders))  # the encoder alone, as AutoModel gives it
-    np.testing.assert_array_equal(bare.correlation, one.correlation)
+    np.testing.assert_array_equal(bare.correlation, scores.correlation)
     assert model.training and model.classifier.training and not model.base_model.embeddings.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -141,4 +141,4 @@ def test_the_example_in_scripts_runs(encoders, tmp_path, monkeypatch):
     from transformers import pipeline
 
     classify = pipeline("text-classification", model=str(tmp_path / "out"), device="cpu")
-    assert [one["label"] for one in classify(["dog sees the fish", "cat sees the fish"])] == ["yes", "no"]
+    assert [answer["label"] for answer in classify(["dog sees the fish", "cat sees the fish"])] == ["yes", "no"]

@@ -122,9 +122,9 @@ def test_gradients_reach_the_prefix_of_every_layer_and_positions_stay(make, reso
     prepared, config = prepare(make, resources, "prefix-tuning", f"settings.mlp={mlp}", family=family)
     model, batch = prepared.encoder.model, first_batch(config, resources)
     embedded = []
-    for one in (model, resources.encoder(config)[0].model):
-        one.base_model.embeddings.register_forward_hook(lambda _, __, output: embedded.append(output))
-        logits_of(one, batch)
+    for compared_model in (model, resources.encoder(config)[0].model):
+        compared_model.base_model.embeddings.register_forward_hook(lambda _, __, output: embedded.append(output))
+        logits_of(compared_model, batch)
     assert torch.equal(*embedded)
     prefixes, made = prepared.encoder.base.hifi_prefixes, []
     make_prefixes = prefixes.key_values

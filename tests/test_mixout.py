@@ -19,9 +19,9 @@ def test_mixout_without_mixing_is_full_ft_without_dropout(make, resources):
         make("mixout", "learning_rate=1e-3", "settings.p=0", "settings.place=all"),
     )
     assert runs.run(mixed, resources).scores == runs.run(plain, resources).scores
-    one, other = (RunDirectory.of(config, resources.results_dir).delta for config in (plain, mixed))
+    plain_delta, mixed_delta = (RunDirectory.of(config, resources.results_dir).delta for config in (plain, mixed))
     torch.testing.assert_close(
-        load_file(one), load_file(other), rtol=0, atol=1e-4
+        load_file(plain_delta), load_file(mixed_delta), rtol=0, atol=1e-4
     )  # other products: Adam makes rounding larger
 
 

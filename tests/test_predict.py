@@ -33,21 +33,21 @@ def softmax(logits):
 
 def test_tsv_in_tsv_out_with_the_run_s_own_predictions(trained, hifi, tmp_path):
     run, pairs, stored = trained
-    lines = ["idx\tsentence2\tsentence1", *(f"row{at}\t{two}\t{one}" for at, (one, two) in enumerate(pairs))]
+    lines = ["idx\tsentence2\tsentence1", *(f"row{at}\t{second}\t{first}" for at, (first, second) in enumerate(pairs))]
     (tmp_path / "new.tsv").write_text("\n".join(lines) + "\n")
     answer = hifi("predict", run, tmp_path / "new.tsv")
     assert answer.code == 0, answer.err
     header, *rows = (line.split("\t") for line in answer.out.splitlines())
     assert header == ["id", "prediction", "entailment", "not_entailment"]
-    assert [row[1] for row in rows] == [one.prediction for one in stored] and len({row[1] for row in rows}) == 2
-    for row, one in zip(rows, stored, strict=True):
-        np.testing.assert_allclose([float(cell) for cell in row[2:]], softmax(one.logits), atol=1e-4)
+    assert [row[1] for row in rows] == [prediction.prediction for prediction in stored] and len({row[1] for row in rows}) == 2
+    for row, prediction in zip(rows, stored, strict=True):
+        np.testing.assert_allclose([float(cell) for cell in row[2:]], softmax(prediction.logits), atol=1e-4)
     assert "warning" not in answer.err  # no data are read, and none are missed
 
 
 def test_json_lines_and_a_pipe(trained, hifi, tmp_path, monkeypatch):
     run, pairs, stored = trained
-    lines = "".join(json.dumps({"sentence1": one, "sentence2": two}) + "\n" for one, two in pairs[:4])
+    lines = "".join(json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in pairs[:4])
 
     class Pipe:
         buffer = io.BytesIO(lines.encode())
@@ -55,25 +55,27 @@ def test_json_lines_and_a_pipe(trained, hifi, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Pipe)
     answer = hifi("predict", run, "-")
     said = [json.loads(line) for line in answer.out.splitlines()]
-    assert [one["id"] for one in said] == ["0", "1", "2", "3"]
-    assert [one["prediction"] for one in said] == [one.prediction for one in stored[:4]]
+    assert [row["id"] for row in said] == ["0", "1", "2", "3"]
+    assert [row["prediction"] for row in said] == [row.prediction for row in stored[:4]]
     assert sum(said[0]["probabilities"].values()) == pytest.approx(1)
     (tmp_path / "bare.tsv").write_text("\n".join("\t".join(pair) for pair in pairs[:4]) + "\n")  # no header
     answer = hifi("predict", run, tmp_path / "bare.tsv", "--no-header", "--format", "jsonl", "--out", tmp_path / "said.jsonl")
     assert answer.code == 0, answer.err
-    assert (tmp_path / "said.jsonl").read_text() == "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in said)
+    assert (tmp_path / "said.jsonl").read_text() == "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in said)
 
 
 def test_csv_in_csv_out(trained, hifi, tmp_path):
     run, pairs, stored = trained
-    (tmp_path / "new.CSV").write_text("sentence1,sentence2,note\n" + "".join(f'"{one}",{two},"x, y"\n' for one, two in pairs))
+    (tmp_path / "new.CSV").write_text(
+        "sentence1,sentence2,note\n" + "".join(f'"{first}",{second},"x, y"\n' for first, second in pairs)
+    )
     answer = hifi("predict", run, tmp_path / "new.CSV")
     assert answer.code == 0, answer.err
     assert answer.out.splitlines()[0] == "id,prediction,entailment,not_entailment"
     assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == [prediction.prediction for prediction in stored]
     assert hifi("predict", run, tmp_path / "new.CSV", "--out", tmp_path / "out.jsonl").code == 0
     assert (tmp_path / "out.jsonl").read_text().startswith('{"id": "0", "prediction"')  # as the output's name says
-    (tmp_path / "bare.csv").write_text("".join(f"{one},{two}\n" for one, two in pairs))
+    (tmp_path / "bare.csv").write_text("".join(f"{first},{second}\n" for first, second in pairs))
     assert hifi("predict", run, tmp_path / "bare.csv", "--no-header").out == answer.out
 
 

@@ -176,9 +176,9 @@ def test_tensorboard_gets_what_metrics_jsonl_has(make, resources):
     lines = [json.loads(line) for line in directory.metrics.read_text().splitlines()]
     events = EventAccumulator(str(directory.path / "tensorboard")).Reload()
     losses = [(line["step"], line["loss"]) for line in lines if "step" in line]
-    assert [(one.step, pytest.approx(one.value)) for one in events.Scalars("loss")] == losses and len(losses) == 4
+    assert [(event.step, pytest.approx(event.value)) for event in events.Scalars("loss")] == losses and len(losses) == 4
     scores = [(6 * line["epoch"], line["accuracy"]) for line in lines if "epoch" in line]
-    assert [(one.step, pytest.approx(one.value)) for one in events.Scalars("accuracy")] == scores and len(scores) == 2
+    assert [(event.step, pytest.approx(event.value)) for event in events.Scalars("accuracy")] == scores and len(scores) == 2
     (hparams,) = (directory.path / "tensorboard").rglob("hparams.yml")
     assert yaml.safe_load(hparams.read_text())["learning_rate"] == config.learning_rate
     directory.clear()

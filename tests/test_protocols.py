@@ -247,10 +247,10 @@ def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
         results[metric] = runs.run(config, resources)
         lines = [json.loads(line) for line in RunDirectory.of(config, resources.results_dir).metrics.read_text().splitlines()]
         by_epoch[metric] = [line[metric] for line in lines if "epoch" in line]
-    for metric, found in results.items():
-        assert found.primary_metric == metric
-        assert found.scores.best == found.scores.max == found.metrics[metric] == max(by_epoch[metric])
-        assert found.epochs.best == 1 + by_epoch[metric].index(max(by_epoch[metric]))
+    for metric, result in results.items():
+        assert result.primary_metric == metric
+        assert result.scores.best == result.scores.max == result.metrics[metric] == max(by_epoch[metric])
+        assert result.epochs.best == 1 + by_epoch[metric].index(max(by_epoch[metric]))
     assert results["spearman"].scores != results["pearson"].scores
     for wrong in ("pearsn", "accuracy"):
         with pytest.raises(UsageError, match=f"primary_metric: STS-B has no '{wrong}'.*it has spearman, pearson"):

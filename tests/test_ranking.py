@@ -69,7 +69,7 @@ def test_transition_matrix_is_row_stochastic_even_for_a_head_without_correlation
 
 def layered(layers=4, heads=6):
     scores = [random_scores(heads, seed) for seed in range(layers)]
-    return np.array([one[0] for one in scores]), np.array([one[1] for one in scores])
+    return np.array([layer[0] for layer in scores]), np.array([layer[1] for layer in scores])
 
 
 def test_each_ranking_chooses_what_its_name_says():

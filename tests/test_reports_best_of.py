@@ -51,7 +51,7 @@ def test_what_was_not_run_of_them_is_missing_and_told(hifi):
     write_run("results", "top-k-6", "rte", 1, 0.8, protocol="ehft", backbone="roberta-large")
     content, row = row_of(hifi("table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1", "--format", "json"))
     assert row["cells"]["rte"]["notes"][-1].endswith("; no run of top-k, top-k-12")
-    missing = " ".join(one["command"] for one in content["missing"])
+    missing = " ".join(entry["command"] for entry in content["missing"])
     assert "--method top-k " in missing and "--method top-k-12 " in missing and "top-k-6" not in missing
     assert hifi("table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1", "--strict").code == 1
 

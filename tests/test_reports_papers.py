@@ -50,9 +50,9 @@ VERDICTS = {
 }
 
 
-def built(name, results_dir, **wishes):
+def built(name, results_dir, **options):
     spec = table_types.load(name)
-    return spec, table_types.build(spec, TableRequest(Results(results_dir), **wishes))
+    return spec, table_types.build(spec, TableRequest(Results(results_dir), **options))
 
 
 @pytest.mark.parametrize("name", WITH_SCORES)
@@ -168,8 +168,8 @@ def test_every_table_loads_and_fits_its_paper(name):
         assert [row.published_name for row in spec.rows] == ([] if spec.kind == "statistics" else list(paper.rows))
         if spec.kind == "scores":
             assert (spec.decimals, spec.backbone) == (paper.decimals, paper.backbone)
-            wanted = {column.published_name: column.metric for column in spec.columns if column.metric}
-            assert all(paper.columns[column] == metric for column, metric in wanted.items())
+            metrics = {column.published_name: column.metric for column in spec.columns if column.metric}
+            assert all(paper.columns[column] == metric for column, metric in metrics.items())
 
 
 def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):

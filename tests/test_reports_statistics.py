@@ -144,7 +144,7 @@ def test_a_false_difference_is_claimed_in_one_case_of_twenty_at_most(name, sprea
 def test_seeds_of_one_task_do_not_outvote_another_task():
     rng = np.random.default_rng(13)  # +2 on a task with 12 seeds, -2 on one with 3: no difference on average over the two
     comparison = [paired_statistics([2 + rng.normal(size=12), -2 + rng.normal(size=3)]) for _ in range(100)]
-    assert np.mean([one.p < LEVEL and one.excludes_zero for one in comparison]) <= 0.06
+    assert np.mean([result.p < LEVEL and result.excludes_zero for result in comparison]) <= 0.06
 
 
 def test_the_interval_for_other_tasks_counts_tasks_not_runs():
@@ -152,18 +152,18 @@ def test_the_interval_for_other_tasks_counts_tasks_not_runs():
     rng = np.random.default_rng(14)
     draws = rng.normal(0, 0.8, (600, 9, 1)) + rng.normal(size=(600, 9, 4))
     comparison = [paired_statistics(draw, resolution=16) for draw in draws]
-    misses = [low > 0 or high < 0 for low, high in (one.over_tasks for one in comparison)]
+    misses = [low > 0 or high < 0 for low, high in (result.over_tasks for result in comparison)]
     assert 0.03 <= np.mean(misses) <= 0.07
     means = draws[0].mean(axis=1)
-    wanted = stats.ttest_1samp(means, 0).confidence_interval()
-    assert comparison[0].over_tasks == pytest.approx((wanted.low, wanted.high))
+    expected = stats.ttest_1samp(means, 0).confidence_interval()
+    assert comparison[0].over_tasks == pytest.approx((expected.low, expected.high))
     assert paired_statistics([[1.0, 2.0, 3.0]]).over_tasks is None
 
 
 def test_a_true_difference_is_found():
     rng = np.random.default_rng(12)
     comparison = [paired_statistics(1.0 + rng.normal(size=(9, 4)), resolution=2048) for _ in range(50)]
-    assert np.mean([one.p < LEVEL and one.excludes_zero for one in comparison]) > 0.95
+    assert np.mean([result.p < LEVEL and result.excludes_zero for result in comparison]) > 0.95
 
 
 def test_holms_correction():

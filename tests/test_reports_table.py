@@ -21,7 +21,7 @@ def rows_of(answer):
 def test_missing_runs_come_as_commands_that_make_them(users_table, hifi):
     missing = json.loads(hifi("table", users_table, "--format", "json").out)["missing"]
     words = "--backbone bert-large --protocol hifi"
-    assert [one["command"] for one in missing] == [
+    assert [entry["command"] for entry in missing] == [
         f"hifi train --task stsb --method bitfit {words} --seeds 2",
         f"hifi train --task stsb --method bitfit {words} --seeds 1 --force",  # a limited run is in its place
         f"hifi train --task rte,cola,stsb --method linear-probing {words} --seeds 1,2",

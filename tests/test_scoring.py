@@ -32,8 +32,8 @@ def test_richness_is_numpys(xi, tokens, size):
     measured = information_richness(outputs, real, xi)
     for sample in range(len(outputs)):
         for head in range(outputs.shape[1]):
-            wanted = numpy_richness(outputs[sample, head][real[sample]].numpy(), xi)
-            assert measured[sample, head] == wanted
+            expected = numpy_richness(outputs[sample, head][real[sample]].numpy(), xi)
+            assert measured[sample, head] == expected
 
 
 def test_richness_counts_the_sum_not_the_squares():
@@ -45,8 +45,8 @@ def test_richness_counts_the_sum_not_the_squares():
 def test_singular_values_are_numpys():
     outputs, real = random_outputs()
     measured = singular_values(outputs, real)
-    wanted = np.linalg.svd(outputs[0, 0][real[0]].double().numpy(), compute_uv=False)
-    np.testing.assert_allclose(measured[0, 0][: len(wanted)], wanted, rtol=1e-9)
+    expected = np.linalg.svd(outputs[0, 0][real[0]].double().numpy(), compute_uv=False)
+    np.testing.assert_allclose(measured[0, 0][: len(expected)], expected, rtol=1e-9)
 
 
 def test_correlation_is_numpys():
@@ -54,9 +54,9 @@ def test_correlation_is_numpys():
     measured = head_correlation(outputs, real).numpy()
     for sample in range(len(outputs)):
         means = outputs[sample][:, real[sample]].double().mean(1).numpy()
-        wanted = np.abs(np.cov(means))
-        np.fill_diagonal(wanted, 0)
-        np.testing.assert_allclose(measured[sample], wanted, rtol=1e-10, atol=1e-15)
+        expected = np.abs(np.cov(means))
+        np.fill_diagonal(expected, 0)
+        np.testing.assert_allclose(measured[sample], expected, rtol=1e-10, atol=1e-15)
 
 
 def test_padding_changes_nothing():

@@ -31,7 +31,7 @@ def small(monkeypatch):
 def rows(task):
     if task.format == "multirc":
         ids = [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)]
-        return [Row("-".join(map(str, one)), (("p", "q"),), None, group=f"{one[0]}-{one[1]}") for one in ids]
+        return [Row("-".join(map(str, numbers)), (("p", "q"),), None, group=f"{numbers[0]}-{numbers[1]}") for numbers in ids]
     if task.format == "record":
         return [Row(f"{at}-x{at}", (("p", "q"),), None, group=str(at), candidate=f"x{at}") for at in range(PREDICTIONS)]
     return [Row(str(at), (("x",),), None) for at in range(PREDICTIONS)]

@@ -218,12 +218,12 @@ def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
     demo_data.write(tmp_path / "two")
     for name in ("demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics", "demo-roles"):
         task = task_spec.load(name)
-        one, two = local_files.load(task, tmp_path / "one"), local_files.load(task, tmp_path / "two")
-        assert one.fingerprint == two.fingerprint
-        assert (len(one.splits["train"]), len(one.splits["validation"])) == (1000, 200)
-        texts = {row.sequences[0] for row in one.splits["train"]}
-        assert not texts & {row.sequences[0] for row in one.splits["validation"]}
-        labels = [row.label for row in one.splits["train"]]
+        first, second = local_files.load(task, tmp_path / "one"), local_files.load(task, tmp_path / "two")
+        assert first.fingerprint == second.fingerprint
+        assert (len(first.splits["train"]), len(first.splits["validation"])) == (1000, 200)
+        texts = {row.sequences[0] for row in first.splits["train"]}
+        assert not texts & {row.sequences[0] for row in first.splits["validation"]}
+        labels = [row.label for row in first.splits["train"]]
         if task.kind == "classification":
             assert 0.4 < np.mean(labels) < 0.65
         elif task.kind == "multi-label":

@@ -37,7 +37,7 @@ def test_choices_are_sequences_of_one_example(tokenizer):
     assert batch["attention_mask"].sum(-1).tolist() == [[4, 6], [4, 4]]
     assert words_of(tokenizer, batch["input_ids"][0, 1].tolist()) == ["[CLS]", "the", "big", "old", "cat", "[SEP]"]
     alone = single_sequences(examples)
-    assert [words_of(tokenizer, one.sequences[0]["input_ids"])[1:-1] for one in alone] == [
+    assert [words_of(tokenizer, example.sequences[0]["input_ids"])[1:-1] for example in alone] == [
         ["the", "dog"],
         ["the", "big", "old", "cat"],
         ["a", "man"],
@@ -204,8 +204,8 @@ def test_the_span_loss_is_the_mean_of_both_ends_and_blind_to_padding():
     logits = torch.randn(2, 2, 6)
     alone = [losses.loss(squad, logits[:1, :, :4], [short]), losses.loss(squad, logits[1:], [long])]
     torch.testing.assert_close(losses.loss(squad, logits, [short, long]), sum(alone))
-    one = functional.cross_entropy(logits[0, :, :4], torch.tensor([1, 2]))  # the mean over start and end
-    torch.testing.assert_close(alone[0], one)
+    expected = functional.cross_entropy(logits[0, :, :4], torch.tensor([1, 2]))  # the mean over start and end
+    torch.testing.assert_close(alone[0], expected)
 
 
 def test_squad_scores_by_hand():
