@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from hifi_cli.files import digest, with_checksum
+from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.published import PublishedTable
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
@@ -173,3 +174,25 @@ def write_users_table():
     write_run("results", "bitfit", "cola", 2, 0.0, collapsed=True)
     write_run("results", "bitfit", "stsb", 1, 0.9, limited=True)
     return "mine.yaml"
+
+
+def method_search(task, method, scores):
+    """The learning rates 1e-05, 2e-05, ... with these scores; the chosen one has the highest."""
+    tried = [
+        SettingScore(setting={"learning_rate": f"{number}e-05"}, score=score, seeds=1) for number, score in enumerate(scores, 1)
+    ]
+    best = max((setting for setting in tried if setting.score is not None), key=lambda setting: setting.score, default=None)
+    return MethodSearch(task=task, method=method, tried=tried, chosen=best)
+
+
+def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large", **keys):
+    """Write the file of a finished search `tuning`."""
+    varied = {"learning_rate": [f"{number}e-05" for number in range(1, 7)], "batch_size": ["16", "32"]}
+    result = SearchResult(
+        grid="tuning",
+        protocol=protocol,
+        backbone=str(backbone),
+        searches=list(searches),
+        **{"varied": dict.fromkeys((search.method for search in searches), varied), "trials": 4, "splits": ["holdout"], **keys},
+    )
+    result.write(SearchResult.path(Path(results_dir), "tuning", protocol, str(backbone)))

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from test_search_notes import method_search, write_search
+from synthetic_runs import method_search, write_search
 
 from hifi_cli.analysis import figure_data, search_budget
 from hifi_cli.errors import MissingError, UsageError

@@ -4,31 +4,10 @@ import json
 from pathlib import Path
 
 import yaml
-from synthetic_runs import config_hash, write_run
+from synthetic_runs import config_hash, method_search, write_run, write_search
 
 from hifi_cli.files import with_checksum
-from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
-
-
-def method_search(task, method, scores):
-    """The learning rates 1e-05, 2e-05, ... with these scores; the chosen one has the highest."""
-    tried = [
-        SettingScore(setting={"learning_rate": f"{number}e-05"}, score=score, seeds=1) for number, score in enumerate(scores, 1)
-    ]
-    best = max((setting for setting in tried if setting.score is not None), key=lambda setting: setting.score, default=None)
-    return MethodSearch(task=task, method=method, tried=tried, chosen=best)
-
-
-def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large", **keys):
-    varied = {"learning_rate": [f"{number}e-05" for number in range(1, 7)], "batch_size": ["16", "32"]}
-    result = SearchResult(
-        grid="tuning",
-        protocol=protocol,
-        backbone=str(backbone),
-        searches=list(searches),
-        **{"varied": dict.fromkeys((search.method for search in searches), varied), "trials": 4, "splits": ["holdout"], **keys},
-    )
-    result.write(SearchResult.path(Path(results_dir), "tuning", protocol, str(backbone)))
+from hifi_cli.records.search_result import SearchResult
 
 
 def with_setting(folder, **keys):
