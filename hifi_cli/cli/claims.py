@@ -41,7 +41,7 @@ def claims(
         typer.Option(
             help="Also draw effects, intervals and published numbers: .png, .pdf or .svg.",
             rich_help_panel=options.OUTPUT,
-            callback=options.can_be_written,
+            callback=options.refuse_unwritable_file,
         ),
     ] = None,
     standalone: options.Standalone = False,

@@ -73,7 +73,7 @@ def print_settings(name: str) -> None:
     from hifi_cli.methods.base import implementation_of
 
     method = implementation_of(name)
-    values = _values(name)
+    values = _config_over_bases(name)
     rows = []
     sections: list[tuple[str, Any]] = [("settings", method.Settings), *([("heads", HeadsConfig)] if method.needs_heads else [])]
     for section, model in sections:
@@ -131,12 +131,12 @@ def one_line(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def _values(name: str) -> dict[str, Any]:
+def _config_over_bases(name: str) -> dict[str, Any]:
     """The `config` of a method over that of its bases."""
     from hifi_cli.config.methods import method_spec
 
     spec = method_spec(name)
-    under = _values(spec.base) if spec.base else {}
+    under = _config_over_bases(spec.base) if spec.base else {}
     sections = {key: {**under.get(key, {}), **value} for key, value in spec.config.items() if isinstance(value, dict)}
     return {**under, **spec.config, **sections}
 

@@ -11,7 +11,9 @@ from hifi_cli.errors import UsageError
 
 def export(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
-    to: Annotated[Path, typer.Option(help="A new directory.", rich_help_panel=options.OUTPUT, callback=options.can_be_made)],
+    to: Annotated[
+        Path, typer.Option(help="A new directory.", rich_help_panel=options.OUTPUT, callback=options.refuse_unwritable_place)
+    ],
     form: Annotated[
         Literal["hf", "peft", "delta"],
         typer.Option(

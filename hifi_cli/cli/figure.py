@@ -24,7 +24,7 @@ def figure(
         typer.Option(
             help="The picture: .png, .pdf or .svg; default: a PNG next to the CSV.",
             rich_help_panel=options.OUTPUT,
-            callback=options.can_be_written,
+            callback=options.refuse_unwritable_file,
         ),
     ] = None,
     train: Annotated[

@@ -202,7 +202,7 @@ def _until_decided(
     retries: int,
     form: str,
 ) -> None:
-    """Run the seeds of each declared look and look, until every claim is decided, no look is left, or the time is spent."""
+    """Take each declared look after its seeds have run, until every claim is decided, no look is left, or the time is spent."""
     import time
 
     from hifi_cli.errors import UsageError
@@ -222,7 +222,7 @@ def _until_decided(
         scheduler = Scheduler(cells, job_options, results_dir / "grids" / spec.name / "logs", retries=retries)
         try:
             with contextlib.closing(make_engine()) as job_engine, display(results_dir) as show:
-                progress = scheduler.run(job_engine, _until(deadline, show))
+                progress = scheduler.run(job_engine, _ends_when_spent(deadline, show))
         except _BudgetSpent:
             options.logger.info("the time is spent; the same command goes on where it stopped")
             break
@@ -250,7 +250,7 @@ class _BudgetSpent(Exception):
     """Leaves the scheduler, which lets running processes write their checkpoints."""
 
 
-def _until(deadline: float | None, show: "Callable[[GridProgress], None]") -> "Callable[[GridProgress], None]":
+def _ends_when_spent(deadline: float | None, show: "Callable[[GridProgress], None]") -> "Callable[[GridProgress], None]":
     """Return a display of progress that ends the grid when the time is spent."""
     import time
 

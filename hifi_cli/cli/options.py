@@ -1,4 +1,4 @@
-"""The options that mean the same in every command, and the layers they make a configuration from."""
+"""The options that mean the same in every command, and the configurations of the runs that they name."""
 
 import logging
 import os
@@ -36,21 +36,21 @@ def _level(level: int) -> Callable[[bool], bool]:
     return set_level
 
 
-def holds_a_name(context: typer.Context, option: typer.CallbackParam, text: str | None) -> str | None:
+def refuse_empty_list(context: typer.Context, option: typer.CallbackParam, text: str | None) -> str | None:
     """Refuse a list without a name: `--task ,` must not mean every task, or none."""
     if text is not None and not names(text) and not context.resilient_parsing:
         raise UsageError(f"{option.opts[0]} '{text}' holds no name: give one, or several with commas")
     return text
 
 
-def can_be_written(option: typer.CallbackParam, path: Path | None) -> Path | None:
+def refuse_unwritable_file(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """Refuse a file that cannot be written before hours are spent on what it is to hold."""
     if path and path.is_dir():
         raise UsageError(f"{option.opts[0]} {path}: it is a directory; name a file")
-    return can_be_made(option, path)
+    return refuse_unwritable_place(option, path)
 
 
-def can_be_made(option: typer.CallbackParam, path: Path | None) -> Path | None:
+def refuse_unwritable_place(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """Refuse a path in a place where nothing can be written."""
     if path:
         above = next(folder for folder in path.absolute().parents if folder.exists())
@@ -105,7 +105,7 @@ Task = Annotated[
         help="Task, data file (CSV, TSV, JSONL, Parquet) or hub:owner/name; or several with commas.",
         rich_help_panel=WHAT,
         autocompletion=complete("tasks"),
-        callback=holds_a_name,
+        callback=refuse_empty_list,
     ),
 ]
 Method = Annotated[
@@ -116,7 +116,7 @@ Method = Annotated[
         help="Method, or several with commas.",
         rich_help_panel=WHAT,
         autocompletion=complete("methods"),
-        callback=holds_a_name,
+        callback=refuse_empty_list,
     ),
 ]
 Backbone = Annotated[
@@ -139,7 +139,7 @@ Tasks = Annotated[
         help="Only these tasks, with commas.",
         rich_help_panel=WHICH,
         autocompletion=complete("tasks"),
-        callback=holds_a_name,
+        callback=refuse_empty_list,
     ),
 ]
 Methods = Annotated[
@@ -150,7 +150,7 @@ Methods = Annotated[
         help="Only these methods, with commas.",
         rich_help_panel=WHICH,
         autocompletion=complete("methods"),
-        callback=holds_a_name,
+        callback=refuse_empty_list,
     ),
 ]
 ProtocolOfRuns = Annotated[
@@ -258,7 +258,9 @@ Standalone = Annotated[
     bool,
     typer.Option("--standalone", help="--format tex: a complete document, not a fragment for \\input.", rich_help_panel=OUTPUT),
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="Write to this file.", rich_help_panel=OUTPUT, callback=can_be_written)]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Write to this file.", rich_help_panel=OUTPUT, callback=refuse_unwritable_file)
+]
 
 
 def resolve_runs(

@@ -17,7 +17,7 @@ def report(
             help="Tables by name, with commas; default: all finished runs.",
             rich_help_panel=options.WHICH,
             autocompletion=options.complete("tables"),
-            callback=options.holds_a_name,
+            callback=options.refuse_empty_list,
         ),
     ] = None,
     claims: Annotated[
@@ -27,7 +27,7 @@ def report(
             help="Claims of these papers, or YAMLs of your own, with commas; default: all papers with a result.",
             rich_help_panel=options.WHICH,
             autocompletion=options.complete("claims"),
-            callback=options.holds_a_name,
+            callback=options.refuse_empty_list,
         ),
     ] = None,
     compare: Annotated[

@@ -1,4 +1,4 @@
-"""Which schema belongs to which folder of `configs/`."""
+"""The JSON Schema of every kind of YAML in `configs/`, and of what commands print as JSON."""
 
 from typing import Any
 

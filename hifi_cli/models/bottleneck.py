@@ -1,4 +1,4 @@
-"""BottleneckAdapter adapters and the two places of a layer they go to (Houlsby et al., ICML 2019)."""
+"""Bottleneck adapters and the two places of a layer they go to (Houlsby et al., ICML 2019)."""
 
 from collections.abc import Callable
 from functools import partial

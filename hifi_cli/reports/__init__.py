@@ -1,1 +1,1 @@
-"""Finished runs as tables."""
+"""Finished runs as tables, comparisons, verdicts on claims, and one HTML page."""
