@@ -210,6 +210,24 @@ def test_another_reported_epoch_does_not_matter_where_one_is_asked_for(hifi):
     assert rows[0]["cells"]["pairs"]["value"] == 5 and not any("differ in" in note for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words", "too_high"),
+    [
+        ({}, [], True),
+        ({}, ["--score", "last"], False),
+        ({"shots": 16}, [], False),  # rows of the train split chose the epoch
+        ({"selection": "holdout"}, [], False),
+        ({"shots": 16}, ["--score", "max"], True),  # the highest on the reported split, whatever chose the epoch
+        ({"selection": "holdout"}, ["--score", "max"], True),
+    ],
+)
+def test_scores_are_called_too_high_where_the_reported_split_chose_the_epoch(hifi, changes, words, too_high):
+    for method, seed in itertools.product(("bitfit", "full-ft"), range(1, 4)):
+        write_run("results", method, "rte", seed, 0.6 + 0.01 * seed, **changes)
+    _, notes = said(hifi("compare", "bitfit", "full-ft", *words, "--format", "json"))
+    assert any("the epoch was chosen on the reported split" in note for note in notes) is too_high
+
+
 def test_limits_must_agree_too(hifi):
     grid("bitfit", "full-ft", limited=True, limit=64)
     for seed in range(1, 6):

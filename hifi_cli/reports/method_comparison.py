@@ -301,7 +301,7 @@ def _difference_between_tasks(comparison: Comparison) -> str:
 
 def _caveats(records: Sequence[RunRecord], score: Score | None) -> list[str]:
     """Name what makes the scores of both methods too high."""
-    chosen = {score or record.result.report for record in records}
-    if chosen <= {"last"} or all(record.result.selection == "holdout" for record in records):
+    chosen = {(score or record.result.report, record.result.selection) for record in records}
+    if not any(name == "max" or (name == "best" and selection == "validation") for name, selection in chosen):
         return []
     return ["the epoch was chosen on the reported split, so all scores are slightly too high; --score last avoids this"]
