@@ -126,7 +126,7 @@ def _command(
 ) -> str:
     backbone, protocol, shots = setting
     task_arguments = [registry.task_argument(task) for task in tasks]
-    arguments = train_arguments(task_arguments, [method], backbone, protocol, seeds, force=force)
+    arguments = train_arguments(task_arguments, [method], results.backbone_argument(backbone), protocol, seeds, force=force)
     arguments += results.arguments
     arguments += [] if shots is None else ["shots=null"] if shots == "full" else ["--shots", shots]
     named_tasks = [task for task in task_arguments if not registry.is_file(task)]

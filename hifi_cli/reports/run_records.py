@@ -126,6 +126,14 @@ class Results:
         registry.use_files_of_runs(_own_files(records))
         return records
 
+    def backbone_argument(self, name: str) -> str:
+        """What `--backbone` takes for a backbone: a shipped name, else the directory or hub id that its first run was given."""
+        record = next((record for record in self.records if record.result.backbone == name), None)
+        if name in registry.names("backbones") or record is None:
+            return name
+        backbone = registry.read_yaml(record.directory.config_file).get("backbone", {})
+        return str(backbone.get("path") or backbone.get("hub") or name)
+
     @cached_property
     def variants(self) -> "Counter[tuple[str, str, str]]":
         """Number of finished runs of searches, by protocol, backbone and method; no table of scores shows them."""
