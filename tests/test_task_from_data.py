@@ -175,6 +175,21 @@ def test_a_hub_dataset(tmp_path):
         spec_of(source, "validation=dev")
 
 
+def test_a_label_of_validation_rows_only_is_refused_with_its_line(tmp_path):
+    path, rows = write(tmp_path / "reviews.csv", reviews()), reviews(9)
+    rows[4]["stars"] = 7
+    other = write(tmp_path / "val.csv", rows)
+    with pytest.raises(UsageError, match=r"val.csv, line 6: unknown label '7'; the labels are 1, 2, 3"):
+        load(path, f"validation={other}")
+
+
+def test_the_suffix_decides_in_any_case_and_others_are_named(hifi, tmp_path):
+    assert spec_of(write(tmp_path / "Reviews.CSV", reviews()))[1]["local"]["reader"] == "csv"
+    (tmp_path / "reviews.txt").write_text("text,label\n")
+    answer = hifi("train", "--protocol", "demo", "--task", "reviews.txt", "--dry-run")
+    assert answer.code == 2 and "the name of a data file ends in .csv, .tsv, .jsonl, .parquet, .conll" in answer.err
+
+
 def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     rows = reviews(40)
     path, new = write(tmp_path / "reviews.csv", rows), tmp_path / "new.csv"

@@ -149,8 +149,10 @@ def _text(path: Path) -> str:
         return read_bytes(path, at_most=readers.MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise MissingError(f"no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not readable as UTF-8 text ({error})") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not UTF-8; save the file as UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"{path}: not readable ({error})") from None
 
 
 def _check_header(task: TaskSpec, reader: Reader, path: Path) -> None:

@@ -100,7 +100,7 @@ def read(source: str, options: DataOptions) -> DataTable:
 
 
 def _read_file(path: Path, options: DataOptions) -> DataTable:
-    reader = readers.READER_OF_SUFFIX[path.suffix]
+    reader = readers.READER_OF_SUFFIX[path.suffix.lower()]
     files = {"train": str(path)}
     if isinstance(options.validation, str):
         files["validation"] = options.validation
@@ -109,7 +109,7 @@ def _read_file(path: Path, options: DataOptions) -> DataTable:
     for file in files.values():
         if not Path(file).is_file():
             raise MissingError(f"no file {file}")
-        if Path(file).suffix != path.suffix:
+        if Path(file).suffix.lower() != path.suffix.lower():
             raise UsageError(f"{file}: all files of a task have the same format; {path.suffix} is expected")
     layout = LocalFiles(folder=".", files={}, reader=reader)
     directory = path.resolve().parent

@@ -71,7 +71,7 @@ def _read_text(path: Path) -> str:
         notes.append("a byte-order mark")
         text = text[1:]
     if "\r\n" in text:
-        notes += [] if path.suffix == ".csv" else ["CRLF line endings"]  # RFC 4180: CSV has them
+        notes += [] if path.suffix.lower() == ".csv" else ["CRLF line endings"]  # RFC 4180: CSV has them
         text = text.replace("\r\n", "\n")
     if notes:
         logger.warning(f"note: {path} has {' and '.join(notes)}; read as plain UTF-8 with LF")
@@ -254,7 +254,7 @@ READER_OF_SUFFIX: dict[str, Reader] = {
 
 def is_data_source(name: str) -> bool:
     """Return whether the name of a task is a data file or a hub dataset."""
-    return name.startswith(HUB) or Path(name).suffix in READER_OF_SUFFIX
+    return name.startswith(HUB) or Path(name).suffix.lower() in READER_OF_SUFFIX
 
 
 def _parse_json(text: str, where: str) -> Object:

@@ -209,7 +209,7 @@ def _recognize_label(table: DataTable, options: DataOptions, columns: list[str])
         return {"kind": "multi-label", "labels": labels, **({} if is_list else {"label_separator": separator})}
     _refuse_empty(table, column, values)
     kind = options.kind or ("classification" if names else _kind(values))
-    return {"kind": kind, "labels": options.labels or _labels(table, column, kind, values)}
+    return {"kind": kind, "labels": options.labels or _labels(table, column, kind, values[: table.rows])}
 
 
 def _separator(values: Sequence[Any]) -> str | None:
@@ -237,7 +237,11 @@ def _kind(values: Sequence[Any]) -> Kind:
 
 
 def _labels(table: DataTable, column: str, kind: Kind, values: Sequence[Any]) -> list[str]:
-    """Return the class names, numbers in their order and words in alphabetical order; for regression the column's name."""
+    """Return the class names, numbers in their order and words in alphabetical order; for regression the column's name.
+
+    Args:
+        values: of the train rows; a validation row with another label is refused when the task is loaded.
+    """
     if kind == "regression":
         return [column]
     if column in table.class_names:
