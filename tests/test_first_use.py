@@ -297,7 +297,7 @@ def test_the_card_says_what_this_run_did(hifi, tiny, encoders, data):
 
 
 def test_the_columns_of_a_score_never_run_together(capsys):
-    show._print_grid([[1234.5, 0.25], [-10.0, 3.0]], "{:6.2f}")
+    show._print_grid([[1234.5, 0.25], [-10.0, 3.0]])
     header, *rows = (line.split() for line in capsys.readouterr().out.splitlines())
     assert header == ["layer", "h0", "h1"]
     assert rows == [["1", "1234.50", "0.25"], ["2", "-10.00", "3.00"]]  # layers are counted from 1
