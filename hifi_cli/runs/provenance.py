@@ -62,7 +62,9 @@ def _version(name: str) -> str | None:
         return None
 
 
+@functools.cache
 def _git_state() -> GitState | None:
+    """The state when the code was loaded, more or less: what changes while a process runs is not what it runs."""
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists():
         return None
