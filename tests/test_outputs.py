@@ -114,6 +114,13 @@ def test_runs_are_listed_with_header_sorted_and_filtered(hifi):
     ]
 
 
+def test_a_negative_score_is_listed_before_a_run_without_a_score(hifi):
+    write_run("results", "full-ft", "cola", 1, 0.0, status="diverged", scores=None, metrics=None, collapsed=True)
+    write_run("results", "full-ft", "cola", 2, -0.05)  # Matthews correlation
+    runs = printed(hifi, hifi("ls", "runs", "--sort", "score", "--format", "json"), "ls-runs")
+    assert [run["seed"] for run in runs] == [2, 1]
+
+
 def test_results_are_a_data_frame_with_a_row_per_run(hifi, tmp_path):
     write_runs()
     runs = hifi_cli.results("results")

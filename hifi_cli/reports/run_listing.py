@@ -1,5 +1,6 @@
 """All runs of a results directory as flat rows: for `hifi ls runs` and for `hifi_cli.results`."""
 
+import math
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -91,7 +92,7 @@ def list_runs(
     runs = [run for run in runs if not states or run.state in states]
     runs = [run for run in runs if all(not allowed or getattr(run, key) in allowed for key, allowed in names.items())]
     if sort == "score":
-        return sorted(runs, key=lambda run: -1.0 if run.score is None else run.score, reverse=True)
+        return sorted(runs, key=lambda run: -math.inf if run.score is None else run.score, reverse=True)
     if sort == "time":
         return sorted(runs, key=lambda run: run.time_s or 0.0, reverse=True)
     return sorted(runs, key=lambda run: (getattr(run, sort) is None, getattr(run, sort))) if sort != "path" else runs
