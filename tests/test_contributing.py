@@ -43,7 +43,20 @@ assert pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]) == 0
 sys.argv = ["hifi", "cp", "reviews.csv", "configs/tasks/reviews.yaml", "validation=0.25"]
 main()
 """  # in one process, because most of the time is its start
-TRAIN = ["-m", "hifi_cli", "train", "--task", "reviews", "--method", "norm-tuning", "--protocol", "demo", "epochs=1", "--format", "json"]
+TRAIN = [
+    "-m",
+    "hifi_cli",
+    "train",
+    "--task",
+    "reviews",
+    "--method",
+    "norm-tuning",
+    "--protocol",
+    "demo",
+    "epochs=1",
+    "--format",
+    "json",
+]
 
 
 def run(clone, *words):
