@@ -183,6 +183,14 @@ def test_a_label_of_validation_rows_only_is_refused_with_its_line(tmp_path):
         load(path, f"validation={other}")
 
 
+def test_a_file_that_is_gone_is_the_users_own_and_no_download(tmp_path):
+    path = write(tmp_path / "reviews.csv", reviews())
+    spec, _ = load(path)
+    path.unlink()
+    with pytest.raises(MissingError, match=r"no file .*reviews.csv; the train split that the task names is required"):
+        data_sources.load(spec, data_dir=None, results_dir=tmp_path / "results")
+
+
 def test_the_suffix_decides_in_any_case_and_others_are_named(hifi, tmp_path):
     assert spec_of(write(tmp_path / "Reviews.CSV", reviews()))[1]["local"]["reader"] == "csv"
     (tmp_path / "reviews.txt").write_text("text,label\n")

@@ -161,7 +161,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         config = prepared.runner.config
         now_read, then_read = (_of_validation(prints) for prints in (resources.rows(config.task).fingerprint, result.data))
         if now_read != then_read:
-            raise UsageError(f"the run in {path} was made on other validation data; give the same --data-dir")
+            raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
         splits = load_splits(config, resources)
         examples = splits.reported
         logits = prepared.runner.predict(examples)

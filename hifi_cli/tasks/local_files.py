@@ -35,7 +35,8 @@ def load(spec: TaskSpec, data_dir: Path, *, required: Iterable[Split] = REQUIRED
             warn_about_row_count(spec, split, spec.count(splits[split]), str(path))
             logger.debug(f"{path}: {len(splits[split])} rows")
         elif split in required:
-            raise MissingError(f"no file {expected}; the {split} split of the official download is required")
+            of_what = "that the task names" if spec.local.directory else "of the official download"
+            raise MissingError(f"no file {expected}; the {split} split {of_what} is required")
         elif is_labelled(split):
             logger.warning(f"note: no file {expected}; the {split} split is missing")
     return TaskData(splits, fingerprint, origin)
