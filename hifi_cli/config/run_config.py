@@ -242,6 +242,11 @@ class RunConfig(TrainingConfig):
         return float(self.epochs * (self.limit or rows))
 
     @property
+    def evaluates_every_epoch(self) -> bool:
+        """Whether the reported split is evaluated after every epoch: it selects the epoch, or the maximum is reported."""
+        return self.report == "max" or (self.selection == "validation" and not self.shots)
+
+    @property
     def heads_vary_with_seed(self) -> bool:
         """Whether runs that differ only in their seed may tune different heads, because it draws or scores them anew."""
         if self.heads.given is not None:

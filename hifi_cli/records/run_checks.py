@@ -137,7 +137,8 @@ def _problems_of_epochs(directory: RunDirectory, result: RunResult) -> Iterator[
         if not required <= set(by_epoch):
             yield f"{metric}: not in epoch {min(required - set(by_epoch))} of metrics.jsonl"
             continue
-        measured = RunScores.from_epochs(by_epoch, best=result.epochs.best, total=result.epochs.total)
+        best, total = result.epochs.best, result.epochs.total
+        measured = RunScores.from_epochs(by_epoch, best=best, total=total, has_max=scores.max is not None)
         for (name, score), (_, measured_score) in zip(scores, measured, strict=True):
             if score != measured_score:
                 yield f"{metric} {name}: {_number(score)} in results.json, {_number(measured_score)} in metrics.jsonl"

@@ -194,14 +194,13 @@ class RunScores(Record):
     max: float | None
 
     @classmethod
-    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int) -> Self:
+    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool) -> Self:
         """The scores of a run from those after its epochs, counted from 1.
 
         Raises:
             KeyError: the best or the last epoch has no score.
         """
-        maximum = max(by_epoch.values()) if len(by_epoch) == total else None
-        return cls(last=by_epoch[total], best=by_epoch[best], max=maximum)
+        return cls(last=by_epoch[total], best=by_epoch[best], max=max(by_epoch.values()) if has_max else None)
 
 
 class Epochs(Record):

@@ -86,7 +86,7 @@ class RunRecord:
         if not values:
             return None
         if name == "max":
-            return max(values.values()) if len(values) == len(epochs) else None
+            return max(values.values()) if result.scores and result.scores.max is not None else None
         return values.get(result.epoch(name))
 
     @property

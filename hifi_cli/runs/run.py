@@ -226,16 +226,16 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
     by_epoch = _by_epoch(progress, task.primary)
     return {
         "params": params,
-        "scores": _scores_of(by_epoch, progress),
+        "scores": _scores_of(by_epoch, trainer),
         "epochs": Epochs(
             total=progress.epoch,
             last=progress.epoch,
             best=progress.best_epoch,
-            max=max(by_epoch, key=by_epoch.__getitem__) if len(by_epoch) == progress.epoch else None,
+            max=max(by_epoch, key=by_epoch.__getitem__) if config.evaluates_every_epoch else None,
         ),
         "metrics": scores | measure_extra_validation(prepared, splits.extra_validation),
         "extra_validation": {
-            split: _scores_of(_by_epoch(progress, f"{task.on_split(f'validation_{split}').primary}_{split}"), progress)
+            split: _scores_of(_by_epoch(progress, f"{task.on_split(f'validation_{split}').primary}_{split}"), trainer)
             for split in splits.extra_validation
         },
         "collapsed": metrics.is_collapsed(predictions),
@@ -251,8 +251,9 @@ def _by_epoch(progress: Progress, metric: str) -> dict[int, float]:
     return {line.epoch: line.metrics[metric] for line in lines if metric in line.metrics}
 
 
-def _scores_of(by_epoch: dict[int, float], progress: Progress) -> RunScores:
-    return RunScores.from_epochs(by_epoch, best=progress.best_epoch, total=progress.epoch)
+def _scores_of(by_epoch: dict[int, float], trainer: Trainer) -> RunScores:
+    progress, has_max = trainer.progress, trainer.config.evaluates_every_epoch
+    return RunScores.from_epochs(by_epoch, best=progress.best_epoch, total=progress.epoch, has_max=has_max)
 
 
 def name(config: RunConfig) -> str:

@@ -270,7 +270,7 @@ class Trainer:
         epoch, selection = self.progress.epoch + 1, evaluation.selection() if evaluation.selection else None
         may_be_reported = (
             selection is None
-            or self.config.report == "max"
+            or self.config.evaluates_every_epoch
             or (self.is_last_phase and self.progress.is_best(selection))
             or epoch == self.config.epochs
         )
