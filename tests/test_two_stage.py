@@ -61,7 +61,7 @@ def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, 
 
 
 def test_too_few_steps_for_two_stages_are_refused():
-    with pytest.raises(UsageError, match="1 training steps cannot be shared by 2 stages"):
+    with pytest.raises(UsageError, match="1 training step cannot be shared by 2 stages"):
         trainer.phase_ends([base.Phase(None, 0.1), base.Phase(None, 0.9)], 1)
 
 
