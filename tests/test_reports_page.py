@@ -130,6 +130,11 @@ def test_published_numbers_and_named_tables(page, hifi):
 METHODS = [charts.MethodScores("a", 100.0, [60.0, 80.0]), charts.MethodScores("b", 1.0, [72.0])]
 
 
+def test_full_ft_alone_has_an_axis(recwarn):
+    assert ">10 %<" in charts.scores_by_trained_fraction(METHODS[:1], "Acc.")
+    assert not recwarn.list
+
+
 def test_charts_use_the_pages_colours_only_and_share_no_id():
     drawn = [
         charts.scores_by_trained_fraction(METHODS, "Acc."),

@@ -72,7 +72,8 @@ def scores_by_trained_fraction(methods: Sequence[MethodScores], metric: str) -> 
             _plot_seeds(ax, [percent] * len(method.scores), method.scores)
             ax.plot(percent, method.mean, "o", markersize=8, markerfacecolor="none", markeredgecolor=_INK, clip_on=False)
             _label_at_right(ax, method.label, (percent, method.mean), height)
-        ax.set_xlim(10 ** math.floor(math.log10(min(method.trained_percent for method in methods))), 100)
+        smallest = min(method.trained_percent for method in methods)
+        ax.set_xlim(10 ** min(1, math.floor(math.log10(smallest))), 100)  # Full-FT alone has an axis, too
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g} %"))
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_xlabel("trained parameters, task head included")
