@@ -59,13 +59,17 @@ def test_a_process_that_closes_counts_as_done_only(tmp_path):
 
 def test_the_time_left_counts_what_passed_beside_the_training(monkeypatch):
     """Two cells trained for 10 s each; the second one, of this grid, took 25 s with the start of its process."""
-    monkeypatch.setattr(scheduler.time, "monotonic", lambda: 125.0)
+    now = 100.0
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now)
     first, second, *others = all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1, 2, 3, 4, 5, 6])
     trained = SimpleNamespace(result=SimpleNamespace(time_s=10.0))
-    progress = GridProgress(all_cells, finished={first: trained}, finished_before=1, started=100.0)
+    progress = GridProgress(all_cells, finished={first: trained}, finished_before=1, started=now, last_end=now)
     assert progress.expected_seconds == pytest.approx(10.0 * 5)  # of this grid nothing is known yet
-    progress.finished[second] = trained
+    now = 125.0
+    progress.finish(second, trained)
     assert progress.expected_seconds == pytest.approx(25.0 * len(others))
+    now = 135.0  # the third one has been running for 10 s
+    assert progress.expected_seconds == pytest.approx(25.0 * len(others) - 10.0)
 
 
 @pytest.mark.parametrize("name", registry.names("grids"))

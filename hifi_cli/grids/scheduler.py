@@ -73,6 +73,7 @@ class GridProgress:
         losses: vanished workers per cell.
         finished_before: number of cells that were finished before the grid started.
         started: time in seconds, by `time.monotonic`.
+        last_end: when a cell finished last, likewise; `started` until one has.
     """
 
     cells: list[GridCell]
@@ -83,6 +84,12 @@ class GridProgress:
     losses: Counter[GridCell] = field(default_factory=Counter)
     finished_before: int = 0
     started: float = field(default_factory=time.monotonic)
+    last_end: float = field(default_factory=time.monotonic)
+
+    def finish(self, cell: GridCell, status: RunStatus) -> None:
+        """Count a cell as finished now."""
+        self.finished[cell] = status
+        self.last_end = time.monotonic()
 
     @property
     def left(self) -> int:
@@ -93,8 +100,9 @@ class GridProgress:
     def expected_seconds(self) -> float | None:
         """Remaining time from the measured times of finished runs, of the same method where there are; None without any.
 
-        These times are those of training. Once a run of this grid is finished, they are scaled to the time that passed since
-        the grid started, which includes the start of processes and what runs side by side.
+        These times are those of training. Once a run of this grid is finished, they are scaled to the time that the grid took
+        until its last finished run, which includes the start of processes and what runs side by side. The time since then
+        counts for the runs that are left.
         """
         seconds: dict[str, float] = defaultdict(float)
         costs: dict[str, float] = defaultdict(float)
@@ -109,8 +117,9 @@ class GridProgress:
         left = (cell for cell in self.cells if cell not in self.finished and cell not in self.failed)
         new = list(self.finished.values())[self.finished_before :]
         trained_now = sum(status.result.time_s or 0.0 for status in new if status.result)
-        scale = (time.monotonic() - self.started) / trained_now if trained_now else 1 / max(1, len(self.running))
-        return scale * sum(cell.cost * rates.get(cell.method, mean) for cell in left)
+        scale = (self.last_end - self.started) / trained_now if trained_now else 1 / max(1, len(self.running))
+        expected = scale * sum(cell.cost * rates.get(cell.method, mean) for cell in left)
+        return max(0.0, expected - (time.monotonic() - self.last_end))
 
     @property
     def diverged(self) -> dict[GridCell, str]:
@@ -208,7 +217,7 @@ class Scheduler:
         run_status = status(cell.run_directory(self.options.results_dir))
         finished = run_status.is_finished and self._is_of(cell, run_status)
         if finished:
-            self.progress.finished[cell] = run_status
+            self.progress.finish(cell, run_status)
         return finished
 
     def _end_job(self, job: Job, outcome: JobOutcome, log: Path) -> None:
