@@ -94,11 +94,12 @@ def _read_state(cell: GridCell, results_dir: Path) -> list[str]:
     if not epochs:
         return ["starting"]
     last, total = max(epochs), cell.config.epochs
-    metric = registry.load("tasks", cell.task).get("primary")
-    score = epochs[last].metrics.get(str(metric)) if epochs[last].selection is None else epochs[last].selection
+    metric = str(registry.load("tasks", cell.task).get("primary"))
+    has_score = metric in epochs[last].metrics or epochs[last].selection is not None
+    score = f"{metric} {100 * epochs[last].selecting_score(metric):.2f}" if has_score else ""
     passed = time.time() - directory.config_file.stat().st_mtime  # written when training starts
     left = f"{format_duration(passed / last * (total - last))} left"
-    return [f"epoch {min(last + 1, total)} of {total}", "" if score is None else f"{metric} {100 * score:.2f}", left]
+    return [f"epoch {min(last + 1, total)} of {total}", score, left]
 
 
 @contextmanager

@@ -133,7 +133,8 @@ def _problems_of_epochs(directory: RunDirectory, result: RunResult) -> Iterator[
     }
     for metric, scores in stored.items():
         by_epoch = {number: line.metrics[metric] for number, line in epochs.items() if metric in line.metrics}
-        required = {result.epochs.best, result.epochs.total} if result.selection != "validation" else set(epochs)
+        is_complete = result.selection == "validation" or scores.max is not None
+        required = set(epochs) if is_complete else {result.epochs.best, result.epochs.total}
         if not required <= set(by_epoch):
             yield f"{metric}: not in epoch {min(required - set(by_epoch))} of metrics.jsonl"
             continue

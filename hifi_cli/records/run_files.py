@@ -144,6 +144,10 @@ class EpochMetrics(Record):
         """The metrics on the reported split, and on extra validation splits as `metric_split`."""
         return self.__pydantic_extra__
 
+    def selecting_score(self, primary: str) -> float:
+        """The score by which the best epoch is selected: `selection`, or the primary metric on the reported split."""
+        return self.metrics[primary] if self.selection is None else self.selection
+
     def to_dict(self) -> dict[str, float]:
         """The line as it is stored."""
         selection = {} if self.selection is None else {"selection": self.selection}
@@ -359,20 +363,20 @@ class RunResult(StoredFile):
             name: None: the score that the run's protocol reports.
 
         Raises:
-            ValueError: the run diverged.
+            ValueError: the run diverged, or has no maximum.
         """
-        if self.scores is None:
-            raise ValueError(f"a run that {self.status} has no scores")
-        score: float = getattr(self.scores, name or self.report)
+        score: float | None = getattr(self.scores, name or self.report, None)
+        if score is None:
+            raise ValueError(f"the run ({self.status}) has no score '{name or self.report}'")
         return score
 
     def epoch(self, name: Score | None = None) -> int:
         """The epoch of that score, counted from 1.
 
         Raises:
-            ValueError: the run diverged.
+            ValueError: as for `score`.
         """
-        if self.epochs is None:
-            raise ValueError(f"a run that {self.status} has no reported epoch")
-        epoch: int = getattr(self.epochs, name or self.report)
+        epoch: int | None = getattr(self.epochs, name or self.report, None)
+        if epoch is None:
+            raise ValueError(f"the run ({self.status}) has no epoch of the score '{name or self.report}'")
         return epoch

@@ -183,7 +183,7 @@ def find(entry: Evidence, published: PublishedEffect, region: Region, *, level: 
     effect = float(np.mean([np.mean(values) for values in groups]))
     interval = mean_interval([np.asarray(values, dtype=np.float64) for values in groups], level)
     verdict, reason = decide(groups, region, level=level, comparisons=comparisons), ""
-    for side in _higher_sides(verdict, effect, region) if entry.failures else ():
+    for side in _higher_sides(verdict, effect, region):
         if entry.failures and _diverges_more(entry.failures[side], entry.failures[1 - side]):
             verdict, reason = "undecided", f"{entry.sides[side]} diverged more often, and a diverged run has no score"
     more = None

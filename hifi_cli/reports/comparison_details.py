@@ -44,8 +44,7 @@ def _row(comparison: Comparison, score: Score | None) -> tuple[TableRow, list[st
     pairs = comparison.pairs
     groups = pairs.groups
     sides = [
-        [[100 * (pair[side].score(score) or 0.0) for pair in seeds.values()] for seeds in pairs.runs.values()]
-        for side in (0, 1)
+        [[100 * pair[side].result.score(score) for pair in seeds.values()] for seeds in pairs.runs.values()] for side in (0, 1)
     ]
     equal, detectable = effect_statistics.equivalence(groups), effect_statistics.detectable_effect(groups)
     better = effect_statistics.probability_of_improvement(*sides)
@@ -136,7 +135,7 @@ def _task_means(comparisons: Sequence[Comparison], score: Score | None) -> dict[
 
 
 def _mean(runs: Sequence[RunRecord], score: Score | None) -> float:
-    return float(np.mean([run.score(score) or 0.0 for run in runs]))
+    return float(np.mean([run.result.score(score) for run in runs]))
 
 
 def _span(interval: tuple[float, float] | None) -> str | None:

@@ -147,7 +147,7 @@ class MetricLogger(Callback):
             return
         self.directory.append_metrics(line)
         if isinstance(line, EpochMetrics):
-            self.epoch, self.score = line.epoch, line.metrics[self.primary] if line.selection is None else line.selection
+            self.epoch, self.score = line.epoch, line.selecting_score(self.primary)
             self.metric = self.primary if line.selection is None else f"{self.primary} on the selection split"
         else:
             self.loss = line.loss

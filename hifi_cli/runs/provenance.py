@@ -64,7 +64,7 @@ def _version(name: str) -> str | None:
 
 @functools.cache
 def _git_state() -> GitState | None:
-    """The state when the code was loaded, more or less: what changes while a process runs is not what it runs."""
+    """The state of the checkout; read once, because a process goes on with the code that it started with."""
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists():
         return None

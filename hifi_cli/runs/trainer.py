@@ -281,8 +281,7 @@ class Trainer:
         self.progress.end_epoch()
         if metrics:
             assert self.evaluation
-            score = metrics.metrics[self.evaluation.primary] if metrics.selection is None else metrics.selection
-            self.progress.add_score(score, is_last_phase=self.is_last_phase)
+            self.progress.add_score(metrics.selecting_score(self.evaluation.primary), is_last_phase=self.is_last_phase)
             self.log(metrics)
             if self.is_last_phase and (self.config.report == "last" or self.progress.best_epoch == self.progress.epoch):
                 delta = self.method.delta(self.model)
