@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-faults test-real bench gpu-check docs schema reproduce-laptop lint clean
+.PHONY: demo test test-slow test-faults test-real bench gpu-check docs schema reproduce-laptop lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -26,9 +26,13 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# All tests of killed processes, full disks, damaged files and 2,000 fuzzed inputs; make test runs a short version of each.
+# The tests of processes, pictures, simulations and files of others, which take as long again.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'slow and not exhaustive'
+
+# All tests of killed processes, full disks, damaged files and 2,000 fuzzed inputs; make test-slow runs a short version of each.
 test-faults: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m exhaustive
 
 # Trains the real encoder on real data: HIFI_DATA_DIR=path/to/glue_data make test-real
 test-real: $(READY)

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import BertConfig, BertForSequenceClassification
 
 from hifi_cli.config import registry
+from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
@@ -37,6 +38,10 @@ DEVICE = "meta"
 _ROOT = Path(__file__).parent.parent
 BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 BATCH_SIZE = 8
+TINY_SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 60}
+_SPECS = {method: method_spec(method) for method in registry.names("methods")}
+_ONE_OF_EACH = {spec.implementation: method for method, spec in reversed(_SPECS.items())}
+TRACED_METHODS = sorted({*_ONE_OF_EACH.values(), "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"})
 _SYNCHRONIZING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2"}  # the CPU waits for their result
 
 

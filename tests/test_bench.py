@@ -14,7 +14,7 @@ from hifi_processes import run_copy
 SCRIPT = Path(__file__).parent.parent / "scripts" / "bench"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_benchmark_on_generated_data(tmp_path):
     words = ["--tasks", "demo-acceptability", "--rows", "40", "--rounds", "1", "--threads", "1", "--parts", "epochs,limits"]
     words += ["--out", str(tmp_path)]
@@ -54,7 +54,7 @@ def call_gpu_check(*words):
     runpy.run_path(str(GPU_CHECK), run_name="__main__")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_gpu_check_runs_on_a_cpu(tmp_path):
     done = gpu_check(tmp_path, "--small")
     assert done.returncode == 0, done.stderr

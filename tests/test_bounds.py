@@ -12,6 +12,8 @@ from synthetic_runs import write_run
 
 from hifi_cli.files import with_checksum
 
+pytestmark = pytest.mark.slow
+
 ROOM = 1 << 30  # bytes of address space; a tiny run takes less
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hifi_processes import ROOT, environment
 
+pytestmark = pytest.mark.slow
+
 PARTS = ("hifi_cli", "configs", "docs", "scripts", "tests", "pyproject.toml", "README.md", "CONTRIBUTING.md", "Makefile")
 SUITE = ("test_methods.py", "test_step_trace.py", "test_ls.py", "test_docs.py", "test_method_properties.py")
 

@@ -41,6 +41,7 @@ def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypa
     assert "already" not in answer.err and hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
 
 
+@pytest.mark.slow
 def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch):
     monkeypatch.setattr(method_costs, "ROUNDS", 1)
     elsewhere, copy = method_costs.measure_in_subprocess, multiprocessing.get_context(COPY_METHOD)

@@ -206,6 +206,7 @@ def test_a_model_with_fast_layers_evaluates_as_the_plain_one(make, resources, fa
     assert [type(module) for module in quick.modules() if type(module) is nn.Dropout] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["full-ft", "lora", "eh-ft-hifi", "child-tuning-d"])
 def test_methods_train_in_bf16_and_comes_back_the_same(make, resources, method):
     how = ["epochs=14", "learning_rate=0.01"] if method == "lora" else ["epochs=7", "learning_rate=0.007"]

@@ -18,6 +18,8 @@ from hifi_cli.runs import checkpoint
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.resources import ResourceCache
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def small_disk(tmp_path):

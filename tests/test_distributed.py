@@ -18,6 +18,8 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def root(encoders, data, tmp_path_factory):

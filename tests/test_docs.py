@@ -1,16 +1,15 @@
 """Every command in README and docs/ runs: those of the demo completely, those on other data and weights with --dry-run."""
 
-import importlib.util
 import json
 import re
 import shlex
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from project_files import PAGES, ROOT, load_script
 from scipy import stats
 
 from hifi_cli.methods import base
@@ -20,8 +19,6 @@ from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.scoring.ranking import Ranked
 from hifi_cli.tasks.batches import collate, padding_values
 
-ROOT = Path(__file__).parent.parent
-PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 # Commands that need runs of other data, or that measure for minutes; other tests run them.
 NOT_RUN = {"reproduce.md": ["table", "table"], "clusters.md": ["ls"], "superglue.md": ["eval", "table"]}  # they need runs
 
@@ -59,6 +56,7 @@ def test_links_lead_to_files(page):
         assert (folder / target).exists(), target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page, "hifi ")])
 def test_commands_run(page, hifi, tmp_path):
     not_run: list[str] = []
@@ -107,13 +105,6 @@ def test_the_indexed_job_runs_every_shard_once(hifi, tmp_path, monkeypatch):
         return sorted(named)
 
     assert runs(printed) == runs(all_commands)
-
-
-def load_script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_example_of_a_task_is_the_shipped_one():

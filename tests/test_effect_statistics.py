@@ -145,6 +145,7 @@ def test_the_paired_bootstrap_of_accuracies_is_the_normal_interval_of_many_examp
     assert paired_bootstrap(pairs_of([1] * 9, [1] * 9, [1] * 9)) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spread", "seeds_suffice"), [(0.0, False), (0.04, False), (0.12, True)])
 def test_the_hierarchical_bootstrap_covers_new_seeds_and_new_examples(spread, seeds_suffice):
     """Two tasks with 5 seeds and 80 examples; the truth is a difference of 5 points; `spread` is that of the seeds."""

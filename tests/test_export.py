@@ -16,6 +16,8 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 
+pytestmark = pytest.mark.slow
+
 
 def expected(config, resources, count=6):
     examples = load_splits(config, resources).reported[:count]

@@ -31,6 +31,8 @@ from hifi_cli.runs import trainer
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=4"]
 LONG = [*SHORT, "epochs=24"]
 
@@ -99,7 +101,7 @@ def send_signal_after_step(step, number, monkeypatch):
     monkeypatch.setattr(trainer.Trainer, "train_step", sending_step)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_30_kills_at_random_moments(encoders, data, tmp_path, uninterrupted):
     killed, root = 0, tmp_path
     while killed < 30:  # a run that is finished is begun again
@@ -110,7 +112,7 @@ def test_30_kills_at_random_moments(encoders, data, tmp_path, uninterrupted):
     print(f"\n{killed} kills of a training run survived")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_interrupted_run_goes_on(encoders, data, tmp_path, uninterrupted):
     stopped_by(signal.SIGINT, 130, encoders, data, tmp_path)
     assert run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)[0] == 0
@@ -136,7 +138,7 @@ def assert_stopped(exit_code, expected_code, output, root):
 
 
 SLOWER = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("diff-pruning", "child-tuning-f", "mixout", "lora", "full-ft")
+    pytest.param(name, marks=pytest.mark.exhaustive) for name in ("diff-pruning", "child-tuning-f", "mixout", "lora", "full-ft")
 ]
 
 
@@ -183,7 +185,7 @@ def _terminate(*_):
     raise Terminated
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
     command = train_command(encoders, data, *QUICK)
     both = [start(*command, cwd=tmp_path) for _ in range(2)]
@@ -194,7 +196,7 @@ def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
     assert read_json(run_path(tmp_path) / "results.json")["status"] == "done"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_processes_that_need_the_same_scores_make_them_once(encoders, data, tmp_path):
     commands = [train_command(encoders, data, "--seed", seed, *QUICK) for seed in (1, 2)]
     ends = [finish(process) for process in [start(*command, cwd=tmp_path) for command in commands]]
@@ -204,7 +206,7 @@ def test_two_processes_that_need_the_same_scores_make_them_once(encoders, data, 
     assert len(heads) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, data, tmp_path):
     """torchrun with gloo: equal within rounding, one writer, one set of files; 47 rows, so that a batch has one example."""
     settings = ["epochs=2", "batch_size=2", "dropout=0.0", "--limit", "47"]
@@ -234,7 +236,7 @@ def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, 
     assert sum("epoch" in line for line in lines) == 2  # only one process writes
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_secret_of_the_environment_reaches_a_file(encoders, data, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
     grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"]}
@@ -247,7 +249,7 @@ def test_no_secret_of_the_environment_reaches_a_file(encoders, data, tmp_path, m
         assert not path.is_file() or b"hf_planted_secret" not in path.read_bytes(), path
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_process_is_no_obstacle(encoders, data, tmp_path):
     process = start(*train_command(encoders, data, *LONG), cwd=tmp_path)
     wait_for(lambda: (run_path(tmp_path) / ".lock").is_file())

@@ -21,6 +21,8 @@ from hifi_cli.config.base import parse
 from hifi_cli.reports.figures import draw, figure_spec, landscape, paper_claims, style
 from hifi_cli.runs.resources import ResourceCache
 
+pytestmark = pytest.mark.slow
+
 KEPT = sorted((Path(__file__).parent.parent / "results" / "figures").glob("*.csv"))
 
 

@@ -17,6 +17,8 @@ from hifi_cli.grids.jobs import Job
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.run_records import Results
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def dry_run(hifi, encoders, data):

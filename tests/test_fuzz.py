@@ -1,6 +1,6 @@
 """Mutated overrides, configurations, grids and data files: one line and a documented exit code, or exactly what was asked for.
 
-`make test-faults` tries 2,000 of them; the default run a tenth.
+`make test-faults` tries 2,000 of them; make test-slow a tenth.
 """
 
 import logging
@@ -18,9 +18,11 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import HifiError
 from hifi_cli.tasks import local_files, task_spec
 
+pytestmark = pytest.mark.slow
+
 QUICKLY = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 FULLY = settings(QUICKLY, max_examples=500)
-TIERS = [pytest.param(QUICKLY, id="short"), pytest.param(FULLY, id="full", marks=pytest.mark.slow)]
+TIERS = [pytest.param(QUICKLY, id="short"), pytest.param(FULLY, id="full", marks=pytest.mark.exhaustive)]
 NAMED = ("task", "method", "backbone", "protocol", "seed")  # set by options, never by a key
 KEYS = [key for key in fields_by_key(RunConfig) if key.split(".")[0] not in (*NAMED, "stage1", "variant")]
 

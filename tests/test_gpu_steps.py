@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from step_trace import BATCH_SIZE, gpu_config, new_trainer
-from test_step_trace import METHODS, SHAPE
+from step_trace import BATCH_SIZE, TINY_SHAPE, TRACED_METHODS, gpu_config, new_trainer
 from tiny_inputs import TINY
 
 from hifi_cli.methods.diff_pruning import GatedDifferences
@@ -14,7 +13,7 @@ from hifi_cli.methods.diff_pruning import GatedDifferences
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 STEPS = 3  # of each phase
-NO_DROPOUT = SHAPE | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NO_DROPOUT = TINY_SHAPE | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 NO_NOISE = {"mixout": ["settings.p=0"], "child-tuning-f": ["settings.p=1"]}  # a GPU draws other numbers than a CPU
 
 
@@ -53,7 +52,7 @@ def train(method: str, device: str, *overrides: str) -> tuple[list[float], torch
     return losses, torch.from_numpy(trainer.runner.predict(batch))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRACED_METHODS)
 def test_losses_and_logits_are_the_cpus_and_no_step_waits(method, monkeypatch):
     monkeypatch.setattr(GatedDifferences, "_logistic_noise", lambda *_: (0.0, 0.0))
     losses, logits = train(method, "cuda", *NO_NOISE.get(method, []))

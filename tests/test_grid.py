@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from finished_runs import read_json, truncate
-from synthetic_runs import store_run
+from synthetic_grids import cells, write_cell
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
@@ -29,10 +29,6 @@ TABLES = [name for name in registry.names("tables") if isinstance(table_types.lo
 @cache
 def cells_of_grid(name):
     return tuple(cells(name=name))
-
-
-def cells(*words, name="demo", **changes):
-    return grid_cells.cells(grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), changes), name), words)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -173,26 +169,12 @@ class Scripted:
             if outcome.exit_code != 0:
                 log.write_text(f"much\nhifi: {cell.name} {outcome.reason or 'went wrong'}\n")
                 return outcome
-            write(cell, self.options.results_dir)
+            write_cell(cell, self.options.results_dir)
         return self.script.get(job.command, [JobOutcome(0)]).pop(0) if self.script.get(job.command) else JobOutcome(0)
 
     def stop(self): ...
 
     def close(self): ...
-
-
-def write(cell, results_dir, state="done", score=0.5):
-    directory, config = cell.run_directory(results_dir), cell.config.model_dump(mode="json")
-    content = {
-        **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
-        "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
-        "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "stored_bytes": 160, "total": 1000}, "collapsed": False,
-        "epochs": dict.fromkeys(("total", "last", "best", "max"), 2),
-        "setting_hash": cell.config.setting_hash,
-        "selection": "validation", "reason": "the training loss is nan at step 3",
-    }  # fmt: skip
-    store_run(directory.path, config, content)
-    return status(directory)
 
 
 def scheduled(tmp_path, script, *, all_cells=None, retries=0):
@@ -236,7 +218,7 @@ def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
 
 def test_a_grid_sweeps_what_a_kill_left_in_finished_runs(tmp_path):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
-    write(cell, tmp_path)
+    write_cell(cell, tmp_path)
     checkpoint = cell.run_directory(tmp_path).checkpoint
     checkpoint.parent.mkdir()
     for path in (checkpoint, checkpoint.with_name(".last.pt.x7"), cell.run_directory(tmp_path).path / ".metrics.jsonl.x8"):
@@ -324,7 +306,7 @@ def test_a_directory_of_another_configuration_is_a_failure(tmp_path):
 def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
     all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
     for cell in all_cells[:3]:
-        write(cell, tmp_path)
+        write_cell(cell, tmp_path)
     all_cells[0].run_directory(tmp_path).delta.write_bytes(b"not what was written")
     truncate(all_cells[1].run_directory(tmp_path).results)
     progress, engine, _ = scheduled(tmp_path, {}, all_cells=all_cells)
@@ -339,14 +321,15 @@ def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
     all_cells = cells(name="demo-search", methods=["full-ft"], seeds=[1, 2])
     scores = {"0.0005": (0.5, 0.7), "0.002": (0.9, 0.2)}
     done = {
-        cell: write(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1]) for cell in all_cells
+        cell: write_cell(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1])
+        for cell in all_cells
     }
     (method_search,) = search.choose(done, tmp_path)
     assert method_search.chosen.setting == {"learning_rate": "0.0005"}
     assert (method_search.chosen.score, method_search.chosen.seeds) == (pytest.approx(0.6), 2)
     assert method_search.chosen.deviation == pytest.approx(0.1 * 2**0.5)
     assert len(method_search.tried) == 2
-    done[all_cells[0]] = write(all_cells[0], tmp_path, "diverged")
+    done[all_cells[0]] = write_cell(all_cells[0], tmp_path, "diverged")
     assert search.choose(done, tmp_path)[0].chosen.setting == {"learning_rate": "0.002"}
     assert list(search.lines(search.choose(done, tmp_path))) == [
         "demo-entailment  full-ft  learning_rate=0.002  55.00 (55.00 to 55.00 over 2 settings, 2 seeds)"
@@ -355,7 +338,7 @@ def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
 
 def test_a_search_reads_the_split_that_chooses(tmp_path):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
-    result = write(cell, tmp_path).result.model_copy(update={"selection": "holdout"})
+    result = write_cell(cell, tmp_path).result.model_copy(update={"selection": "holdout"})
     directory = cell.run_directory(tmp_path)
     for epoch, value in ((1, 0.3), (2, 0.4)):
         directory.append_metrics(EpochMetrics(epoch=epoch, selection=value, accuracy=0.9))

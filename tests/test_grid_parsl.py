@@ -19,6 +19,8 @@ from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.grids.parsl_engine import ParslEngine
 from hifi_cli.grids.site_worker import worker_environment
 
+pytestmark = pytest.mark.slow
+
 LONG = ["batch_size=8", "epochs=150", "heads.k=2", "scoring.samples=12"]
 SITE = {
     "provider": {"kind": "LocalProvider", "init_blocks": 2, "min_blocks": 0, "max_blocks": 2},
@@ -291,7 +293,7 @@ def test_a_grid_stops_if_the_scheduler_refuses_its_blocks(tmp_path, monkeypatch)
     assert not list((tmp_path / "results").rglob("failure.json"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
     root, process, _, expected = begun
     assert list(root.rglob("certificates/**/*.key_secret"))  # CurveZMQ's
@@ -304,7 +306,7 @@ def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
     assert [fingerprint(path) for path in run_paths(root)] == expected
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_stopped_grid_gives_its_blocks_back_and_goes_on(begun, everything):
     root, process, command, expected = begun

@@ -17,6 +17,8 @@ from hifi_cli.grids import grid_spec, local_engine
 from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import JobOutcome
 
+pytestmark = pytest.mark.slow
+
 
 def cells(**changes):
     return grid_cells.cells(grid_spec.fill(grid_spec.with_changes(grid_spec.load("demo"), changes), "demo"), ())
@@ -91,7 +93,7 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypa
     assert listed[1]["score"] > 0 and listed[1]["time_s"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_stopped_grid_goes_on(encoders, data, tmp_path):
     long = ["batch_size=8", "epochs=60"]
     name = write_grid_file(tmp_path, encoders, methods=["full-ft", "bitfit"], tasks=["rte"])
@@ -118,7 +120,7 @@ def test_a_task_of_a_users_own_trains(encoders, data, tmp_path, hifi):
     assert (tmp_path / "results/runs/hifi/tiny-bert/mine/bitfit/seed1/results.json").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_30_kills_of_a_grid(encoders, data, tmp_path):
     """The whole of it, as a node that dies, or the grid alone, whose processes then go on under another one."""
     import random

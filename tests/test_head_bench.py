@@ -30,6 +30,7 @@ def test_correlations_are_means_over_the_layers_of_what_is_preferred():
     assert np.isnan(head_bench.rank_correlation(flat[:1], lowest[:1], "kendall")["value"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kendall", "spearman"])
 def test_95_percent_of_unrelated_rankings_stay_below_the_noise(kind):
     rng = np.random.default_rng(0)

@@ -107,6 +107,7 @@ def test_one_logit_is_binary_cross_entropy(make, resources):
 POOLER, ONE_LOGIT = ["task_head.kind=pooler"], [*MLP, "task_head.one_logit=true", "task_head.init_std=0.05"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "head", "method"),
     [

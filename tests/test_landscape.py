@@ -12,6 +12,8 @@ from hifi_cli.analysis import (
 )
 from hifi_cli.errors import UsageError
 
+pytestmark = pytest.mark.slow
+
 
 def compute(module_and_request):
     analysis, request = module_and_request

@@ -17,6 +17,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import head_selection
 from hifi_cli.tasks.batches import collate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=FAMILIES)
 def model(request, encoders):

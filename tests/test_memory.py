@@ -65,7 +65,7 @@ main()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_too_little_memory_for_real(encoders, tmp_path):
     """The processor's own allocator refuses: the address space is limited to little more than the model needs.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hifi_processes import write_grid_file
+from json_output import printed
 from synthetic_runs import write_run
 from tiny_inputs import QUICK
 
@@ -14,15 +15,6 @@ import hifi_cli
 from hifi_cli.cli.outputs import OUTPUTS
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError
-
-
-def printed(hifi, answer, command):
-    """The JSON that a command printed, after a check against its schema."""
-    jsonschema = pytest.importorskip("jsonschema")
-    assert answer.code == 0, answer.err
-    content = json.loads(answer.out)
-    jsonschema.Draft202012Validator(json.loads(hifi("ls", "schema", f"output/{command}").out)).validate(content)
-    return content
 
 
 def write_runs():

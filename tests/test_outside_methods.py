@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parent.parent / "docs" / "extend.md").read_text()
 
 

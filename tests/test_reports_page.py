@@ -19,6 +19,8 @@ from hifi_cli.files import with_checksum
 from hifi_cli.reports import charts, html_report
 from hifi_cli.version import __version__
 
+pytestmark = pytest.mark.slow
+
 
 class Page(HTMLParser):
     """What stands in a page."""

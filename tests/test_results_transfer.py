@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from fake_hub import serve
-from finished_runs import flip_bit, read_json
-from test_outputs import printed
-from test_trust import seal
+from finished_runs import flip_bit, read_json, seal
+from json_output import printed
 
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_checks import checksums_text

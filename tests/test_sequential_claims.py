@@ -18,6 +18,8 @@ from hifi_cli.grids import claim_runs, grid_spec, scheduler
 from hifi_cli.grids.claim_runs import SequentialClaims, allocate
 from hifi_cli.reports import claim_spec, sequential
 
+pytestmark = pytest.mark.slow
+
 OWN = """
 description: My claims
 protocol: demo

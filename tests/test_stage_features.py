@@ -13,6 +13,8 @@ from hifi_cli.methods import two_stage
 from hifi_cli.reports.figures import draw
 from hifi_cli.runs import evaluate
 
+pytestmark = pytest.mark.slow
+
 HALF = ("settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
 
 

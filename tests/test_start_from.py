@@ -12,6 +12,8 @@ from hifi_cli.runs.export_delta import export as export_delta
 from hifi_cli.runs.export_delta import open_model
 from hifi_cli.runs.resources import ResourceCache
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def chain(make, resources):

@@ -2,17 +2,22 @@
 
 import pytest
 import torch
-from step_trace import CountOperations, StepCounts, gpu_config, meta_as_a_gpu, new_trainer, trace_steps
+from step_trace import (
+    TINY_SHAPE,
+    TRACED_METHODS,
+    CountOperations,
+    StepCounts,
+    gpu_config,
+    meta_as_a_gpu,
+    new_trainer,
+    trace_steps,
+)
 from tiny_inputs import TINY
 
-from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
 from hifi_cli.methods import base
 
-SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 60}
-SPECS = {method: method_spec(method) for method in registry.names("methods")}
-ONE_OF_EACH = {spec.implementation: method for method, spec in reversed(SPECS.items())}
-METHODS = sorted({*ONE_OF_EACH.values(), "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"})
+pytestmark = pytest.mark.slow
+
 # The most operations of a step, compared with those of full fine-tuning; most methods compute fewer gradients.
 LIMITS = {
     "diff-pruning": 1.7,
@@ -35,12 +40,12 @@ def small_config(method):
 
 @pytest.fixture(scope="module")
 def full_ft():
-    return trace_steps(small_config("full-ft"), SHAPE)[0].operations.total()
+    return trace_steps(small_config("full-ft"), TINY_SHAPE)[0].operations.total()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRACED_METHODS)
 def test_a_step_neither_copies_nor_waits_and_is_few_operations(method, full_ft):
-    for step in trace_steps(small_config(method), SHAPE):
+    for step in trace_steps(small_config(method), TINY_SHAPE):
         waits = [
             line for line in (*step.copies, *step.synchronizations) if not line.partition(" at ")[2].startswith(NOT_WAITED_FOR)
         ]
@@ -60,7 +65,7 @@ def test_the_trace_sees_copies_and_waits(monkeypatch):
             parameter.nonzero()
 
     monkeypatch.setattr(base.implementation("full_ft"), "before_step", before_step)
-    (step,) = trace_steps(small_config("full-ft"), SHAPE)
+    (step,) = trace_steps(small_config("full-ft"), TINY_SHAPE)
     here = [line for line in (*step.copies, *step.synchronizations) if "test_step_trace" in line]
     assert [line.partition(" at ")[0] for line in here] == [
         "to the CPU",
@@ -73,16 +78,16 @@ def test_the_trace_sees_copies_and_waits(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", TRACED_METHODS)
 def test_everything_of_a_loaded_delta_is_on_the_models_device(method):
     """A delta from a file is on the CPU, whatever the model's device is."""
     config = small_config(method)
-    trainer = new_trainer(config, SHAPE, "cpu")
+    trainer = new_trainer(config, TINY_SHAPE, "cpu")
     for phase in range(len(trainer.phases)):
         trainer.setup_phase(phase)
     delta = trainer.method.delta(trainer.model)
     with meta_as_a_gpu(), CountOperations(StepCounts()):
-        loaded = new_trainer(config, SHAPE, "meta")
+        loaded = new_trainer(config, TINY_SHAPE, "meta")
         base.load_final_delta(loaded.method, loaded.encoder, delta)
     tensors = loaded.method.trainable_parameters(loaded.model) | dict(loaded.model.named_buffers())
     tensors |= dict(loaded.model.named_parameters())

@@ -21,6 +21,8 @@ from hifi_cli.tasks import data_sources, fewshot, local_files, metrics, submissi
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
 
+pytestmark = pytest.mark.slow
+
 TASKS = ["boolq", "cb", "copa", "multirc", "record", "superglue-rte", "wic", "wsc"]
 TEST_ROWS = 4
 OFFICIAL_TEST_ROWS = {  # tensorflow/datasets, docs/community_catalog/huggingface/super_glue.md

@@ -3,7 +3,7 @@
 import shlex
 
 import pytest
-from test_docs import PAGES, load_script
+from project_files import PAGES, load_script
 from typer.main import get_command
 
 from hifi_cli.cli.app import app

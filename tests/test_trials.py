@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from finished_runs import read_json
-from test_grid import cells, write
+from synthetic_grids import cells, write_cell
 
 from hifi_cli.config.sources import override_value
 from hifi_cli.grids import cells as grid_cells
@@ -75,7 +75,7 @@ def test_few_shot_searches_choose_on_other_train_rows(hifi, tmp_path):
 def test_a_search_stores_what_it_searched(tmp_path):
     name = search_grid(tmp_path, {"full-ft": {}, "bitfit": {}})
     grid = grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), {"trials": 2}), "mine")
-    statuses = {cell: write(cell, tmp_path) for cell in grid_cells.cells(grid, [ON_HOLDOUT])}
+    statuses = {cell: write_cell(cell, tmp_path) for cell in grid_cells.cells(grid, [ON_HOLDOUT])}
     for cell, run_status in statuses.items():
         result = run_status.result.model_copy(update={"selection": "holdout"})
         statuses[cell] = RunStatus(RunState.DONE, result=result)
@@ -112,11 +112,11 @@ def test_the_last_shard_of_a_search_chooses_among_the_runs_of_all(hifi):
     words = ("grid", "demo-search", "--methods", "full-ft")
     all_cells = cells(name="demo-search", methods=["full-ft"])
     (first,), (second,) = (grid_cells.shard(all_cells, part) for part in ("1/2", "2/2"))
-    write(first, Path("results"), score=0.9)
+    write_cell(first, Path("results"), score=0.9)
     answer = hifi(*words, "--shard", "1/2")
     assert answer.code == 0 and not chosen.exists()
     assert "no setting is chosen yet: 1 of 2 runs are left to other shards" in answer.err
-    write(second, Path("results"), score=0.2)
+    write_cell(second, Path("results"), score=0.2)
     answer = hifi(*words, "--shard", "2/2")
     assert answer.code == 0 and "90.00 (20.00 to 90.00 over 2 settings, 1 seed)" in answer.out
     assert read_json(chosen)["searches"][0]["chosen"]["setting"] == dict(first.settings)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished_runs import read_json, run_path
+from finished_runs import read_json, run_path, seal
 from hifi_processes import ROOT, call_hifi, run_copy
 from synthetic_runs import config_hash
 
@@ -17,12 +17,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks import metrics
 
-
-def seal(path, content):
-    """Store JSON with the checksum of everything else in it: what somebody would do who knows the layout."""
-    rest = {key: value for key, value in content.items() if key != "checksum"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    path.write_text(json.dumps({**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}))
+pytestmark = pytest.mark.slow
 
 
 def refused(answer, *said, code=2):

@@ -4,13 +4,14 @@ import json
 import shutil
 
 import pytest
-from finished_runs import flip_bit, read_json
-from test_outputs import printed
-from test_trust import seal
+from finished_runs import flip_bit, read_json, seal
+from json_output import printed
 
 from hifi_cli.records.run_checks import checksums_text
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs.verify import verify
+
+pytestmark = pytest.mark.slow
 
 
 def change_result(run, **changes):

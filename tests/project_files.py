@@ -1,0 +1,15 @@
+"""The pages and scripts of the project."""
+
+import importlib.util
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.name: path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+
+
+def load_script(name):
+    """A module of scripts/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,27 @@
+"""Cells of grids, and their results written by hand."""
+
+from synthetic_runs import store_run
+
+from hifi_cli.grids import cells as grid_cells
+from hifi_cli.grids import grid_spec
+from hifi_cli.records.run_status import status
+
+
+def cells(*words, name="demo", **changes):
+    """The cells of a shipped grid, with changed keys and overrides."""
+    return grid_cells.cells(grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), changes), name), words)
+
+
+def write_cell(cell, results_dir, state="done", score=0.5):
+    """Store a run's result, and return its status."""
+    directory, config = cell.run_directory(results_dir), cell.config.model_dump(mode="json")
+    content = {
+        **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
+        "status": state, "primary_metric": "accuracy", "report": "best", "scores": dict.fromkeys(("last", "best", "max"), score),
+        "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "stored_bytes": 160, "total": 1000}, "collapsed": False,
+        "epochs": dict.fromkeys(("total", "last", "best", "max"), 2),
+        "setting_hash": cell.config.setting_hash,
+        "selection": "validation", "reason": "the training loss is nan at step 3",
+    }  # fmt: skip
+    store_run(directory.path, config, content)
+    return status(directory)
