@@ -35,6 +35,8 @@ from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import padding_values, training_order
 from hifi_cli.tasks.tokenization import single_sequences
 
+pytestmark = pytest.mark.slow
+
 
 def compute(arguments):
     analysis, request = arguments

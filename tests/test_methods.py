@@ -48,7 +48,12 @@ OTHER_STATES = [
 RESUMED = {*ONE_OF_EACH.values(), *OTHER_STATES}
 every_method_and_family = pytest.mark.parametrize(
     ("method", "family"),
-    [(name, family) for name in METHODS for family in FAMILIES if name not in VARIATIONS or family == "bert"],
+    [
+        pytest.param(name, family, marks=() if family == "bert" else pytest.mark.slow)
+        for name in METHODS
+        for family in FAMILIES
+        if name not in VARIATIONS or family == "bert"
+    ],
 )
 # Pretrained tensors that a method may change beside the task head, by implementation; the others change all of them.
 MAY_CHANGE = {

@@ -13,6 +13,8 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.predict import predict, probabilities
 from hifi_cli.runs.resources import ResourceCache
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trained(encoders, data, tmp_path_factory):

@@ -17,6 +17,8 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_forward_pass_can_be_cut_between_two_layers(family):
