@@ -249,6 +249,13 @@ def test_a_conflict_names_the_variant(hifi, finish_run, tiny):
     assert Results(Path("results")).variants.total() == 1
 
 
+def test_a_conflict_in_a_list_is_found_before_any_run_trains(finish_run, tiny):
+    finish_run()
+    answer = tiny("train", "--method", "bitfit,full-ft", "learning_rate=0.5")
+    assert answer.code == 4 and "learning_rate" in answer.err
+    assert not list(Path("results/runs").rglob("bitfit"))
+
+
 def test_eval_remembers_the_data_and_says_when_they_are_gone(hifi, encoders, data, tmp_path, monkeypatch):
     shutil.copytree(data, tmp_path / "glue")
     words = ["--task", "rte", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", "glue"]

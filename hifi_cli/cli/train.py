@@ -93,6 +93,9 @@ def train(
 
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}
+    if not force:
+        for run in resolved:  # before any of them trains
+            RunDirectory.of(run.config, results_dir).check_is_of(run.config)
     unfinished = [run.config for run in resolved if force or not RunDirectory.of(run.config, results_dir).results.is_file()]
     if len({config.method for config in unfinished}) > 1:
         plan.refuse_early(unfinished, resources)
