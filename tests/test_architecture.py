@@ -25,7 +25,7 @@ LEVELS = [
     {"records"},
     {"config"},
     {"scoring", "files", "hub"},
-    {"errors", "version", "durations", "lock_file", "wording"},
+    {"errors", "version", "lock_file", "wording"},
 ]
 WITHOUT_TORCH = ["config", "records", "grids", "reports"]
 

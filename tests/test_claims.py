@@ -183,6 +183,18 @@ def test_failed_runs_are_shown_and_part_of_the_verdict(own):
     assert "BitFit diverged more often, and a diverged run has no score" in note
 
 
+def test_a_claim_is_undecided_before_all_of_its_tasks_have_runs(own):
+    write_pairs(2.0, tasks=["rte"])
+    cells, note, missing = row_of(own("--format", "json"))
+    assert cells["verdict"]["value"] == "undecided (1 of 2 tasks)" and cells["ours"]["value"] == pytest.approx(2.0)
+    assert "Ours on RTE. 1 of its 2 tasks have no runs to compare" in note and "--task cola" in missing[0]["command"]
+    write_pairs(-2.0, tasks=["rte"])
+    assert row_of(own("--format", "json"))[0]["verdict"]["value"] == "undecided (1 of 2 tasks)"
+    write_pairs(-2.0)
+    cells, note, _ = row_of(own("--format", "json"))
+    assert cells["verdict"]["value"] == "contradicted" and "Ours on RTE, CoLA" in note
+
+
 DIVERGED = {"status": "diverged", "scores": None, "metrics": None, "collapsed": True}
 
 

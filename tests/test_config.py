@@ -1,4 +1,4 @@
-"""Layers, their order, and what a wrong key, name or value says."""
+"""Configuration sources, their order, and what a wrong key, name or value says."""
 
 import re
 from pathlib import Path

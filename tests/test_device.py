@@ -254,7 +254,7 @@ def test_a_checkpoint_keeps_the_random_numbers_of_its_own_gpu(make, pretend_gpu,
 def test_a_checkpoint_of_another_kind_of_machine_is_used_and_says_so(make, resources, monkeypatch, caplog):
     config = make("bitfit", "epochs=2", "batch_size=16")
     monkeypatch.setattr(Checkpoint, "is_due", lambda _, epoch_ended=False: epoch_ended)
-    monkeypatch.setattr(checkpoint, "_machine", lambda _: "2 GPU processes")
+    monkeypatch.setattr(checkpoint, "kind_of_machine", lambda _: "2 GPU processes")
     predict, predictions = ModelRunner.predict, []
 
     def stop_in_the_second_epoch(self, examples):

@@ -151,6 +151,11 @@ def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
     measured = json.loads((ROOT / "results" / "bench" / "minilm.json").read_text())
     assert report.epochs(measured) in PAGES["performance.md"]
     assert report.more(measured, bars=False) in PAGES["performance.md"]
+    whole = json.loads((ROOT / "results" / "bench" / "whole_runs.json").read_text())["seconds"]
+    columns = [whole[task][batches] for batches in ("dynamic", "grouped") for task in ("mrpc", "cola")]
+    for name in ("Full-FT, fp32", "HiFi (layer-wise), bf16"):
+        ratios = " | ".join(f"{seconds[name] / seconds['Trainer']:.3f}" for seconds in columns)
+        assert f"| {name} | {ratios} |" in PAGES["performance.md"]
 
 
 def test_the_parity_studys_table_is_the_paired_t_interval(tmp_path):

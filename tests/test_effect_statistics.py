@@ -145,6 +145,14 @@ def test_the_paired_bootstrap_of_accuracies_is_the_normal_interval_of_many_examp
     assert paired_bootstrap(pairs_of([1] * 9, [1] * 9, [1] * 9)) == (0.0, 0.0)
 
 
+def test_examples_of_several_tasks_are_drawn_independently():
+    """Of two tasks with the same spread the mean varies half as much in square, also where the examples are the same."""
+    rng = np.random.default_rng(3)
+    runs = [pairs_of(np.ones(100), row, np.zeros(100)) for row in (rng.random(100) < 0.5)[None].repeat(3, axis=0)]
+    (low, high), (low_of_two, high_of_two) = (hierarchical_bootstrap(tasks) for tasks in ({"a": runs}, {"a": runs, "b": runs}))
+    assert (high_of_two - low_of_two) / (high - low) == pytest.approx(0.5**0.5, rel=0.1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("spread", "seeds_suffice"), [(0.0, False), (0.04, False), (0.12, True)])
 def test_the_hierarchical_bootstrap_covers_new_seeds_and_new_examples(spread, seeds_suffice):

@@ -12,6 +12,7 @@ from tiny_inputs import QUICK, write_lines
 
 from hifi_cli.cli import show
 from hifi_cli.config import registry
+from hifi_cli.errors import ConflictError
 from hifi_cli.files import with_checksum
 from hifi_cli.grids.jobs import Job
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
@@ -214,7 +215,9 @@ def test_a_search_on_another_task_keeps_the_choice_of_the_first(tmp_path):
     assert write(["cola", "cb"], "1") == {"rte": "1", "cola": "1", "cb": "1"}
     assert write(["cola"], "2") == {"rte": "1", "cola": "2", "cb": "1"}
     assert write(["cb"], "3", values=("1", "2", "3")) == {"cb": "3"}, "other values are another search"
-    assert write(["rte"], "3", values=("1", "2", "3"), trials=2) == {"rte": "3"}
+    for terms in ({"trials": 2}, {"splits": ["holdout"]}):
+        with pytest.raises(ConflictError, match="such choices are not mixed"):
+            write(["cola"], "2", **terms)
 
 
 def test_a_file_of_a_search_or_a_run_is_a_configuration(hifi, tiny, finish_run, tmp_path, data):
@@ -247,6 +250,22 @@ def test_a_conflict_names_the_variant(hifi, finish_run, tiny):
     assert answer.code == 4 and "variant=NAME" in answer.err
     assert tiny("train", "--method", "full-ft", "learning_rate=0.5", "variant=fast").code == 0
     assert Results(Path("results")).variants.total() == 1
+
+
+def test_another_encoder_in_a_directory_of_the_same_name_is_another_run(hifi, finish_run, encoders, data, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    finish_run()
+    other = tmp_path / "other" / encoders["bert"].name
+    shutil.copytree(encoders["bert"], other)
+    words = ("train", "--task", "rte", "--backbone", other, "--method", "full-ft", "--data-dir", data, *QUICK)
+    again = hifi(*words)
+    assert again.code == 0 and "finished before" in again.err, "the same weights elsewhere"
+    weights = load_file(other / "model.safetensors")
+    first = next(iter(weights))
+    save_file(weights | {first: weights[first] + 1}, other / "model.safetensors", metadata={"format": "pt"})
+    answer = hifi(*words)
+    assert answer.code == 4 and "holds a run on other weights than those in" in answer.err
 
 
 def test_a_conflict_in_a_list_is_found_before_any_run_trains(finish_run, tiny):

@@ -66,7 +66,7 @@ def engine(tmp_path, monkeypatch):
     """Makes an engine whose runs are predicted to take so many GiB each, and whose processes run until they are released."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local_engine, "core_count", lambda: 64)
-    monkeypatch.setattr(local_engine, "_QUERY_SECONDS", 0.0)
+    monkeypatch.setattr(local_engine, "QUERY_SECONDS", 0.0)
     monkeypatch.setattr(
         Job, "process_arguments", lambda job, _: [sys.executable, "-c", PROCESS, str(job.cells[0].name.replace("/", "-"))]
     )

@@ -287,7 +287,7 @@ def test_cells_that_wait_for_scores_fail_with_them(tmp_path):
 
 
 def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("hifi_cli.grids.scheduler._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("hifi_cli.grids.scheduler.BUSY_SECONDS", 0.1)
     progress, engine, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)] * 3})
     assert not progress.failed
     assert sum("demo-entailment/full-ft/seed1" in names for _, names, _ in engine.ran) == 4

@@ -104,6 +104,21 @@ def test_a_hub_table_is_checked_like_a_file(tmp_path, monkeypatch, change, messa
         hub_dataset.load(task_spec.load("cb"), HubDataset(id="somebody/copy"))
 
 
+@pytest.mark.parametrize(("kind", "labels", "value", "label"), [
+    ("classification", ["-1", "0", "1"], -1, "-1"),
+    ("regression", [], -1.0, -1.0),
+])  # fmt: skip
+def test_minus_1_is_a_label_where_the_task_has_it(monkeypatch, kind, labels, value, label):
+    import datasets
+
+    table = datasets.Dataset.from_list([{"sentence": "A.", "label": value}, {"sentence": "B.", "label": 0 * value}])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: {"train": table, "validation": table, "test": table})
+    spec = task_spec.load("cola").model_copy(update={"kind": kind, "labels": labels})
+    loaded = hub_dataset.load(spec, HubDataset(id="somebody/own", labels=labels))
+    index = labels.index(label) if labels else label
+    assert next(row.label for row in loaded.splits["train"]) == index
+
+
 def test_the_hubs_incomplete_rows_are_left_out_too(monkeypatch, caplog):
     import datasets
 

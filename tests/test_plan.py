@@ -16,7 +16,7 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.plan import plan
 from hifi_cli.runs.resources import ResourceCache
 
-FOUND_WHILE_TRAINING = {"child-tuning-d"}  # before its survey everything trains
+FOUND_WHILE_TRAINING = {"child-tuning-d"}  # before it has chosen everything trains
 
 
 @pytest.mark.parametrize("method", registry.names("methods"))
@@ -56,7 +56,7 @@ def test_counts_are_those_of_the_run(make, resources):
         assert run_plan.state == "finished (done): would be skipped"
 
 
-def test_steps_and_memory_follow_the_configuration(make, resources):
+def test_steps_and_memory_follow_the_configuration(make, resources, monkeypatch):
     def planned(*overrides):
         return plan(make("full-ft", *overrides), ResourceCache(resources.results_dir))
 
@@ -65,12 +65,18 @@ def test_steps_and_memory_follow_the_configuration(make, resources):
     assert planned("selection=holdout", "holdout=0.5").examples == 1245
     few = planned("shots=16", "epochs=3")
     assert (few.examples, few.batch_size, few.steps) == (32, 32, 3)
+    tags = plan(
+        resolve(task="demo-roles", method="full-ft", backbone="demo", protocol="demo", overrides=["shots=8"]), resources
+    )
+    assert tags.batch_size == 8 * 4, "entity types, not tags"
     base, full_total = planned("batch_size=8"), planned().size.total
     assert base.memory[0] == 4 * full_total and base.memory[1] == 12 * full_total
     assert planned("batch_size=16").memory[2] == 2 * base.memory[2]
     assert planned("batch_size=16", "gradient_accumulation_steps=2").memory[2] == base.memory[2]
     assert planned("batch_size=8", "max_length=256").memory[2] > 2 * base.memory[2]  # attention is quadratic
     assert planned("batch_size=8", "precision=bf16").memory[2] == base.memory[2] // 2
+    monkeypatch.setattr("hifi_cli.runs.plan.uses_bf16", lambda precision, _: precision != "fp32")  # hardware that has it
+    assert planned("batch_size=8", "precision=auto").memory[2] == base.memory[2] // 2
     assert plan(make("bitfit"), ResourceCache(resources.results_dir)).memory[1] < base.memory[1] / 10
 
 

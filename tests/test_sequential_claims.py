@@ -133,6 +133,25 @@ def test_a_clear_difference_is_decided_at_an_early_look(file, hifi):
         SequentialClaims("mine", file, Path("results"), 10)
 
 
+def test_a_look_says_nothing_about_other_scores_or_a_claim_that_was_changed_since(file, hifi):
+    plan = SequentialClaims("mine", file, Path("results"), 4)
+    write_look(plan, 5)
+    plan.look()
+
+    def verdict(*words):
+        return json.loads(hifi("claims", "mine.yaml", "--format", "json", *words).out)["rows"][0]["cells"]["verdict"]["value"]
+
+    assert "(look 1 of 2)" in verdict() and "look" not in verdict("--score", "last")
+    Path("mine.yaml").write_text(OWN.replace("beats probing.", "is better than probing."))
+    assert "(look 1 of 2)" in verdict(), "the text decides nothing"
+    Path("mine.yaml").write_text(
+        OWN.replace("first: full-ft, second: linear-probing", "first: linear-probing, second: full-ft")
+    )
+    assert "look" not in verdict()
+    with pytest.raises(ConflictError, match=r"1 look at claims that were changed since \(probing\)"):
+        SequentialClaims("mine", claim_spec.load("mine.yaml"), Path("results"), 4)
+
+
 def test_an_undecided_claim_takes_every_declared_look_and_no_more(file, hifi):
     plan = SequentialClaims("mine", file, Path("results"), 6)
     looks = []

@@ -22,13 +22,13 @@ HALF = ("settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
 def models_after_stage_1(monkeypatch):
     """The backbone's weights at the end of each stage 1 that trains."""
     states = []
-    begin = two_stage.TwoStage._begin_stage_2
+    begin = two_stage.TwoStage.begin_stage_2
 
     def recording(self, encoder):
         states.append(copy.deepcopy(encoder.base.state_dict()))
         begin(self, encoder)
 
-    monkeypatch.setattr(two_stage.TwoStage, "_begin_stage_2", recording)
+    monkeypatch.setattr(two_stage.TwoStage, "begin_stage_2", recording)
     return states
 
 

@@ -12,7 +12,7 @@ from synthetic_grids import cells, write_cell
 
 from hifi_cli.config.sources import override_value
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import grid_spec, search
+from hifi_cli.grids import grid_spec, scheduler, search
 from hifi_cli.records.run_files import EpochMetrics
 from hifi_cli.records.run_status import RunState, RunStatus
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
@@ -120,6 +120,31 @@ def test_the_last_shard_of_a_search_chooses_among_the_runs_of_all(hifi):
     answer = hifi(*words, "--shard", "2/2")
     assert answer.code == 0 and "90.00 (20.00 to 90.00 over 2 settings, 1 seed)" in answer.out
     assert read_json(chosen)["searches"][0]["chosen"]["setting"] == dict(first.settings)
+
+
+def test_choices_on_other_examples_are_refused_before_anything_trains(hifi):
+    for cell in cells(name="demo-search", methods=["full-ft"]):
+        write_cell(cell, Path("results"))
+    assert hifi("grid", "demo-search", "--methods", "full-ft").code == 0
+    answer = hifi("grid", "demo-search", "--methods", "bitfit", ON_HOLDOUT)
+    assert answer.code == 4 and "a search with every setting on validation, not every setting on holdout" in answer.err
+    assert not list(Path("results/runs").rglob("bitfit"))
+
+
+def test_no_setting_is_chosen_for_a_method_with_failed_runs(hifi, monkeypatch):
+    def run(self, *_):
+        for cell in self.progress.cells:
+            if cell.method == "bitfit" and not self.progress.failed:
+                self.progress.failed[cell] = "killed"
+            else:
+                self.progress.finish(cell, write_cell(cell, Path("results")))
+        return self.progress
+
+    monkeypatch.setattr(scheduler.Scheduler, "run", run)
+    answer = hifi("grid", "demo-search", "--methods", "full-ft,bitfit")
+    assert answer.code == 1 and "demo-entailment, bitfit: no setting is chosen, 1 run failed" in answer.err
+    searches = read_json(Path("results/grids/demo-search/chosen-demo-demo.json"))["searches"]
+    assert [search["method"] for search in searches] == ["full-ft"]
 
 
 def test_searches_that_finish_at_the_same_moment_keep_each_others_choices(tmp_path, monkeypatch):

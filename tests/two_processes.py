@@ -55,7 +55,7 @@ def main(backbone: str, data: str, root: Path) -> None:
 
     facts = {}
     noise, buffers, predicted = [], [], []
-    train_step, predict = Trainer.train_step, ModelRunner._predict
+    train_step, predict = Trainer.train_step, ModelRunner.predict_own_batches
 
     def watched_step(trainer, batch):
         train_step(trainer, batch)
@@ -67,9 +67,9 @@ def main(backbone: str, data: str, root: Path) -> None:
         predicted.append(sum(len(batch) for batch, _ in batches))
         return batches
 
-    Trainer.train_step, ModelRunner._predict = watched_step, watched_predict
+    Trainer.train_step, ModelRunner.predict_own_batches = watched_step, watched_predict
     uninterrupted, result = train("whole")
-    Trainer.train_step, ModelRunner._predict = train_step, predict
+    Trainer.train_step, ModelRunner.predict_own_batches = train_step, predict
     facts["noise"], facts["predicted"] = distributed.gather(noise), distributed.gather(predicted)
     facts["broadcast_buffers"] = any(buffers)
     facts["results"] = distributed.gather(digest(dict(result.scores)))

@@ -166,6 +166,10 @@ def grid(
     if force:
         for cell in cells:
             cell.run_directory(results_dir).clear_if_unlocked()
+    if spec.is_search:
+        from hifi_cli.grids import search
+
+        search.refuse_another_search(spec, all_cells, results_dir)
     if print_only:
         from hifi_cli.cli.show import print_commands
 
@@ -320,6 +324,8 @@ def _predicted_memory(job_options: "JobOptions") -> "Callable[[GridCell], int | 
 
 
 def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, quiet: bool) -> None:
+    from collections import Counter
+
     from hifi_cli.grids import search
     from hifi_cli.records.search_result import SearchResult
 
@@ -327,7 +333,13 @@ def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, 
         left = f"{progress.left} of {counted_noun(len(progress.cells), 'run')}"
         options.logger.info(f"no setting is chosen yet: {left} are left to other shards; the last shard to finish chooses")
         return
-    result = search.result(grid, progress.finished, results_dir)
+    failed = Counter((cell.task, cell.method) for cell in progress.failed)
+    for (task, method), number in failed.items():
+        options.logger.warning(f"{task}, {method}: no setting is chosen, {counted_noun(number, 'run')} failed")
+    complete = {cell: status for cell, status in progress.finished.items() if (cell.task, cell.method) not in failed}
+    if not complete:
+        return
+    result = search.result(grid, complete, results_dir)
     path = SearchResult.path(results_dir, grid.name, result.protocol, result.backbone)
     result.merge_into(path)
     for line in [] if quiet else search.lines(result.searches):

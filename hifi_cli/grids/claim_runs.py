@@ -14,10 +14,11 @@ from hifi_cli.records.claim_looks import ClaimLooks, Look
 from hifi_cli.reports import sequential
 from hifi_cli.reports.claim_evidence import Setting, methods_of
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile
-from hifi_cli.reports.claims import ClaimResult, evaluate_claim
+from hifi_cli.reports.claims import ClaimResult, claim_digest, evaluate_claim
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.table_spec import shots_of
+from hifi_cli.wording import counted_noun
 
 SeedCounts = Mapping[tuple[str, str], int]  # by claim and task
 
@@ -89,6 +90,15 @@ class SequentialClaims:
                 f"{self.path} declares looks at up to {seeds} seeds, and {self.number} were taken; the number cannot be changed"
                 f" afterwards: use --max-seeds {seeds}, or another --results-dir"
             )
+        changed = [name for name in self.claims if self.looks.claims.get(name, self._digest(name)) != self._digest(name)]
+        if changed:
+            raise ConflictError(
+                f"{self.path} has {counted_noun(self.number, 'look')} at claims that were changed since ({', '.join(changed)}):"
+                " undo the change, or use another --results-dir"
+            )
+
+    def _digest(self, name: str) -> str:
+        return claim_digest(self.claims[name], self.file)
 
     @property
     def number(self) -> int:
@@ -141,7 +151,8 @@ class SequentialClaims:
             for task in setting.tasks:
                 seeds[task] = max(seeds.get(task, 0), _seeds(result, task))
         look = Look(seeds=seeds, verdicts=verdicts)
-        self.looks = self.looks.model_copy(update={"looks": [*self.looks.looks, look]})
+        claims = {name: self._digest(name) for name in self.claims}
+        self.looks = self.looks.model_copy(update={"looks": [*self.looks.looks, look], "claims": claims})
         self.looks.write(self.path)
         return look
 

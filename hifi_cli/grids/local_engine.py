@@ -22,7 +22,7 @@ from hifi_cli.grids.scheduler import JobOutcome
 _MEMORY_PER_PROCESS = 4 << 30  # for a run of a base-size encoder; for larger ones, set --jobs
 _CONTEXT_BYTES = 1 << 30  # GPU memory of a process beside its predicted memory: CUDA's context, workspaces, fragmentation
 _MAX_RUNS_PER_GPU = 6  # more share the GPU's time without using it better
-_QUERY_SECONDS = 5.0
+QUERY_SECONDS = 5.0
 _STOP_SECONDS = 120  # for a checkpoint, before a process is killed
 
 MemoryOfRun = Callable[[GridCell], int | None]
@@ -70,7 +70,7 @@ class GpuAdmission:
         required = [self._required_memory(each) for each in (job, *running)]
         if sum(required) > self._available[gpu]:
             return False
-        if time.monotonic() - self._queried > _QUERY_SECONDS:  # processes of others may have come since
+        if time.monotonic() - self._queried > QUERY_SECONDS:  # processes of others may have come since
             self._unused, self._queried = self._unused_memory(), time.monotonic()
         return required[0] <= self._unused[gpu]
 

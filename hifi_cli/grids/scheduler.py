@@ -21,7 +21,7 @@ _STOPPED = (130, 143)  # exit codes of a process that was told to stop: not a fa
 _REFUSED = 2
 _BUSY = 4
 _MAX_LOSSES = 20  # vanished workers of one cell before it counts as failed
-_BUSY_SECONDS = 3.0
+BUSY_SECONDS = 3.0
 _OUT_OF_MEMORY = re.compile("does not fit in memory|not enough memory|out of memory", re.IGNORECASE)  # of `hifi` and of CUDA
 _FIRST_POLL_SECONDS = 1.0  # then twice as long each time, until a cell has finished; on NFS every poll is a request
 _MAX_POLL_SECONDS = 30.0
@@ -238,7 +238,7 @@ class Scheduler:
                 return self._repeat(unfinished, job)
         lines = last_lines(log) or [outcome.reason or f"exit code {outcome.exit_code}"]
         if outcome.exit_code == _BUSY and not self._is_taken(failed):
-            self._repeat((failed,), job, after=_BUSY_SECONDS)  # another process is training it
+            self._repeat((failed,), job, after=BUSY_SECONDS)  # another process is training it
         elif outcome.shared_gpu and _OUT_OF_MEMORY.search(lines[-1]):
             self._repeat((failed,), replace(job, alone=True))  # not a failure of its own
         else:

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.grids.cells import GridCell
@@ -16,19 +17,34 @@ from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingSc
 from hifi_cli.wording import counted_noun
 
 
+def refuse_another_search(grid: Grid, cells: Iterable[GridCell], results_dir: Path) -> None:
+    """Refuse a search whose choices cannot stand beside the stored ones.
+
+    Raises:
+        ConflictError: the stored search had another number of trials, or chose on other examples.
+    """
+    description = _description(grid, cells)
+    description.with_earlier(SearchResult.path(results_dir, grid.name, description.protocol, description.backbone))
+
+
 def result(grid: Grid, statuses: dict[GridCell, RunStatus], results_dir: Path) -> SearchResult:
     """Return what a search tried and chose; see `choose`."""
+    return _description(grid, statuses).model_copy(update={"searches": choose(statuses, results_dir)})
+
+
+def _description(grid: Grid, cells: Iterable[GridCell]) -> SearchResult:
+    """Return what a search varies, without any scores."""
     return SearchResult(
         grid=grid.name,
         protocol=grid.protocol,
         backbone=grid.backbone,
-        searches=choose(statuses, results_dir),
+        searches=[],
         varied={
             method: {key: list(map(override_value, values)) for key, values in varied.items()}
             for method, varied in grid.methods.items()
         },
         trials=grid.trials,
-        splits=sorted({_selection_split(status.result) for status in statuses.values() if status.result}),
+        splits=sorted({_selection_split(cell.config) for cell in cells}),
     )
 
 
@@ -63,7 +79,7 @@ def selection_score(directory: RunDirectory, result: RunResult) -> float | None:
     """
     if not result.is_done:
         return None
-    if _selection_split(result) == "validation":
+    if result.report == "max" or result.selection == "validation":
         return result.score()
     epoch = directory.read_epochs().get(result.epoch())
     if epoch is None or epoch.selection is None:
@@ -73,9 +89,9 @@ def selection_score(directory: RunDirectory, result: RunResult) -> float | None:
     return epoch.selection
 
 
-def _selection_split(result: RunResult) -> str:
+def _selection_split(config: RunConfig) -> str:
     """The examples whose scores choose the setting; `validation` is the reported split."""
-    return "validation" if result.report == "max" else result.selection
+    return "validation" if config.report == "max" else "few-shot" if config.shots else config.selection
 
 
 def lines(searches: list[MethodSearch]) -> Iterable[str]:

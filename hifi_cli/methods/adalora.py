@@ -12,6 +12,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.peft_adapters import PARTS, add_adapters, merge_adapters, peft_config, target_modules
+from hifi_cli.models.sparse_parameters import top_k_masks
 
 _BETA = 0.85  # of the moving averages of importance and of its uncertainty, as in the authors' code
 _STATES = ("importance", "uncertainty", "kept")
@@ -132,9 +133,8 @@ class AdaLoRA(Method):
             for name, score in scores.items()
             if ".lora_E." in name
         }
-        flat = torch.cat([score.flatten() for score in triplets.values()])
-        kept = torch.zeros_like(flat).scatter_(0, flat.topk(budget).indices, 1.0)
-        return dict(zip(triplets, kept.unsqueeze(1).split([len(score) for score in triplets.values()]), strict=True))
+        masks = top_k_masks(triplets, budget / sum(map(len, triplets.values())))
+        return {name: mask.to(triplets[name].dtype) for name, mask in masks.items()}
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
         states = {f"{state}:{name}": tensor for state in _STATES for name, tensor in self._state[state].items()}

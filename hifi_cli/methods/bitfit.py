@@ -32,5 +32,11 @@ class BitFit(Method):
             biases = [name for name in parameters if "bias" in name]
             of_embeddings = [name for name in biases if encoder.is_in_embeddings(name) and "norm" in name.lower()]
             of_layers = [name for name in biases if encoder.layer_of(name) is not None]
-            last = max(index for index, name in enumerate(of_layers) if "norm" in name.lower())
+            norms = [index for index, name in enumerate(of_layers) if "norm" in name.lower()]
+            if not norms:
+                raise UsageError(
+                    f"settings.biases=layers needs LayerNorms with biases, which this '{encoder.model_type}' encoder has not;"
+                    " use settings.biases=all"
+                )
+            last = norms[-1]
             freeze_except(encoder, [*head, *of_embeddings, *of_layers[:last], *of_layers[last + 1 :]])

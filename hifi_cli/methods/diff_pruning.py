@@ -42,7 +42,7 @@ class GatedDifferences:
 
     def weights(self, generator: Generator | None = None) -> Tensor:
         """Return theta of all entries, with gates sampled from the generator, or with those of evaluation."""
-        noise, tensor_noise = self._logistic_noise(generator) if generator else (0.0, 0.0)
+        noise, tensor_noise = self.logistic_noise(generator) if generator else (0.0, 0.0)
         gates = hard_concrete(self.gate + noise) * self._per_entry(hard_concrete(self.tensor_gate + tensor_noise))
         return self.pretrained + gates * self.difference
 
@@ -74,7 +74,7 @@ class GatedDifferences:
         """Each tensor's value for each of its entries."""
         return torch.cat([value.expand(size) for value, size in zip(values.unbind(), self._sizes, strict=True)])
 
-    def _logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
+    def logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
         """What samples gates and tensor gates: each tensor's entries and then the tensor itself, in one stream."""
         entries, tensors = len(self.gate), len(self.tensor_gate)
         uniform = torch.rand(entries + tensors, generator=generator, device=self.gate.device)

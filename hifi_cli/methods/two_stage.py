@@ -45,10 +45,10 @@ class TwoStage(Method):
         first = [
             replace(phase, fraction=phase.fraction * stage1, training=self.context.stage1) for phase in self.stage1.phases()
         ]
-        return [*first, Phase(self, 1 - stage1, prepare_model=self._begin_stage_2)]
+        return [*first, Phase(self, 1 - stage1, prepare_model=self.begin_stage_2)]
 
     @torch.no_grad()
-    def _begin_stage_2(self, encoder: Encoder) -> None:
+    def begin_stage_2(self, encoder: Encoder) -> None:
         if self._pretrained is None:
             self.stage1.unfreeze_all(encoder)
             return

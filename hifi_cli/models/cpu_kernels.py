@@ -224,6 +224,9 @@ def attention(
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+    if len({query.dtype, key.dtype, value.dtype}) > 1:  # in bf16 training, some adapters give float32; autocast does the same
+        query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
+        attention_mask = None if attention_mask is None else attention_mask.to(torch.bfloat16)
     p = settings.get("dropout", 0.0)
     if p == 0:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **settings)

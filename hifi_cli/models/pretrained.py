@@ -116,13 +116,18 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     except (OSError, ValueError, RuntimeError) as error:
         raise _not_available(backbone, source, error) from None
     Encoder(model).split_projections()
-    weights = Path(source) / "model.safetensors"
-    weights_id = file_digest(weights) if weights.is_file() else str(commit or getattr(config, "_commit_hash", None))
+    weights_id = local_weights_id(source) or str(commit or getattr(config, "_commit_hash", None))
     missing_keys = sorted(report["missing_keys"])
     if task_head.is_own:
         model = EncoderWithTaskHead(Encoder(model).base, task_head)
         missing_keys = [name for name, _ in model.named_parameters() if name.startswith("task_head.")]
     return Pretrained(model, tokenizer, missing_keys, weights_id)
+
+
+def local_weights_id(source: str) -> str | None:
+    """The SHA-256 of the weights file in a local directory; None for a repository of the hub."""
+    weights = Path(source) / "model.safetensors"
+    return file_digest(weights) if weights.is_file() else None
 
 
 def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any]) -> Any:

@@ -25,15 +25,17 @@ class ClaimLooks(StoredFile):
     Attributes:
         declared: seeds per task at each look.
         levels: two-sided level of the tests at each look.
+        claims: a digest of each claim at its first look; a look says nothing about a claim that was changed since.
         looks: those that were taken.
     """
 
-    schema_number: ClassVar[int] = 1
+    schema_number: ClassVar[int] = 2
     description: ClassVar[str] = "looks at claims"
     remedy: ClassVar[str] = "delete it, and hifi grid --until-decided starts anew"
 
     declared: list[int]
     levels: list[float]
+    claims: dict[str, str] = {}
     looks: list[Look] = []
 
     @staticmethod

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import ClassVar
 
+from hifi_cli.errors import ConflictError
 from hifi_cli.files import locked, safe_name
 from hifi_cli.records.stored_file import Record, StoredFile
 
@@ -76,13 +77,19 @@ class SearchResult(StoredFile):
     def with_earlier(self, path: Path) -> "SearchResult":
         """Return this result with the searches that the file has of other tasks and methods, if it is there.
 
-        A search that varied its method's keys otherwise, or chose otherwise, is left out: it is another search.
+        A search that varied its method's keys otherwise is left out: it is another search.
+
+        Raises:
+            ConflictError: the file's searches had another number of trials, or chose on other examples.
         """
         if not path.exists():
             return self
         earlier = SearchResult.read(path)
-        if (earlier.trials, earlier.splits) != (self.trials, self.splits):
-            return self
+        if earlier.searches and (earlier.trials, earlier.splits) != (self.trials, self.splits):
+            raise ConflictError(
+                f"{path} has choices of a search with {earlier._terms}, not {self._terms}: such choices are not mixed;"
+                " use another --results-dir, or delete the file (its runs stay)"
+            )
         names = {(search.task, search.method) for search in self.searches}
         kept = [
             search
@@ -91,6 +98,11 @@ class SearchResult(StoredFile):
             and earlier.varied.get(search.method) == self.varied.get(search.method, earlier.varied.get(search.method))
         ]
         return self.model_copy(update={"searches": [*kept, *self.searches], "varied": {**earlier.varied, **self.varied}})
+
+    @property
+    def _terms(self) -> str:
+        trials = "every setting" if self.trials is None else f"--trials {self.trials}"
+        return f"{trials} on {' and '.join(self.splits) or 'unknown examples'}"
 
     def merge_into(self, path: Path) -> None:
         """Write `with_earlier(path)` to `path`; grids that finish at the same moment wait for each other."""

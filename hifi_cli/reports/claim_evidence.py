@@ -105,6 +105,7 @@ class Evidence:
         label: what is compared.
         values: differences or numbers, by task and repetition; empty: nothing is known yet.
         runs: number of runs or of repetitions.
+        tasks: of the claim, where runs decide it: there is no verdict before each of them has numbers.
         exact: whether each number is certain: it does not vary with the seed.
         sides: the two methods, or groups of methods, whose runs are compared.
         failures: failed and all runs of both sides.
@@ -114,11 +115,17 @@ class Evidence:
     label: str
     values: Values
     runs: int
+    tasks: Sequence[str] = ()
     exact: bool = False
     sides: tuple[str, str] = ("", "")
     failures: tuple[Failures, Failures] | None = None
     notes: list[str] = field(default_factory=list)
     missing: list[MissingRuns] = field(default_factory=list)
+
+    @property
+    def tasks_with_values(self) -> list[str]:
+        """Those of the claim's tasks that have numbers."""
+        return [task for task in self.tasks if self.values.get(task)]
 
     @property
     def groups(self) -> list[list[float]]:
@@ -160,6 +167,7 @@ def _of_comparison(first: str, second: str, setting: Setting) -> Evidence:
         label=" above ".join(pairs.labels),
         values={task: dict(differences) for task, differences in pairs.differences.items()},
         runs=2 * sum(map(len, pairs.differences.values())),
+        tasks=setting.tasks,
         sides=pairs.labels,
         failures=(sides[0], sides[1]),
         notes=pairs.notes,
@@ -193,6 +201,7 @@ def _of_trend(claim: TrendClaim, setting: Setting) -> Evidence:
         label=f"{claim.x} = {first} minus {second}",
         values=values,
         runs=runs,
+        tasks=() if claim.figure else setting.tasks,
         sides=(f"{claim.x} = {first}", f"{claim.x} = {second}"),
         failures=failures,
         notes=notes,

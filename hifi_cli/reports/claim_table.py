@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
+from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
 from hifi_cli.reports.claim_spec import ClaimsFile, ComparisonClaim, OrderClaim
 from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region
@@ -11,8 +12,8 @@ from hifi_cli.reports.proportions import equal_rates_p
 from hifi_cli.reports.table import DASH, MissingRuns, Table, TableCell, TableHeading, TableRow
 
 RULE = (
-    "supported: the 95 % interval of our effect (mean over these tasks, new seeds) is inside what is required, and the"
-    " sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
+    "supported: the 95 % interval of our effect (mean over all of the claim's tasks, new seeds) is inside what is required,"
+    " and the sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
     " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look"
 )
 _HEADINGS = ("Verdict", "Ours", "Interval", "Published", "Required", "Contradicted", "Unit", "Runs")
@@ -43,6 +44,10 @@ def verdict_text(result: ClaimResult) -> str:
     absent = sum(finding.verdict == "not run" for finding in result.findings)
     if absent:
         return f"undecided ({absent} of {len(result.findings)} comparisons not run)"
+    for finding in result.findings:
+        tasks, known = finding.evidence.tasks, finding.evidence.tasks_with_values
+        if len(known) < len(tasks):
+            return f"undecided ({len(known)} of {len(tasks)} tasks)"
     if any(finding.reason for finding in result.findings):
         return "undecided (failed runs)"
     if result.finding.interval is None:
@@ -94,7 +99,7 @@ def _note(result: ClaimResult, backbone: str) -> str:
     """Return everything that a reader must know about a claim, in one footnote."""
     claim, findings = result.claim, result.findings
     only = f"; {claim.only_backbone}" if claim.only_backbone not in (None, backbone) else ""
-    sentences = [f"{claim.text.rstrip('.')} ({claim.where}{only})", claim.note]
+    sentences = [f"{claim.text.rstrip('.')} ({claim.where}{only})", claim.note, *_tasks(findings)]
     if len(findings) > 1:
         sentences.append("; ".join(_comparison(result, finding) for finding in findings))
     elif doubts := findings[0].published.doubts:
@@ -114,6 +119,12 @@ def _comparison(result: ClaimResult, finding: Finding) -> str:
         span = _span(result, finding)
         parts.append(f"ours {_number(result, finding.effect)}{f' ({span})' if span else ''}")
     return f"{finding.evidence.label}: {', '.join([*parts, finding.verdict])}"
+
+
+def _tasks(findings: Sequence[Finding]) -> list[str]:
+    """Return the tasks whose runs are the claim's numbers."""
+    known = dict.fromkeys(task for finding in findings for task in finding.evidence.tasks_with_values)
+    return [f"ours on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
 
 
 def _failures(finding: Finding) -> list[str]:

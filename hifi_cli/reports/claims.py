@@ -5,12 +5,13 @@ How a claim is decided, fixed before any result was seen (docs/claims.md):
 - A region of effects supports the claim, and a region is possible if the claim is true. A claim is supported where the
   interval of our effect lies inside the first, contradicted where it lies outside of the second, and undecided otherwise.
   Effects between the two regions are too small to matter either way.
+- A claim is about all of its tasks: it is undecided until each of them has runs.
 - The interval is the 95 % t-interval of the mean over tasks, which are fixed; the exact sign-flip test must agree.
 - A claim of several comparisons is supported where every one is (no correction is needed), and contradicted where one is, at
   the level divided by their number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Literal, cast
 import numpy as np
 
 from hifi_cli.config.choices import Score
+from hifi_cli.files import digest
 from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.reports.claim_evidence import Evidence, Setting, evidence, methods_of
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
@@ -99,18 +101,32 @@ def evaluate(
     """Decide every claim of a file.
 
     Args:
-        name: of the file; the verdicts of its declared looks are used, if there were any.
+        name: of the file; the verdicts of its declared looks are used, if there were any. They are about the runs' own scores
+            and the claims as they were at the looks: with another `score` or `counted`, or for a changed claim, they are not.
     """
     decided = [
         evaluate_claim(key, claim, file, Setting.of(claim, file, results, score, counted)) for key, claim in file.claims.items()
     ]
     path = ClaimLooks.path_of(results.directory, Path(name).stem, file.protocol, file.backbone)
-    return with_looks(decided, ClaimLooks.read(path)) if name and path.is_file() else decided
+    if not name or score or counted != COUNTED or not path.is_file():
+        return decided
+    return with_looks(decided, ClaimLooks.read(path), {key: claim_digest(claim, file) for key, claim in file.claims.items()})
 
 
-def with_looks(results: Sequence[ClaimResult], looks: ClaimLooks) -> list[ClaimResult]:
-    """Return the results with the verdicts of the declared looks, whose levels allow to look several times."""
-    verdicts, declared = looks.verdicts, len(looks.declared)
+def claim_digest(claim: Claim, file: ClaimsFile) -> str:
+    """Return a digest of everything that decides a claim: not of its texts."""
+    content = claim.model_dump(mode="json", exclude={"text", "where", "note"})
+    return digest([content, claim.tasks or file.tasks, claim.protocol or file.protocol, file.backbone, file.margin])
+
+
+def with_looks(results: Sequence[ClaimResult], looks: ClaimLooks, digests: Mapping[str, str]) -> list[ClaimResult]:
+    """Return the results with the verdicts of the declared looks, whose levels allow to look several times.
+
+    Args:
+        digests: of the claims as they are now.
+    """
+    declared = len(looks.declared)
+    verdicts = {claim: verdict for claim, verdict in looks.verdicts.items() if looks.claims.get(claim) == digests[claim]}
     return [
         replace(
             result, verdict=cast("Verdict", verdicts[result.name][0]), look=f"look {verdicts[result.name][1]} of {declared}"
@@ -186,6 +202,8 @@ def find(entry: Evidence, published: PublishedEffect, region: Region, *, level: 
     for side in _higher_sides(verdict, effect, region):
         if entry.failures and _diverges_more(entry.failures[side], entry.failures[1 - side]):
             verdict, reason = "undecided", f"{entry.sides[side]} diverged more often, and a diverged run has no score"
+    if missing := len(entry.tasks) - len(entry.tasks_with_values):
+        verdict, reason = "undecided", f"{missing} of its {len(entry.tasks)} tasks have no runs to compare"
     more = None
     if verdict == "undecided" and not reason:
         seeds = [seeds_needed(groups, bound) for bound in _targets(effect, region)]

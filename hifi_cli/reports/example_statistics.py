@@ -109,9 +109,11 @@ def hierarchical_bootstrap(
     degrees = sum(len(seeds) - 1 for seeds in tasks.values())
     wider = float(special.stdtrit(degrees, 1 - level / 2) / special.ndtri(1 - level / 2))
     total = np.zeros(resamples)
-    for seeds in tasks.values():
+    for number, seeds in enumerate(tasks.values()):
         count, examples = len(seeds), len(seeds[0].labels)
-        blocks = [np.stack([pairs.differences(weights) for pairs in seeds], axis=1) for weights in _draws(examples, resamples)]
+        blocks = [
+            np.stack([pairs.differences(weights) for pairs in seeds], axis=1) for weights in _draws(examples, resamples, number)
+        ]
         by_seed = np.concatenate(blocks)  # [resamples, seeds]: all seeds with the same draw of examples
         means = by_seed.mean(axis=1)
         observed = np.array([pairs.differences(np.ones((1, examples)))[0] for pairs in seeds])
@@ -125,9 +127,9 @@ def hierarchical_bootstrap(
     return float(low), float(high)
 
 
-def _draws(examples: int, resamples: int) -> "list[Weights]":
-    """Return how often each example is drawn, in blocks that fit in memory; the same for every call of the same size."""
-    rng = np.random.default_rng(0)
+def _draws(examples: int, resamples: int, task: int = 0) -> "list[Weights]":
+    """Return how often each example of a task is drawn, in blocks that fit in memory; the same for every call."""
+    rng = np.random.default_rng([0, task])  # the tasks' examples are drawn independently
     block = max(1, min(resamples, 4_000_000 // max(examples, 1)))
     sizes = [min(block, resamples - start) for start in range(0, resamples, block)]
     return [rng.multinomial(examples, np.full(examples, 1 / examples), size=size).astype(np.float64) for size in sizes]

@@ -143,7 +143,7 @@ class Checkpoint:
             "lr_scheduler": lr_scheduler.state_dict(),
             "torch_rng": rng_state(device),
             "python_rng": random.getstate(),
-            "machine": _machine(device),
+            "machine": kind_of_machine(device),
         }
         with atomic_path(self.path) as temporary:
             torch.save(state, temporary)
@@ -183,14 +183,14 @@ def restore(
     set_rng_state(device, state["torch_rng"])
     version, internal_state, gauss_next = state["python_rng"]
     random.setstate((version, tuple(internal_state), gauss_next))
-    if state["machine"] != _machine(device) and distributed.is_main():
+    if state["machine"] != kind_of_machine(device) and distributed.is_main():
         logger.warning(
-            f"note: the checkpoint was saved on {state['machine']} and continues on {_machine(device)}: dropout noise and"
-            " rounding differ from those of a run without a stop"
+            f"note: the checkpoint was saved on {state['machine']} and continues on {kind_of_machine(device)}: dropout noise"
+            " and rounding differ from those of a run without a stop"
         )
 
 
-def _machine(device: torch.device) -> str:
+def kind_of_machine(device: torch.device) -> str:
     """What decides the noise of a run: how many processes, and which kind of device."""
     processes = distributed.state().num_processes
     return f"{processes} {'GPU' if device.type == 'cuda' else device.type.upper()} process{'es' if processes > 1 else ''}"

@@ -70,7 +70,7 @@ def find_start(config: RunConfig, results_dir: Path) -> Path:
     assert config.start_from
     candidates = [Path(config.start_from), results_dir / run_name(config.start_from)]
     for path in candidates:
-        if (path / "config.yaml").is_file():
+        if RunDirectory(path).config_file.is_file():
             return path
     raise MissingError(f"start_from={config.start_from}: no run there, nor in {candidates[1]}; train it first")
 

@@ -251,7 +251,7 @@ def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
     from hifi_cli.runs.trainer import Trainer
 
     if distributed.state().num_processes > 1:  # the others wait for the scores' lock, and would not train along
-        raise UsageError("scoring.warm_steps wants one process: run hifi score first, without torchrun")
+        raise UsageError("scoring.warm_steps requires one process: run hifi score first, without torchrun")
     encoder, pretrained = resources.encoder(config)
     full = implementation("full_ft")
     method = full(full.Settings(), MethodContext(missing_keys=pretrained.missing_keys))

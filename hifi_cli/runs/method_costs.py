@@ -22,6 +22,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.cost_files import TRAINING_BATCH, ResultCosts, TrainingCosts
+from hifi_cli.records.run_directory import DELTA
 from hifi_cli.runs import head_selection, provenance
 from hifi_cli.runs.device import device_name, select_device
 from hifi_cli.runs.head_measures import MEASURES, measure_heads
@@ -161,8 +162,8 @@ def _trainer(prepared: PreparedRun, batch: list[Example]) -> Trainer:
 
 
 def _stored_bytes(tensors: dict[str, torch.Tensor], directory: Path) -> int:
-    deltas.save(directory / "delta.safetensors", tensors, {})
-    return (directory / "delta.safetensors").stat().st_size
+    deltas.save(directory / DELTA, tensors, {})
+    return (directory / DELTA).stat().st_size
 
 
 def _memory_and_storage(config: RunConfig, resources: ResourceCache, directory: Path) -> tuple[int, int]:

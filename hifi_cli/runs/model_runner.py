@@ -195,7 +195,7 @@ class ModelRunner:
             RunFailed: they do not fit.
         """
         while True:
-            parts = distributed.gather(_unless_out_of_memory(lambda: self._predict(examples)))
+            parts = distributed.gather(_unless_out_of_memory(lambda: self.predict_own_batches(examples)))
             if all(part is not None for part in parts):
                 return _in_order([batch for part in parts for batch in part or []], len(examples))
             if not self.auto_batch or self.eval_batch_size == 1:
@@ -204,7 +204,7 @@ class ModelRunner:
             clear_device_cache(garbage_collection=True)
 
     @torch.inference_mode()
-    def _predict(self, examples: list[Example]) -> list[tuple[list[int], Values]]:
+    def predict_own_batches(self, examples: list[Example]) -> list[tuple[list[int], Values]]:
         """The batches of this process: the numbers of their examples, and their logits."""
         self.encoder.model.eval()
         batches = evaluation_order(examples, self.eval_batch_size)

@@ -13,7 +13,7 @@ from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs.device import select_device
+from hifi_cli.runs.device import select_device, uses_bf16
 from hifi_cli.runs.finished_model import find_start, read_delta
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.trainer import phase_ends
@@ -181,22 +181,34 @@ def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, i
         return None
     per_token, per_pair = size.activations
     sequences, tokens = math.ceil(batch / config.gradient_accumulation_steps), config.max_length
-    width = FLOAT_BYTES // 2 if config.precision == "bf16" else FLOAT_BYTES
+    width = FLOAT_BYTES // 2 if _trains_in_bf16(config) else FLOAT_BYTES
     activations = width * sequences * tokens * (per_token + per_pair * tokens)
     trained = max((counts[0] for counts in size.trained if counts), default=0)
     copies = (FLOAT_BYTES - width) * (size.with_method - trained)  # of frozen weights
     return FLOAT_BYTES * size.with_method + copies, TRAINING_BYTES * trained, activations
 
 
+def _trains_in_bf16(config: RunConfig) -> bool:
+    try:
+        return uses_bf16(config.precision, select_device(config.device))
+    except MissingError:  # the GPU that it is planned for is not here
+        return config.precision != "fp32"
+
+
 def _batch_size(config: RunConfig, task: TaskSpec) -> int:
     """Examples of a step; few-shot runs train on all examples at once."""
-    return config.shots * len(task.labels) if config.shots else config.batch_size
+    return config.shots * len(task.classes) if config.shots else config.batch_size
 
 
 def _examples(config: RunConfig, task: TaskSpec, rows: int | None) -> int | None:
-    """Training examples of a run, where the train split has `rows` rows."""
+    """Training examples of a run.
+
+    Args:
+        rows: of the train split, or of the few-shot sample, if known.
+    """
     if config.shots:
-        return config.shots * len(task.labels)
+        most = config.shots * len(task.classes)
+        return most if rows is None else min(rows, most)
     if rows is None:
         return config.limit
     rows = min(rows, config.limit or rows)
@@ -207,7 +219,7 @@ def _check_data(config: RunConfig, task: TaskSpec, resources: ResourceCache) -> 
     """Read the data of a run that are in a directory, as the run does.
 
     Returns:
-        The number of training rows; None where the data are generated, or come from the hub.
+        The number of training rows, or of the few-shot sample's; None where the data are generated, or come from the hub.
 
     Raises:
         MissingError: the data are nowhere.
@@ -223,7 +235,7 @@ def _check_data(config: RunConfig, task: TaskSpec, resources: ResourceCache) -> 
     if resources.data_dir or (own_directory and Path(own_directory).is_dir()):
         rows = resources.rows(config.task).rows("train")
         if config.shots:
-            fewshot.sample(task, rows, config.shots, config.seed)
+            return len(fewshot.sample(task, rows, config.shots, config.seed).train)
         return len(rows)
     if not task.hub:
         raise MissingError(f"the data of {task.label}: give --data-dir")

@@ -100,7 +100,8 @@ def class_names(feature: Any) -> list[str] | None:
 
 
 def _label(spec: TaskSpec, value: Any, names: list[str], where: str, *, labelled: bool) -> Label | None:
-    hidden = value is None or value == -1  # -1: the hub's value for a hidden test label
+    is_own = "-1" in spec.labels or (labelled and spec.kind == "regression")
+    hidden = value is None or (value == -1 and not is_own)  # -1: the hub's value for a hidden test label
     if hidden and labelled and spec.has_label_column:
         raise UsageError(f"{where}: no label")
     return None if hidden else row_formats.parse_label(spec, value, names, where)

@@ -108,7 +108,8 @@ def _recognize(name: str, table: DataTable, options: DataOptions) -> dict[str, A
         section["columns"] = {"label": label_columns[0]} if len(label_columns) == 1 else {}
     if "hub" in sections and kind != "regression":
         sections["hub"]["labels"] = labels
-    cut = {} if table.has_validation else {"cut": {"validation": options.validation or 0.1, "seed": options.split_seed}}
+    fraction = 0.1 if options.validation is None else options.validation
+    cut = {} if table.has_validation else {"cut": {"validation": fraction, "seed": options.split_seed}}
     _log(table, kind, inputs, label_columns, labels, cut)
     if sections["local"].get("reader") == "conll":  # its columns have numbers in the place of names
         names = {inputs[0]: "tokens", label_columns[0]: "tags"}

@@ -1,15 +1,17 @@
 """Wall seconds of whole runs as a user starts them, in turn: start of the process, data, one epoch, evaluation, saving.
 
-python scripts/bench/whole_runs.py --tasks mrpc,cola     needs HIFI_DATA_DIR
+python scripts/bench/whole_runs.py --tasks mrpc,cola     needs HIFI_DATA_DIR; writes results/bench/whole_runs.json
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 SETTINGS = ["--protocol", "laptop", "epochs=1", "batch_size=32", "max_length=128", "learning_rate=5e-5"]
 OURS = {  # method, settings
@@ -32,15 +34,20 @@ def main() -> None:
         return
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads), "TOKENIZERS_PARALLELISM": "false"}
     rows = ["--rows", str(arguments.rows)]
+    measured: dict[str, Any] = {}
     for task in arguments.tasks.split(","):
         for rival, batches in RIVALS.items():
             theirs = seconds([__file__, "--rival", rival, "--tasks", task, *rows], environment)
             print(f"{task}: Trainer, {rival} {theirs:.1f} s", flush=True)
+            programs = measured.setdefault(task, {}).setdefault(rival, {"Trainer": round(theirs, 1)})
             for name, (method, *settings) in OURS.items():
                 with tempfile.TemporaryDirectory() as directory:
                     command = ["-m", "hifi_cli", "train", "--task", task, "--method", method, "--results-dir", directory]
                     own = seconds([*command, *SETTINGS, *settings, *batches, f"limit={arguments.rows}"], environment)
                 print(f"{task}: {name}, {rival} {own:.1f} s, ratio {own / theirs:.3f}", flush=True)
+                programs[name] = round(own, 1)
+    content = {"rows": arguments.rows, "epochs": 1, "threads": arguments.threads, "seconds": measured}
+    Path("results/bench/whole_runs.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 def seconds(command: list[str], environment: dict[str, str]) -> float:

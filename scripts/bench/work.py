@@ -63,7 +63,7 @@ def tasks() -> tuple[str, ...]:
 
 
 def resources(results: Path) -> ResourceCache:
-    """A workspace on the data that there are."""
+    """The data, tokenizers and encoders that the runs share."""
     data = os.environ.get("HIFI_DATA_DIR")
     return ResourceCache(results, Path(data) if data else None)
 
