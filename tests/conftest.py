@@ -1,6 +1,7 @@
 """Fixtures that many test files use: tiny encoders, small data, configurations of tiny runs, the command line."""
 
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.resources import ResourceCache
 
 torch.set_num_threads(1)
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before CUDA starts
 logging.getLogger("hifi").setLevel(logging.INFO)
 
 

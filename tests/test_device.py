@@ -7,6 +7,8 @@ import weakref
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from finished_runs import read_json
 from prepared_models import prepare
 
@@ -167,6 +169,32 @@ def test_frozen_weights_are_cast_in_the_first_step_only(make, resources):
     assert torch.equal(runner.frozen_casts._casts[0], runner.frozen_casts._parameters[0].bfloat16())
 
 
+@pytest.mark.parametrize("launcher", ["environment", "Trainer"])
+def test_neither_a_launcher_nor_a_trainer_decides_the_precision(make, resources, monkeypatch, launcher):
+    """Accelerate wraps the model's forward for its own mixed precision, which evaluation would keep."""
+    AcceleratorState._reset_state()
+    if launcher == "environment":
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+        monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+        monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR")
+    else:
+        Accelerator(mixed_precision="bf16")
+    prepared, config = prepare(make, resources, "full-ft", "precision=fp32", "kernels=torch")
+    runner, dtypes = prepared.runner, set()
+    runner.encoder.base.register_forward_hook(lambda _, __, output: dtypes.add(output.last_hidden_state.dtype))
+    for module in runner.encoder.model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda _, __, output: dtypes.add(output.dtype))
+    examples = load_splits(config, resources).train[:4]
+    runner.encoder.model.train()
+    runner.wrap()
+    runner.accumulate_gradient(examples)
+    runner.predict(examples)
+    assert dtypes == {torch.float32}
+    assert runner.accelerator.gradient_accumulation_steps == 1
+    AcceleratorState._reset_state()
+
+
 @pytest.mark.parametrize("device", ["cuda:0", "cpu"])
 def test_every_score_is_of_a_float32_model(make, resources, device):
     """Autocast is for training alone, on a GPU too."""
@@ -189,18 +217,26 @@ def test_the_manifest_says_the_precision_and_a_key_allows_tf32(make, resources, 
     loss = ModelRunner.loss
 
     def watched(self, examples):
-        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        seen.append(torch.backends.cuda.matmul.fp32_precision)
         return loss(self, examples)
 
+    evaluating, logits = [], ModelRunner.logits
+
+    def watched_logits(self, examples):
+        evaluating.extend([] if self.encoder.model.training else [torch.backends.cuda.matmul.fp32_precision])
+        return logits(self, examples)
+
     monkeypatch.setattr(ModelRunner, "loss", watched)
-    for overrides, expected in (((), ("fp32", False, False)), (("precision=bf16", "tf32=true"), ("bf16", True, False))):
-        config = make("bitfit", "epochs=1", *overrides)
-        runs.run(config, resources, force=True)
-        manifest = read_json(RunDirectory.of(config, resources.results_dir).manifest)
-        assert (manifest["precision"], manifest["tf32"], manifest["deterministic"]) == expected
-        assert set(seen) == {expected[1]}
-        assert not torch.backends.cuda.matmul.allow_tf32
-        seen.clear()
+    monkeypatch.setattr(ModelRunner, "logits", watched_logits)
+    with devices.tf32(True):  # as a user may have set it
+        for overrides, expected in (((), ("fp32", False, False)), (("precision=bf16", "tf32=true"), ("bf16", True, False))):
+            config = make("bitfit", "epochs=1", *overrides)
+            runs.run(config, resources, force=True)
+            manifest = read_json(RunDirectory.of(config, resources.results_dir).manifest)
+            assert (manifest["precision"], manifest["tf32"], manifest["deterministic"]) == expected
+            assert set(seen) == {"tf32" if expected[1] else "ieee"}
+            assert set(evaluating) == {"ieee"} and torch.backends.cuda.matmul.fp32_precision == "tf32"
+            seen.clear()
     assert make("full-ft", "tf32=true").hash != make("full-ft").hash
 
 

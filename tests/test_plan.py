@@ -77,6 +77,10 @@ def test_steps_and_memory_follow_the_configuration(make, resources, monkeypatch)
     assert planned("batch_size=8", "precision=bf16").memory[2] == base.memory[2] // 2
     monkeypatch.setattr("hifi_cli.runs.plan.uses_bf16", lambda precision, _: precision != "fp32")  # hardware that has it
     assert planned("batch_size=8", "precision=auto").memory[2] == base.memory[2] // 2
+    searched = plan(make("diff-pruning"), ResourceCache(resources.results_dir))
+    assert sum(searched.memory[:2]) == pytest.approx(4 * 12 * full_total, rel=0.05), "12 numbers per weight"
+    mixed = plan(make("mixout"), ResourceCache(resources.results_dir))
+    assert base.memory[0] < mixed.memory[0] < 2 * base.memory[0]
     assert plan(make("bitfit"), ResourceCache(resources.results_dir)).memory[1] < base.memory[1] / 10
 
 

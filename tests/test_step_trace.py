@@ -16,8 +16,6 @@ from tiny_inputs import TINY
 
 from hifi_cli.methods import base
 
-pytestmark = pytest.mark.slow
-
 # The most operations of a step, compared with those of full fine-tuning; most methods compute fewer gradients.
 LIMITS = {
     "diff-pruning": 1.7,
@@ -43,7 +41,12 @@ def full_ft():
     return trace_steps(small_config("full-ft"), TINY_SHAPE)[0].operations.total()
 
 
-@pytest.mark.parametrize("method", TRACED_METHODS)
+FAST = ("full-ft", "hifi-layerwise", "lora")
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in TRACED_METHODS]
+)
 def test_a_step_neither_copies_nor_waits_and_is_few_operations(method, full_ft):
     for step in trace_steps(small_config(method), TINY_SHAPE):
         waits = [

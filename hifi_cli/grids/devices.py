@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hifi_cli.errors import MissingError
 
@@ -15,9 +16,9 @@ def visible_gpus() -> list[str]:
     """Return the GPUs that a process started here would see, as names for CUDA_VISIBLE_DEVICES."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:
-        return [name.strip() for name in devices.split(",") if name.strip() not in ("", "-1")]
-    if not shutil.which("nvidia-smi"):
-        return []
+        return [name.strip() for name in devices.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
+    if not shutil.which("nvidia-smi"):  # in some containers; their GPUs have device files all the same
+        return [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     number = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
     return [str(index) for index in range(number)]

@@ -49,7 +49,10 @@ def slots(jobs: int | None, gpus: Sequence[str]) -> list[Slot]:
     """
     number = jobs or len(gpus) or max(1, min(core_count(), _memory() // _MEMORY_PER_PROCESS))
     threads = thread_environment(number)
-    devices = [{"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(number)]
+    order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's; CUDA's own begins with the fastest
+    devices = [
+        {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)], "CUDA_DEVICE_ORDER": order} if gpus else {} for index in range(number)
+    ]
     return [Slot({**threads, **device}) for device in devices]
 
 

@@ -22,7 +22,9 @@ _REFUSED = 2
 _BUSY = 4
 _MAX_LOSSES = 20  # vanished workers of one cell before it counts as failed
 BUSY_SECONDS = 3.0
-_OUT_OF_MEMORY = re.compile("does not fit in memory|not enough memory|out of memory", re.IGNORECASE)  # of `hifi` and of CUDA
+_OUT_OF_MEMORY = re.compile(  # the words of `hifi`, of PyTorch, and of cuBLAS on a full card
+    "does not fit in memory|not enough memory|out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", re.IGNORECASE
+)
 _FIRST_POLL_SECONDS = 1.0  # then twice as long each time, until a cell has finished; on NFS every poll is a request
 _MAX_POLL_SECONDS = 30.0
 

@@ -41,6 +41,8 @@ def worker_environment(accelerators: int | list[str] | None, pools: int, rank: i
     promised = accelerators if isinstance(accelerators, int) else len(accelerators)
     if not promised:
         return {**threads, "CUDA_VISIBLE_DEVICES": ""}
+    if len(visible) > promised and not rank:
+        print(f"{_node(visible)}; {len(visible) - promised} of them stay unused by this site", file=sys.stderr)
     if len(names) < promised or not set(names) <= set(visible):
         promised_gpus = f"{promised} GPUs" if isinstance(accelerators, int) else f"the GPUs {', '.join(names)}"
         raise MissingError(

@@ -85,6 +85,9 @@ class Mixout(Method):
         self._dropout_rates = {name: module.p for name, module in self._replaced_dropouts(encoder).items()}
         self._set_dropout(encoder, dict.fromkeys(self._dropout_rates, 0.0))
 
+    def extra_numbers(self, model: nn.Module) -> int:
+        return sum(module.weight.numel() for module in model.modules() if isinstance(module, MixoutLinear))
+
     def unfreeze_all(self, encoder: Encoder) -> None:
         self.merge(encoder)
         super().unfreeze_all(encoder)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
@@ -39,6 +40,10 @@ class TwoStage(Method):
     def prepare(self, encoder: Encoder) -> None:
         self._pretrained = None if self.settings.reserve else copy.deepcopy(encoder.model)
         self.stage1.prepare(encoder)
+
+    def extra_numbers(self, model: nn.Module) -> int:
+        copied = sum(parameter.numel() for parameter in self._pretrained.parameters()) if self._pretrained else 0
+        return copied + self.stage1.extra_numbers(model)
 
     def phases(self) -> list[Phase]:
         stage1 = self.settings.stage1_fraction

@@ -146,9 +146,10 @@ class FrozenCasts:
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
     """Inside this block, a GPU's float32 matrix products may round their factors to TF32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32" if allowed else "ieee"
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        matmul.fp32_precision = before

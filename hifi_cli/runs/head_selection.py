@@ -16,7 +16,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.records.head_files import HeadImportance, HeadScores, HeadSelection, Overlap, scores_digest
 from hifi_cli.runs import distributed, provenance
-from hifi_cli.runs.device import configure
+from hifi_cli.runs.device import configure, tf32
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import holdout_ids, without_holdout
@@ -240,8 +240,9 @@ def score_examples(
     correlation = torch.zeros((*shape, encoder.num_heads), dtype=torch.float64)
     order = evaluation_order(examples, batch_size)
     batches = (collate([examples[index] for index in indices], pad) for indices in order)
-    for indices, (i, r) in zip(order, score_batches(encoder, batches, xi), strict=True):
-        richness[indices], correlation[indices] = i, r
+    with tf32(False):
+        for indices, (i, r) in zip(order, score_batches(encoder, batches, xi), strict=True):
+            richness[indices], correlation[indices] = i, r
     return richness, correlation
 
 

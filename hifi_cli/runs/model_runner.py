@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, TorchDynamoPlugin
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
+_NO_MEMORY = ("could not create a primitive", "CUBLAS_STATUS_ALLOC_FAILED")  # oneDNN's words, and cuBLAS's
 
 
 @dataclass
@@ -55,7 +57,7 @@ class ModelRunner:
         # every process has the same buffers: nothing trained is a buffer
         ddp = DistributedDataParallelKwargs(find_unused_parameters=own_head, broadcast_buffers=False)
         self.device = configure(self.config)
-        self.accelerator = Accelerator(kwargs_handlers=[ddp])
+        self.accelerator = _plain_accelerator(ddp)
         self.uses_autocast = uses_bf16(self.config.precision, self.device) and not uses_cpu_kernels(self.config)
         self.gradient_accumulation_steps = self.config.gradient_accumulation_steps
         self.eval_batch_size = self.config.eval_batch_size
@@ -209,11 +211,27 @@ class ModelRunner:
         self.encoder.model.eval()
         batches = evaluation_order(examples, self.eval_batch_size)
         own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
-        return [(batch, self.logits([examples[index] for index in batch]).cpu().numpy()) for batch in own]
+        with tf32(False):  # also where the user allows it for the whole process
+            return [(batch, self.logits([examples[index] for index in batch]).cpu().numpy()) for batch in own]
 
     def _out_of_memory(self, subject: str) -> RunFailed:
         fix = "take a smaller max_length or backbone" if self.auto_batch else "--auto-batch computes it in smaller parts"
         return RunFailed(f"{subject} does not fit in memory; {fix}")
+
+
+def _plain_accelerator(ddp: DistributedDataParallelKwargs) -> Accelerator:
+    """An Accelerator that only distributes: precision, micro-batches and compilation are a run's own configuration.
+
+    Otherwise `accelerate launch`, its environment variables, or a Trainer before it in the same process would decide them.
+    """
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != "no":
+        AcceleratorState._reset_state()
+    return Accelerator(
+        mixed_precision="no",
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),
+        dynamo_plugin=TorchDynamoPlugin(backend="no"),
+        kwargs_handlers=[ddp],
+    )
 
 
 def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:
@@ -238,4 +256,4 @@ def _unless_out_of_memory(compute: Callable[[], T]) -> T | None:
 
 def _is_out_of_memory(error: Exception) -> bool:
     is_known = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or should_reduce_batch_size(error)
-    return is_known or "could not create a primitive" in str(error)  # oneDNN's words when it gets no memory
+    return is_known or any(words in str(error) for words in _NO_MEMORY)

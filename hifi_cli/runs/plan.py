@@ -32,6 +32,7 @@ class ModelSize:
         total: parameters of the plain model.
         trained: trained parameters of each stage, in all and in the backbone; None where only training decides.
         with_method: parameters of the model with what the method adds to it.
+        extra: `Method.extra_numbers`.
         activations: numbers kept for the backward pass, per token and per pair of tokens (attention); None for encoders
             whose layers are not known.
     """
@@ -39,6 +40,7 @@ class ModelSize:
     total: int
     trained: list[tuple[int, int] | None]
     with_method: int
+    extra: int
     activations: tuple[int, int] | None
 
 
@@ -151,7 +153,7 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
     head_names = set(methods.task_head_names(encoder))
     heads, missing_keys = methods.placeholder_heads(config, encoder), _missing_keys(config, head_names)
     method = methods.attach(config, encoder, heads, missing_keys)
-    with_method = encoder.num_parameters
+    with_method, extra = encoder.num_parameters, method.extra_numbers(encoder.model)
     trained: list[tuple[int, int] | None] = []
     phases = method.phases()
     for number, phase in enumerate(phases):
@@ -164,11 +166,11 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
         sizes = {name: value.numel() for name, value in phase.method.trainable_parameters(encoder.model).items()}
         trained.append((sum(sizes.values()), sum(size for name, size in sizes.items() if name not in head_names)))
     if not encoder.has_known_parts:
-        return ModelSize(total, trained, with_method, None), phases
+        return ModelSize(total, trained, with_method, extra, None), phases
     shape: Any = encoder.model.config
     inner = getattr(shape, "intermediate_size", None) or shape.hidden_dim  # DistilBERT's name
     per_token = encoder.num_layers * (9 * encoder.hidden_size + 2 * inner)
-    return ModelSize(total, trained, with_method, (per_token, 2 * encoder.num_layers * encoder.num_heads)), phases
+    return ModelSize(total, trained, with_method, extra, (per_token, 2 * encoder.num_layers * encoder.num_heads)), phases
 
 
 def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, int] | None:
@@ -184,8 +186,8 @@ def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, i
     width = FLOAT_BYTES // 2 if _trains_in_bf16(config) else FLOAT_BYTES
     activations = width * sequences * tokens * (per_token + per_pair * tokens)
     trained = max((counts[0] for counts in size.trained if counts), default=0)
-    copies = (FLOAT_BYTES - width) * (size.with_method - trained)  # of frozen weights
-    return FLOAT_BYTES * size.with_method + copies, TRAINING_BYTES * trained, activations
+    copies = (FLOAT_BYTES - width) * max(0, size.with_method - trained)  # of frozen weights
+    return FLOAT_BYTES * (size.with_method + size.extra) + copies, TRAINING_BYTES * trained, activations
 
 
 def _trains_in_bf16(config: RunConfig) -> bool:

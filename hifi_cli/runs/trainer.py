@@ -14,6 +14,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
 from hifi_cli.methods.base import Method, Phase
 from hifi_cli.records.run_files import EpochMetrics, MetricsLine, StepMetrics
+from hifi_cli.runs import distributed
 from hifi_cli.runs.checkpoint import Checkpoint, Delta, GracefulShutdown, Progress, restore
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.tasks.batches import training_order
@@ -380,9 +381,11 @@ def seed_everything(seed: int) -> None:
 
 
 def calibration_gradients(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
-    """Leave the gradient of one batch after the other in the parameters."""
+    """Leave the gradient of one batch after the other in the parameters, bit for bit the same in every process."""
     for batch in batches:
         runner.encoder.model.zero_grad()
         runner.accumulate_gradient(batch)
+        if distributed.state().num_processes > 1:  # GPUs add in any order, and a method chooses by these gradients
+            distributed.average_gradients(runner.encoder.model)
         yield
     runner.encoder.model.zero_grad()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import breakdown
+import limits
 import ours
 import rivals
 from work import Work
@@ -88,7 +89,7 @@ def nearness(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> 
     """For our random batches: the time that matrix products and the optimizer's memory traffic need at least, its share of
     the epoch, and where the rest goes.
     """
-    limits = {}
+    by_name = {}
     random = {name: (method, settings) for name, (method, settings) in OURS.items() if not name.endswith("grouped")}
     for name, (method, settings) in {**random, REUSED: ("hifi-midtop", REUSE)}.items():
         prepared = ours.build(work, method, **settings)
@@ -98,11 +99,11 @@ def nearness(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> 
         if needs:
             rate = rates[settings.get("precision", "fp32")]
             least = needs["operations"] / rate + needs["bytes"] / rates["bytes"]
-            limits[name] = {
+            by_name[name] = {
                 "gflop": round(needs["operations"] / 1e9),
                 "optimiser_mb": round(needs["bytes"] / 1e6),
                 "least_seconds": round(least, 3),
                 "reached": round(least / seconds[name], 3),
                 "step": breakdown.shares(work, method, **settings),
             }
-    return limits
+    return by_name

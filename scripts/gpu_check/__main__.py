@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from report import tables
 from setting import LARGE, SMALL
 
 from hifi_cli.errors import HifiError
+from hifi_cli.grids.devices import visible_gpus
 from hifi_cli.runs import provenance
 from hifi_cli.runs.device import device_name, select_device
 
@@ -37,8 +39,11 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(PARTS), help="default: %(default)s; a part not named stays as it was")
     parser.add_argument("--out", type=Path, default=Path("results/bench"))
     arguments = parser.parse_args()
+    if arguments.device != "cpu" and (gpus := visible_gpus()):  # one card: the Trainer would take all that it sees
+        index = int(arguments.device.partition(":")[2] or 0)
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[index] if index < len(gpus) else ""
     try:
-        device = select_device(arguments.device)
+        device = select_device(arguments.device.partition(":")[0])
     except HifiError as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return error.exit_code
@@ -61,10 +66,16 @@ def main() -> int:
         "eigenvalues": lambda: eigenvalue_times(setting, device),
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
+    broken = []
     for part in PARTS:
         if part in arguments.parts.split(","):
             print(f"{part} ...", file=sys.stderr, flush=True)
-            results[part] = measures[part]()
+            try:
+                results[part] = measures[part]()
+            except Exception:  # the other parts are measured all the same
+                traceback.print_exc()
+                broken.append(part)
+                continue
             described = provenance.describe(device).model_dump(exclude={"command"})
             results["measured"] = {"date": datetime.date.today().isoformat(), "small": arguments.small, **described}
             path.write_text(json.dumps(results, indent=1) + "\n")
@@ -72,7 +83,9 @@ def main() -> int:
     failed = [row["method"] for row in results.get("correctness", []) if not row["ok"]]
     if failed:
         print(f"gpu_check: wrong results of {', '.join(failed)}", file=sys.stderr)
-    return 1 if failed else 0
+    if broken:
+        print(f"gpu_check: not measured because of an error: {', '.join(broken)}", file=sys.stderr)
+    return 1 if failed or broken else 0
 
 
 if __name__ == "__main__":

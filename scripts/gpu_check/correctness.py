@@ -1,4 +1,4 @@
-"""Every method on the demo encoder: the device's losses and logits against the CPU's, and resuming against not stopping."""
+"""A method of each implementation on the demo encoder: its numbers against the CPU's, and resuming against not stopping."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,7 +70,7 @@ def chosen_methods() -> list[str]:
 @contextmanager
 def no_noise() -> Iterator[None]:
     """Diff-Pruning's gates without their noise, which has no setting."""
-    with patch.object(GatedDifferences, "_logistic_noise", lambda *_: (0.0, 0.0)):
+    with patch.object(GatedDifferences, "logistic_noise", lambda *_: (0.0, 0.0)):
         yield
 
 

@@ -22,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import Trainer as TransformersTrainer
 
+from hifi_cli.runs.device import tf32
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import collate
 from hifi_cli.tasks.tokenization import Example
@@ -137,7 +138,6 @@ def rival_step(rival: str, setting: Setting, device: torch.device, tokens: int, 
             max_steps=setting.steps,
             per_device_train_batch_size=setting.batch_size,
             bf16=KINDS[precision][0] == torch.bfloat16,
-            tf32=precision != "fp32" if device.type == "cuda" else None,
             use_cpu=device.type == "cpu",
             save_strategy="no",
             logging_strategy="no",
@@ -154,5 +154,6 @@ def rival_step(rival: str, setting: Setting, device: torch.device, tokens: int, 
             callbacks=[clock],
         )
         rival_trainer.remove_callback(PrinterCallback)
-        rival_trainer.train()
+        with tf32(precision != "fp32"):
+            rival_trainer.train()
     return round(1e3 * clock.seconds, 3)
