@@ -67,7 +67,7 @@ LAPTOP := --results-dir results/laptop
 LAPTOP_TASK = $(BIN)/hifi grid laptop $(LAPTOP) $(GRID) --tasks
 reproduce-laptop: $(READY)
 	$(BIN)/hifi grid laptop-rates --tasks cb $(LAPTOP) $(GRID)
-	$(BIN)/hifi grid laptop-rates --tasks mrpc epochs=2 $(LAPTOP) $(GRID)
+	$(BIN)/hifi grid laptop-rates --tasks mrpc epochs=3 limit=1024 $(LAPTOP) $(GRID)
 	$(LAPTOP_TASK) cb,copa
 	$(BIN)/hifi grid laptop-fewshot $(LAPTOP) $(GRID)
 	$(LAPTOP_TASK) mrpc,rte
