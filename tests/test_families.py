@@ -6,6 +6,7 @@ from tiny_inputs import HEADS, HIDDEN, random_encoder, write_encoder
 from transformers import AutoModelForSequenceClassification
 
 from hifi_cli import library
+from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.methods.base import MethodContext
@@ -156,6 +157,23 @@ def test_runs_are_trained_and_rebuilt(make, resources, write_family, family, met
     result = runs.run(config, resources)
     assert result.is_done
     assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
+
+
+@pytest.mark.slow
+def test_every_method_on_modernbert(make, resources, write_family):
+    """Projections in one matrix and no biases: each method trains and is rebuilt from its delta, or says why not."""
+    backbone, refused = write_family("modernbert"), {}
+    for method in registry.names("methods"):
+        config = make(method, "limit=16", backbone=backbone)
+        try:
+            assert runs.run(config, resources).is_done, method
+        except UsageError as error:
+            refused[method] = str(error)
+        else:
+            assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0, method
+    others = {method: reason for method, reason in refused.items() if "encoder has no biases" not in reason}
+    assert others == {}
+    assert {"bitfit", "random-parameters"} <= refused.keys() and len(refused) < 12
 
 
 @pytest.mark.parametrize(("task", "kind"), [("copa", "multiple-choice"), ("squad", "span")])

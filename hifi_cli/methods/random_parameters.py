@@ -27,7 +27,8 @@ class RandomParameters(Method):
         sizes = {name: encoder.model.get_parameter(name).numel() for name in encoder.layer_parameters}
         count = self.settings.count or sum(size for name, size in sizes.items() if "bias" in name)
         if not 0 < count <= sum(sizes.values()):
-            raise UsageError(f"settings.count={count}: set it to a number from 1 to {sum(sizes.values())}, the layers' weights")
+            given = f"settings.count={count}" if count else f"this '{encoder.model_type}' encoder has no biases to count"
+            raise UsageError(f"{given}: set settings.count to a number from 1 to {sum(sizes.values())}, the layers' weights")
         masks = _random_masks(sizes, count, self.context.seed)
         freeze_except(encoder, [*self._head, *masks])
         self._chosen = SparseParameters(encoder.model, masks)
