@@ -1,5 +1,6 @@
 """Every command in README and docs/ runs: those of the demo completely, those on other data and weights with --dry-run."""
 
+import csv
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ import yaml
 from project_files import PAGES, ROOT, load_script
 from scipy import stats
 
+from hifi_cli.config import registry
 from hifi_cli.methods import base
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.runs import head_measures
@@ -105,6 +107,15 @@ def test_the_indexed_job_runs_every_shard_once(hifi, tmp_path, monkeypatch):
         return sorted(named)
 
     assert runs(printed) == runs(all_commands)
+
+
+def test_the_table_of_adapter_types_is_that_of_the_runs():
+    with (ROOT / "results" / "peft" / "cb.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        scores = f"{float(row['accuracy']):.1f} | {float(row['f1_macro']):.1f} | {row['epoch']} |"
+        assert f"| {registry.label_of('methods', row['method'])} | {scores}" in PAGES["results.md"]
+    assert len(rows) == 25
 
 
 def test_the_example_of_a_task_is_the_shipped_one():
