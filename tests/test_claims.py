@@ -334,6 +334,7 @@ def test_few_shot_claims_read_few_shot_runs(hifi):
     assert missing and "--shots" not in missing[0]["command"]
 
 
+@pytest.mark.slow
 def test_the_picture_and_the_report_show_the_claims(own, hifi):
     write_pairs(2.0)
     assert own("--picture", "claims.svg").code == 0

@@ -270,6 +270,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
         torch.testing.assert_close(at_once, in_parts, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_regression_trains(hifi, encoders, data):
     answer = hifi("train", "--task", "stsb", "--method", "full-ft", "--backbone", encoders["roberta"], "--data-dir", data,
                   "epochs=10", "batch_size=8", "learning_rate=5e-3", "warmup=0")  # fmt: skip

@@ -259,6 +259,7 @@ def losses(config, resources):
     return torch.tensor([line["loss"] for line in lines if "loss" in line])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 0.02)])
 @pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise", "lora", "prefix-tuning"])
 def test_without_dropout_both_settings_give_the_same_losses(make, resources, method, precision, tolerance):

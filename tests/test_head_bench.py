@@ -42,6 +42,7 @@ def test_95_percent_of_unrelated_rankings_stay_below_the_noise(kind):
     assert 0.93 < below < 0.97
 
 
+@pytest.mark.slow
 def test_runs_are_optional_and_those_that_are_there_are_shown(ask, resources, tmp_path):
     path = tmp_path / "bench.csv"
 

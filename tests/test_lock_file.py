@@ -96,6 +96,7 @@ def test_a_run_of_a_killed_process_is_unfinished_and_its_lock_is_free(start, tmp
     assert {path.name for path in tmp_path.iterdir()} == {"config.yaml"}
 
 
+@pytest.mark.slow
 def test_processes_that_contend_for_a_dead_holders_lock_take_turns(start, tmp_path):
     path = tmp_path / ".lock"
     holder = start(HOLD, path)

@@ -30,6 +30,7 @@ def out_of_memory_above(most, monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, tmp_path, monkeypatch):
     config = make("full-ft", "dropout=0.0", "eval_batch_size=8")
     reference = runs.run(config, ResourceCache(tmp_path / "whole", data))

@@ -119,6 +119,7 @@ def trained(make, tmp_path, monkeypatch):
     return runs.run(config, resources), RunDirectory.of(config, resources.results_dir).path, resources
 
 
+@pytest.mark.slow
 def test_a_run_trains_evaluates_exports_and_predicts(hifi, trained, tmp_path):
     result, run, resources = trained
     assert set(result.metrics) == {"f1_micro", "f1_macro"}

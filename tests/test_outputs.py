@@ -24,6 +24,7 @@ def write_runs():
     write_run("results", "lora", "cola", 1, 0.5, protocol="laptop", limited=True)
 
 
+@pytest.mark.slow
 def test_a_whole_pipeline_prints_json(hifi, tiny, data):
     (scored,) = printed(hifi, tiny("score", "--samples", "12", "--format", "json"), "score")
     assert scored["path"].endswith(".json") and len(scored["scores"]["richness"]) == 2

@@ -76,6 +76,7 @@ def test_an_adapter_type(make, resources, method):
         assert touched == {part.split(".")[-1] for part in parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", TYPES)
 def test_a_step_in_bf16_is_near_one_in_float32(make, resources, method):
     losses = []

@@ -238,6 +238,7 @@ def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):
     assert resolve(task="rte", method="full-ft", backbone="bert-large", protocol=str(file), overrides=["epochs=6"]).epochs == 6
 
 
+@pytest.mark.slow
 def test_a_run_is_chosen_and_reported_by_its_primary_metric(make, resources):
     results, by_epoch = {}, {}
     for metric in ("spearman", "pearson"):

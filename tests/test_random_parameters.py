@@ -73,5 +73,7 @@ def test_a_step_is_adamws_with_the_other_gradients_masked(make, resources):
 
 @pytest.mark.parametrize("words", [["settings.count=1000000"]])
 def test_more_weights_than_there_are_are_refused(make, resources, words):
-    with pytest.raises(UsageError, match=r"settings.count=1000000: set it to a number from 1 to \d+, the layers' weights"):
+    with pytest.raises(
+        UsageError, match=r"settings.count=1000000: set settings.count to a number from 1 to \d+, the layers' weights"
+    ):
         prepare(make, resources, "random-parameters", *words)

@@ -260,6 +260,7 @@ def trained(make, task_kinds_data, tmp_path):
     return runs.run(config, resources), RunDirectory.of(config, resources.results_dir), resources
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")  # the tests' own tokenizer
 def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, task_kinds_data, tmp_path):
     result, directory, resources = trained
