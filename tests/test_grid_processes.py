@@ -25,12 +25,13 @@ def cells(**changes):
 
 
 def test_slots_share_gpus_or_threads(monkeypatch):
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
     cores = len(os.sched_getaffinity(0))
     assert [slot.environment for slot in local_engine.slots(None, ["4", "6"])] == [
         {
             "CUDA_VISIBLE_DEVICES": gpu,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "OMP_NUM_THREADS": str(max(1, cores // 2)),
             "MKL_NUM_THREADS": str(max(1, cores // 2)),
         }
@@ -39,6 +40,8 @@ def test_slots_share_gpus_or_threads(monkeypatch):
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local_engine.slots(3, ["4", "6"])] == ["4", "6", "4"]
     assert [slot.environment["OMP_NUM_THREADS"] for slot in local_engine.slots(cores, [])] == ["1"] * cores
     assert local_engine.slots(1, [])[0].environment["OMP_NUM_THREADS"] == str(cores)
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    assert local_engine.slots(1, ["0"])[0].environment["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST", "the user's own"
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
