@@ -79,13 +79,13 @@ def ls(
     if words[0] == "schema":
         return _print_schema(words[1:])
     if words[0] == "runs":
-        from hifi_cli.records.run_directory import run_directories
+        from hifi_cli.records.run_directory import has_runs
         from hifi_cli.reports.run_listing import list_runs
         from hifi_cli.reports.run_records import Results
 
         if len(words) > 1:
             raise UsageError(f"hifi ls runs takes no further word, not '{words[1]}': choose runs by its options")
-        if not run_directories(results_dir):
+        if not has_runs(results_dir):
             results = Results(results_dir)
             results_dir = results.or_only_inner().directory
             if results_dir == results.directory:

@@ -314,12 +314,20 @@ class RunDirectory:
 
 def run_directories(results_dir: Path) -> list[RunDirectory]:
     """Every run in a results directory, finished or not, sorted by path."""
-    directories = []
+    folders = sorted(_run_folders(results_dir), key=lambda folder: folder.split(os.sep))  # noqa: PTH206 (thousands of them)
+    return [RunDirectory(Path(folder)) for folder in folders]
+
+
+def has_runs(results_dir: Path) -> bool:
+    """Whether a results directory has a run, finished or not."""
+    return next(_run_folders(results_dir), None) is not None
+
+
+def _run_folders(results_dir: Path) -> Iterator[str]:
     for folder, subfolders, files in os.walk(results_dir / "runs"):
         if "config.yaml" in files or "failure.json" in files:
-            directories.append(RunDirectory(Path(folder)))
             subfolders[:] = [name for name in subfolders if name not in _SUBFOLDERS]
-    return sorted(directories, key=lambda directory: directory.path)
+            yield folder
 
 
 def finished_runs(results_dir: Path) -> Iterator[tuple[RunDirectory, RunResult]]:
