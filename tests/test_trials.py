@@ -126,6 +126,9 @@ def test_choices_on_other_examples_are_refused_before_anything_trains(hifi):
     for cell in cells(name="demo-search", methods=["full-ft"]):
         write_cell(cell, Path("results"))
     assert hifi("grid", "demo-search", "--methods", "full-ft").code == 0
+    before = sorted(Path("results/runs").rglob("results.json"))
+    assert before and hifi("grid", "demo-search", "--methods", "full-ft", ON_HOLDOUT, "--force").code == 4
+    assert sorted(Path("results/runs").rglob("results.json")) == before, "refused before --force deletes runs"
     answer = hifi("grid", "demo-search", "--methods", "bitfit", ON_HOLDOUT)
     assert answer.code == 4 and "a search with every setting on validation, not every setting on holdout" in answer.err
     assert not list(Path("results/runs").rglob("bitfit"))

@@ -163,13 +163,13 @@ def grid(
     scheduler = Scheduler(cells, job_options, directory / "logs", retries=retries)
     if force and print_only:
         raise UsageError("--force deletes finished runs and --print only prints: give one of them")
-    if force:
-        for cell in cells:
-            cell.run_directory(results_dir).clear_if_unlocked()
-    if spec.is_search:
+    if spec.is_search:  # before --force deletes anything
         from hifi_cli.grids import search
 
         search.refuse_another_search(spec, all_cells, results_dir)
+    if force:
+        for cell in cells:
+            cell.run_directory(results_dir).clear_if_unlocked()
     if print_only:
         from hifi_cli.cli.show import print_commands
 

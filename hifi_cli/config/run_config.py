@@ -14,8 +14,8 @@ from hifi_cli.files import digest, safe_name
 SettingValue = bool | int | float | str | list[str] | None
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 # Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
-# a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves. Of padding_free, runs from
-# before it was added had padded batches: equal up to rounding, but with other dropout noise.
+# a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves. Runs from before
+# padding_free was added had padded batches: the same up to rounding and dropout noise.
 KEYS_ADDED_SINCE_0_2: dict[str, Any] = {
     "kernels": "auto",
     "padding_free": True,
