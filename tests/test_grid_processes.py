@@ -13,7 +13,7 @@ from tiny_inputs import QUICK
 
 from hifi_cli.config import registry
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import grid_spec, local_engine
+from hifi_cli.grids import devices, grid_spec, local_engine
 from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import JobOutcome
 
@@ -42,6 +42,15 @@ def test_slots_share_gpus_or_threads(monkeypatch):
     assert local_engine.slots(1, [])[0].environment["OMP_NUM_THREADS"] == str(cores)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     assert local_engine.slots(1, ["0"])[0].environment["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST", "the user's own"
+
+
+def test_gpus_are_found_without_nvidia_smi_and_hidden_ones_are_none(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(devices.shutil, "which", lambda _: None)
+    monkeypatch.setattr(devices.Path, "glob", lambda path, _: [path / "nvidia0", path / "nvidia1"])
+    assert devices.visible_gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
+    assert devices.visible_gpus() == []
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
