@@ -225,6 +225,32 @@ def test_evaluation_of_tuned_rows_is_float32_even_where_training_gives_bfloat16(
     torch.testing.assert_close(output, nn.functional.linear(x, module.base_layer.weight, module.base_layer.bias))
 
 
+def test_the_passes_of_an_evaluation_write_the_tuned_rows_once(monkeypatch):
+    merges, merge = [], FastRowLinear.merge
+    monkeypatch.setattr(FastRowLinear, "merge", lambda module: merges.append(module) or merge(module))
+    tuned, x = FastRowLinear(FastLinear(nn.Linear(6, 8)), [2, 3], biases=True), torch.randn(4, 6)
+    adam = torch.optim.AdamW([tuned.rows, tuned.row_bias], lr=0.1, fused=True)
+
+    def evaluated():
+        with torch.no_grad():
+            return tuned(x)[:, 2:4]
+
+    def expected():
+        return nn.functional.linear(x, tuned.rows, tuned.row_bias)
+
+    first = evaluated()
+    torch.testing.assert_close((first, evaluated()), (expected(), expected()))
+    assert len(merges) == 1
+    tuned(x).sum().backward()
+    adam.step()  # which no version number tells
+    torch.testing.assert_close(evaluated(), expected())
+    assert len(merges) == 3 and not torch.allclose(expected(), first)
+    with torch.no_grad():
+        tuned.row_bias.add_(1)
+    torch.testing.assert_close((evaluated(), evaluated()), (expected(), expected()))
+    assert len(merges) == 4
+
+
 def test_tuned_rows_are_fast_where_the_whole_bias_trains(make, resources):
     prepared, _ = prepare(make, resources, "rocoft-row", "precision=bf16")
     tuned = [module for module in prepared.encoder.model.modules() if isinstance(module, RowLinear)]

@@ -144,8 +144,7 @@ def test_frozen_weights_are_cast_once_and_train_as_autocast_does(make, resources
 
 
 @pytest.mark.parametrize("method", ["hifi-layerwise", "full-ft"])
-def test_tuned_rows_are_cast_with_their_matrix_and_stay_float32(make, resources, method):
-    """RowLinear writes the tuned rows into its matrix: in training into the copy, before an evaluation into the float32 one."""
+def test_weights_that_train_stay_float32_in_bf16(make, resources, method):
     heads = ["heads.given=[[0,1],[2,3]]"] if method == "hifi-layerwise" else []
     bf16, logits, _ = gradients_and_logits(make, resources, method, "precision=bf16", *heads)
     fp32, exact_logits, _ = gradients_and_logits(make, resources, method, "precision=fp32", *heads)

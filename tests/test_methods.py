@@ -19,6 +19,7 @@ from hifi_cli.config.methods import method_spec
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext
+from hifi_cli.models.cpu_kernels import FastLinear, FastRowLinear
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
@@ -291,12 +292,20 @@ def test_bert_large_without_biases_has_the_papers_percentages(layers, weights, s
     assert round(100 * counted / total, 1) == share
 
 
-def test_rows_follow_the_trajectory_of_masked_full_gradients(make, resources):
+def fast_row_linear(linear, rows, *, biases):
+    return FastRowLinear(FastLinear(linear), rows, biases=biases)
+
+
+ROW_LINEARS = [RowLinear, fast_row_linear]
+
+
+@pytest.mark.parametrize("row_linear", ROW_LINEARS)
+def test_rows_follow_the_trajectory_of_masked_full_gradients(row_linear):
     """In float64, with weight decay: the sub-parameters move exactly as the rows under a masked full gradient do."""
     torch.manual_seed(0)
     linear = torch.nn.Linear(6, 8).double()
     masked, rows = copy.deepcopy(linear), [0, 1, 4, 5]
-    tuned = RowLinear(linear, rows, biases=True)
+    tuned = row_linear(linear, rows, biases=True)
     frozen = [row for row in range(8) if row not in rows]
     start = copy.deepcopy(masked)
     settings = {"lr": 0.05, "weight_decay": 0.3, "fused": True}
@@ -322,11 +331,12 @@ def test_rows_follow_the_trajectory_of_masked_full_gradients(make, resources):
     assert torch.equal(plain.weight[frozen], start.weight[frozen])
 
 
+@pytest.mark.parametrize("row_linear", ROW_LINEARS)
 @pytest.mark.parametrize("biases", [True, False])
-def test_one_product_is_that_of_the_frozen_and_of_the_tuned_rows(biases):
+def test_outputs_and_gradients_are_those_of_the_frozen_and_of_the_tuned_rows(biases, row_linear):
     torch.manual_seed(0)
     base_layer, rows = torch.nn.Linear(6, 8).double(), [0, 1, 4, 5]
-    frozen, tuned = copy.deepcopy(base_layer).requires_grad_(False), RowLinear(base_layer, rows, biases=biases)
+    frozen, tuned = copy.deepcopy(base_layer).requires_grad_(False), row_linear(base_layer, rows, biases=biases)
     with torch.no_grad():
         for parameter in (tuned.rows, tuned.row_bias) if biases else (tuned.rows,):
             parameter.normal_()
@@ -341,32 +351,6 @@ def test_one_product_is_that_of_the_frozen_and_of_the_tuned_rows(biases):
     torch.testing.assert_close((x.grad, tuned.rows.grad), (y.grad, own_rows.grad), rtol=1e-12, atol=1e-12)
     if biases:
         torch.testing.assert_close(tuned.row_bias.grad, own_bias.grad, rtol=1e-12, atol=1e-12)
-
-
-def test_the_passes_of_an_evaluation_write_the_tuned_rows_once(monkeypatch):
-    merges, merge = [], RowLinear.merge
-    monkeypatch.setattr(RowLinear, "merge", lambda module: merges.append(module) or merge(module))
-    tuned, x = RowLinear(torch.nn.Linear(6, 8), [2, 3], biases=True), torch.randn(4, 6)
-    adam = torch.optim.AdamW([tuned.rows, tuned.row_bias], lr=0.1, fused=True)
-
-    def evaluated():
-        with torch.no_grad():
-            return tuned(x)[:, 2:4]
-
-    def expected():
-        return torch.nn.functional.linear(x, tuned.rows, tuned.row_bias)
-
-    first = evaluated()
-    torch.testing.assert_close((first, evaluated()), (expected(), expected()))
-    assert len(merges) == 1
-    tuned(x).sum().backward()
-    adam.step()  # which no version number tells
-    torch.testing.assert_close(evaluated(), expected())
-    assert len(merges) == 3 and not torch.allclose(expected(), first)
-    with torch.no_grad():
-        tuned.row_bias.add_(1)
-    torch.testing.assert_close((evaluated(), evaluated()), (expected(), expected()))
-    assert len(merges) == 4
 
 
 def test_without_biases_they_stay(make, resources):

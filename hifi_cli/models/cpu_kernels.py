@@ -5,15 +5,13 @@ and so is every weight that trains. `kernels: torch` leaves all of it out.
 """
 
 import os
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from hifi_cli.models import row_linear
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.row_linear import RowLinear
 
@@ -30,7 +28,65 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return nn.functional.linear(x, weight, bias)
 
 
-linear = partial(row_linear.linear, multiply=_multiply)
+class _Linear(Function):
+    """The product of `linear` below."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        rows: Tensor,
+        row_bias: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        index: Tensor | None,
+    ) -> Tensor:
+        factor = x.to(weight.dtype).contiguous()  # oneDNN is slow on rows that lie apart
+        ctx.save_for_backward(factor if rows.requires_grad else None, weight, index)
+        ctx.dtypes, ctx.has_row_bias = (x.dtype, rows.dtype), row_bias is not None
+        ctx.bias_dtype = next((value.dtype for value in (row_bias, bias) if value is not None), None)
+        output = _multiply(factor.flatten(0, -2), weight, None if bias is None else bias.to(weight.dtype))
+        # A view made here could not be changed in place, which adapters of peft do.
+        return cast(Tensor, torch.ops.aten._unsafe_view(output, [*x.shape[:-1], output.shape[-1]]))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        factor, weight, index = ctx.saved_tensors
+        x_dtype, rows_dtype = ctx.dtypes
+        needs_x, needs_rows, needs_row_bias, _, needs_bias, _ = ctx.needs_input_grad
+        x_grad = rows_grad = row_bias_grad = bias_grad = None
+        gradient = gradients[0].to(weight.dtype).contiguous()
+        if needs_x:
+            x_grad = _multiply(gradient, weight.T).to(x_dtype)
+        gradient = gradient.flatten(0, -2)
+        if needs_bias and not ctx.has_row_bias:
+            bias_grad = gradient.sum(0, dtype=ctx.bias_dtype)
+        if index is not None and (needs_rows or needs_row_bias):
+            gradient = gradient.index_select(-1, index)
+        if needs_rows:
+            rows_grad = _multiply(gradient.T, factor.flatten(0, -2).T).to(rows_dtype)
+        if needs_row_bias:
+            row_bias_grad = gradient.sum(0, dtype=ctx.bias_dtype)
+        return x_grad, rows_grad, row_bias_grad, None, bias_grad, None
+
+
+def linear(
+    x: Tensor, rows: Tensor, row_bias: Tensor | None, weight: Tensor, bias: Tensor | None, index: Tensor | None = None
+) -> Tensor:
+    """Compute x W' + b in one product, with gradients for x and for what trains of W and b.
+
+    Args:
+        x: [..., in].
+        rows, row_bias: what may train, [rows, in] and [rows]: all of W and b, or the rows that `index` numbers. Without
+            `row_bias`, `bias` may train as a whole.
+        weight, bias: what is multiplied and added, [out, in] and [out]: the current values of all rows. A bfloat16 weight
+            makes it a product of bfloat16 numbers with float32 sums.
+
+    Returns:
+        [..., out], in the weight's dtype.
+    """
+    output: Tensor = _Linear.apply(x, rows, row_bias, weight, bias, index)
+    return output
 
 
 class FastLinear(nn.Linear):
@@ -61,25 +117,35 @@ class FastLinear(nn.Linear):
 
 
 class FastRowLinear(RowLinear):
-    """RowLinear in one product: the base layer's W and b always hold the tuned rows' current values.
+    """RowLinear in one product: the tuned rows are written into W, which is small work, and gradients are theirs only.
 
-    The gradient of W is computed for the tuned rows only. With bfloat16, W is cast once, and the tuned rows in every step.
+    With bfloat16, W is cast once, and the tuned rows in every step.
     """
 
     def __init__(self, base_layer: FastLinear, rows: list[int], *, biases: bool) -> None:
         super().__init__(base_layer, rows, biases=biases)
         self.training_dtype = base_layer.training_dtype
+        self._merged_versions: list[int] | None = None
         self._cast: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        self._update_base_layer()
+        weight, bias = self.base_layer.weight.data, self.base_layer.bias
         if not (self.training_dtype and self.training):
-            base_layer = self.current_base_layer()
-            return linear(x, self.rows, self.row_bias, base_layer.weight, base_layer.bias, self.index)
-        base_layer, self._merged_versions = self.merge(), None
+            return linear(x, self.rows, self.row_bias, weight, bias, self.index)
         if self._cast is None:
-            self._cast = base_layer.weight.to(torch.bfloat16)
+            self._cast = weight.to(torch.bfloat16)
         self._cast.index_copy_(0, self.index, self.rows.detach().to(torch.bfloat16))
-        return linear(x, self.rows, self.row_bias, self._cast, base_layer.bias, self.index).to(self.training_dtype)
+        return linear(x, self.rows, self.row_bias, self._cast, bias, self.index).to(self.training_dtype)
+
+    def _update_base_layer(self) -> None:
+        """Write the tuned rows' current values into W and b, which several passes in a row share in evaluation."""
+        trained = [self.rows] if self.row_bias is None else [self.rows, self.row_bias]
+        # With gradients an optimizer may follow, and fused ones change parameters without counting a new version.
+        versions = None if torch.is_grad_enabled() else [parameter._version for parameter in trained]
+        if versions is None or versions != self._merged_versions:
+            self.merge()
+        self._merged_versions = versions
 
 
 def install(encoder: Encoder, *, bf16: bool) -> None:
