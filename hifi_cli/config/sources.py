@@ -351,9 +351,16 @@ def _nearest_parent(key: str, mapping: Mapping[str, Value]) -> Value | None:
 
 
 def train_arguments(
-    tasks: Iterable[str], methods: Iterable[str], backbone: str, protocol: str, seeds: Iterable[int], *, force: bool = False
+    tasks: Iterable[str],
+    methods: Iterable[str],
+    backbone: str,
+    protocol: str,
+    seeds: Iterable[int] = (),
+    *,
+    force: bool = False,
 ) -> list[str]:
-    """Return the arguments of `hifi` that train every combination of tasks, methods and seeds."""
+    """Return the arguments of `hifi` that train every combination of tasks, methods and seeds; no seeds: the default one."""
     arguments = ["train", "--task", ",".join(tasks), "--method", ",".join(methods)]
-    arguments += ["--backbone", backbone, "--protocol", protocol, "--seeds", ",".join(map(str, seeds))]
-    return [*arguments, *(["--force"] if force else [])]
+    arguments += ["--backbone", backbone, "--protocol", protocol]
+    seed_words = [str(seed) for seed in seeds]
+    return [*arguments, *(["--seeds", ",".join(seed_words)] if seed_words else []), *(["--force"] if force else [])]

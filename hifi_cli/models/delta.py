@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
+from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, check_schema
 
@@ -13,17 +13,26 @@ SCHEMA = 1
 _KEY = "hifi"
 
 
-def save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
-    """Write tensors and the description of what they change (a JSON object in the file's header), atomically."""
+class DeltaMetadata(ConfigModel):
+    """What a delta belongs to, in the header of its file."""
+
+    method: str
+    backbone: str
+    backbone_weights_id: str
+    heads: list[list[int]] | None
+
+
+def save(path: Path, tensors: dict[str, Tensor], metadata: DeltaMetadata) -> None:
+    """Write tensors and what they belong to (a JSON object in the file's header), atomically."""
     from safetensors.torch import save_file
 
     # One metadata key only: safetensors writes several in random order, and equal runs must give equal files.
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, metadata={_KEY: json.dumps({"schema": SCHEMA, **metadata})})
+        save_file(contiguous, temporary, metadata={_KEY: json.dumps({"schema": SCHEMA, **metadata.model_dump()})})
 
 
-def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load(path: Path) -> tuple[dict[str, Tensor], DeltaMetadata]:
     """Read a delta and what it belongs to.
 
     Raises:
@@ -35,9 +44,10 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {})[_KEY])
-            check_schema(metadata, SCHEMA, path)
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+            header = json.loads((file.metadata() or {})[_KEY])
+            check_schema(header, SCHEMA, path)
+            del header["schema"]
+            return {name: file.get_tensor(name) for name in file.keys()}, DeltaMetadata(**header)  # noqa: SIM118
     except FileNotFoundError:
         raise MissingError(f"no delta at {path}") from None
     except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:

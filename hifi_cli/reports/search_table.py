@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of, read_yaml
-from hifi_cli.config.sources import override_value
+from hifi_cli.config.sources import override_value, train_arguments
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.search_result import MethodSearch, SearchResult
@@ -41,8 +41,8 @@ def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:
 
 def _build(result: SearchResult, search: MethodSearch, path: Path) -> Table:
     labels = f"{label_of('methods', search.method)} on {label_of('tasks', search.task)}"
-    where = ["--backbone", result.backbone, "--protocol", result.protocol]
-    command = ["hifi", "train", "--task", search.task, "--method", search.method, *where, "-c", str(path)]
+    arguments = train_arguments([search.task], [search.method], result.backbone, result.protocol)
+    command = ["hifi", *arguments, "-c", str(path)]
     return Table(
         title=f"Search {result.grid}: {labels} (protocol {result.protocol}, backbone {result.backbone})",
         headings=[TableHeading("Score", 2), TableHeading("SD", 2), TableHeading("Seeds", 0), TableHeading("Chosen")],

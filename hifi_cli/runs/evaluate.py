@@ -113,7 +113,7 @@ def reload(
         if resources.backbone:
             elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
             config = config.model_copy(update={"backbone": elsewhere})
-        prepared = prepare(ModelInputs.resolve(config, resources, metadata["heads"]))
+        prepared = prepare(ModelInputs.resolve(config, resources, metadata.heads))
         check_backbone(directory, config, prepared.inputs.pretrained.weights_id, metadata)
         methods.prepare_last_phase(prepared.method, prepared.encoder)
         before_loading(prepared)

@@ -87,7 +87,7 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
     pretrained = backbones.load(backbone, task_head=task_head, dropout=config.dropout)
     backbones.initialize(pretrained.model, pretrained.missing_keys, config.seed)
     encoder = Encoder(pretrained.model)
-    method = methods.attach(config, encoder, metadata["heads"], exported.missing_keys)
+    method = methods.attach(config, encoder, metadata.heads, exported.missing_keys)
     methods.load_final_delta(method, encoder, tensors)
     method.merge(encoder)
     return encoder.model.eval(), pretrained.tokenizer

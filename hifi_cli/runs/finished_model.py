@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
+from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.records.run_directory import RunDirectory
@@ -31,7 +31,7 @@ class StartingWeights:
     chain: list[StartingRun]
 
 
-def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], dict[str, Any]]:
+def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], DeltaMetadata]:
     """The result of a finished run, and its delta with what it belongs to.
 
     Raises:
@@ -47,13 +47,13 @@ def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], d
     return result, *deltas.load(directory.delta)
 
 
-def check_backbone(directory: RunDirectory, config: RunConfig, weights_id: str, metadata: dict[str, Any]) -> None:
+def check_backbone(directory: RunDirectory, config: RunConfig, weights_id: str, metadata: DeltaMetadata) -> None:
     """Check that a run's delta belongs to these backbone weights.
 
     Raises:
         UsageError: it does not.
     """
-    if weights_id != metadata["backbone_weights_id"]:
+    if weights_id != metadata.backbone_weights_id:
         started = f", or train {config.start_from}, which the run started from, as it was" if config.start_from else ""
         raise UsageError(
             f"the run in {directory.path} was trained on other weights of backbone '{config.backbone.name}' than those found"
@@ -105,7 +105,7 @@ def starting_weights(
         result, tensors, metadata = read_delta(directory)
         encoder, pretrained = load_encoder(own)
         check_backbone(directory, own, pretrained.weights_id, metadata)
-        method = methods.attach(own, encoder, metadata["heads"], pretrained.missing_keys)
+        method = methods.attach(own, encoder, metadata.heads, pretrained.missing_keys)
         if not method.mergeable:
             raise UsageError(f"start_from={config.start_from}: method {own.method} adds modules that no plain encoder has")
         methods.load_final_delta(method, encoder, tensors)

@@ -92,7 +92,7 @@ def measure_result(config: RunConfig) -> ResultCosts:
                 added_in_training = max(added_in_training, new)
         prepared.runner.unwrap()
         tensors = method.delta(encoder.model)
-        stored_bytes = _stored_bytes(tensors, Path(directory))
+        stored_bytes = _stored_bytes(prepared, tensors, Path(directory))
         with torch.no_grad():
             method.load_delta(encoder.model, tensors)
         method.merge(encoder)
@@ -161,8 +161,8 @@ def _trainer(prepared: PreparedRun, batch: list[Example]) -> Trainer:
     return Trainer(prepared.runner, prepared.method, batch, calibration_batches=[batch])
 
 
-def _stored_bytes(tensors: dict[str, torch.Tensor], directory: Path) -> int:
-    deltas.save(directory / DELTA, tensors, {})
+def _stored_bytes(prepared: PreparedRun, tensors: dict[str, torch.Tensor], directory: Path) -> int:
+    deltas.save(directory / DELTA, tensors, prepared.delta_metadata)
     return (directory / DELTA).stat().st_size
 
 
@@ -179,7 +179,7 @@ def _memory_and_storage(config: RunConfig, resources: ResourceCache, directory: 
         trainer.setup_phase(number)
         _train(trainer, batch)
     peak = provenance.peak_memory(device)
-    return peak - loaded, _stored_bytes(prepared.method.delta(prepared.encoder.model), directory)
+    return peak - loaded, _stored_bytes(prepared, prepared.method.delta(prepared.encoder.model), directory)
 
 
 def _step_times(config: RunConfig, reference: RunConfig, resources: ResourceCache) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """The plan of a run for `--dry-run`: its steps, parameters and memory, and what is missing; nothing is asked of the network."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs.device import select_device, uses_bf16
 from hifi_cli.runs.finished_model import find_start, read_delta
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.splits import batch_size, holdout_ids, holdout_size
 from hifi_cli.runs.trainer import phase_ends
 from hifi_cli.tasks import fewshot
 from hifi_cli.tasks.task_spec import TaskSpec
@@ -50,7 +52,7 @@ class RunPlan:
 
     Attributes:
         state: of its directory.
-        examples: training examples: of the rows in `--data-dir`, else of the official rows; None where neither is known.
+        examples: rows that it trains on: of those in `--data-dir`, else of the official ones; None where neither are known.
         steps: optimizer steps.
         size: None without the backbone's configuration.
         memory: bytes of parameters, of gradients and moments, and of activations at the longest allowed input.
@@ -76,11 +78,12 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     task = resources.task_of(config)
     methods.check_settings(config)
     directory = RunDirectory.of(config, resources.results_dir)
-    missing, train_rows, size = [], task.rows.get("train"), None
+    missing, examples, size = [], None, None
     try:
-        train_rows = _check_data(config, task, resources) or train_rows
+        examples = _read_train_rows(config, task, resources)
     except MissingError as error:
         missing.append(str(error))
+    examples = _official_train_rows(config, task) if examples is None else examples
     try:
         select_device(config.device)
     except MissingError as error:
@@ -97,8 +100,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
             read_delta(RunDirectory(find_start(config, resources.results_dir)))
         except (MissingError, RunFailed) as error:
             missing.append(str(error))
-    examples = _examples(config, task, train_rows)
-    batch = _batch_size(config, task)
+    batch = batch_size(config, task)
     steps = config.epochs * math.ceil(examples / batch) if examples else None
     if size and steps:
         phase_ends(phases, steps)
@@ -137,7 +139,7 @@ def predicted_memory(config: RunConfig, resources: ResourceCache) -> tuple[int, 
     except MissingError:
         return None
     size, _ = model_size(config, resources)
-    return _memory(config, size, _batch_size(config, resources.task(config.task)))
+    return _memory(config, size, batch_size(config, resources.task(config.task)))
 
 
 def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, list[Phase]]:
@@ -197,31 +199,19 @@ def _trains_in_bf16(config: RunConfig) -> bool:
         return config.precision != "fp32"
 
 
-def _batch_size(config: RunConfig, task: TaskSpec) -> int:
-    """Examples of a step; few-shot runs train on all examples at once."""
-    return config.shots * len(task.classes) if config.shots else config.batch_size
-
-
-def _examples(config: RunConfig, task: TaskSpec, rows: int | None) -> int | None:
-    """Training examples of a run.
-
-    Args:
-        rows: of the train split, or of the few-shot sample, if known.
-    """
+def _official_train_rows(config: RunConfig, task: TaskSpec) -> int | None:
+    """How many of the official train rows a run trains on, as far as is known without them."""
+    rows = task.rows.get("train")
     if config.shots:
-        most = config.shots * len(task.classes)
-        return most if rows is None else min(rows, most)
+        return min(batch_size(config, task), rows or sys.maxsize)
     if rows is None:
         return config.limit
     rows = min(rows, config.limit or rows)
-    return rows - max(1, round(config.holdout * rows)) if config.selection == "holdout" else rows
+    return rows - holdout_size(config, rows) if config.selection == "holdout" else rows
 
 
-def _check_data(config: RunConfig, task: TaskSpec, resources: ResourceCache) -> int | None:
-    """Read the data of a run that are in a directory, as the run does.
-
-    Returns:
-        The number of training rows, or of the few-shot sample's; None where the data are generated, or come from the hub.
+def _read_train_rows(config: RunConfig, task: TaskSpec, resources: ResourceCache) -> int | None:
+    """How many rows a run trains on, from the data in a directory; None where they are generated, or come from the hub.
 
     Raises:
         MissingError: the data are nowhere.
@@ -238,7 +228,7 @@ def _check_data(config: RunConfig, task: TaskSpec, resources: ResourceCache) -> 
         rows = resources.rows(config.task).rows("train")
         if config.shots:
             return len(fewshot.sample(task, rows, config.shots, config.seed).train)
-        return len(rows)
+        return len(holdout_ids(config, rows)[0])
     if not task.hub:
         raise MissingError(f"the data of {task.label}: give --data-dir")
     if hub.is_offline():

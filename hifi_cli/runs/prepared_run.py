@@ -10,6 +10,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models.cpu_kernels import install_row_linears
+from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
@@ -17,7 +18,7 @@ from hifi_cli.records.run_files import DataSource, ParameterCounts, Prediction
 from hifi_cli.runs.device import uses_cpu_kernels
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import Splits, load_splits
+from hifi_cli.runs.splits import Splits, batch_size, load_splits
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import padding_values
 from hifi_cli.tasks.metrics import Predictions, Values
@@ -110,6 +111,14 @@ class PreparedRun:
         """The head of the task."""
         return self.inputs.task_head
 
+    @property
+    def delta_metadata(self) -> DeltaMetadata:
+        """What a delta of this run belongs to."""
+        config, weights_id = self.inputs.config, self.inputs.pretrained.weights_id
+        return DeltaMetadata(
+            method=config.method, backbone=config.backbone.name, backbone_weights_id=weights_id, heads=self.method.context.heads
+        )
+
 
 def prepare(inputs: ModelInputs, *, auto_batch: bool = False) -> PreparedRun:
     """Let the method of a run prepare its model, and move the model to its device.
@@ -119,8 +128,8 @@ def prepare(inputs: ModelInputs, *, auto_batch: bool = False) -> PreparedRun:
     """
     config, encoder, pretrained = inputs.config, inputs.encoder, inputs.pretrained
     plain_parameters = encoder.num_parameters
-    if config.shots:  # scoring and masks are those of the full-shot setting; only training has the whole set as a batch
-        config = config.model_copy(update={"batch_size": config.shots * len(inputs.task.classes)})
+    # scoring and masks of few-shot runs are those of the full-shot setting; only training has the whole set as a batch
+    config = config.model_copy(update={"batch_size": batch_size(config, inputs.task)})
     runner = ModelRunner(encoder, inputs.task, config, padding_values(pretrained.tokenizer), auto_batch)
     method = methods.attach(config, encoder, inputs.attention_heads, pretrained.missing_keys)
     if uses_cpu_kernels(config):

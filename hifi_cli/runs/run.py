@@ -4,7 +4,8 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -21,6 +22,7 @@ from hifi_cli.records.run_files import (
     ExampleCounts,
     GradientAccumulationSteps,
     Manifest,
+    ParameterCounts,
     RunResult,
     RunScores,
 )
@@ -44,6 +46,23 @@ from hifi_cli.tasks import metrics
 from hifi_cli.tasks.tokenization import rows_of
 
 logger = logging.getLogger("hifi")
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The fields of `RunResult` that training decides."""
+
+    status: Literal["done", "diverged"]
+    params: ParameterCounts
+    collapsed: bool
+    reason: str = ""
+    scores: RunScores | None = None
+    epochs: Epochs | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    extra_validation: dict[str, RunScores] = field(default_factory=dict)
+    time_s: float | None = None
+    delta_sha256: str | None = None
+    delta_bytes: int | None = None
 
 
 def run(
@@ -138,16 +157,15 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         manifest.write(directory.manifest)
     provenance.reset_peak_memory(prepared.runner.device)
     start = time.monotonic()
-    outcome: dict[str, Any]
     try:
         trainer = _train(prepared, splits, directory, Checkpoint(directory.checkpoint, run_id), report_to)
     except Diverged as error:
         methods.prepare_last_phase(prepared.method, prepared.encoder, error.phase)
-        outcome = {"status": "diverged", "reason": str(error), "collapsed": True, "params": count_parameters(prepared)}
+        outcome = RunOutcome("diverged", count_parameters(prepared), collapsed=True, reason=str(error))
     else:
-        outcome = {"status": "done", **_store_and_score(prepared, splits, trainer, directory)}
+        outcome = _store_and_score(prepared, splits, trainer, directory)
     result = RunResult(
-        **outcome,
+        **vars(outcome),
         task=config.task,
         method=config.method,
         backbone=config.backbone.name,
@@ -217,7 +235,7 @@ def _train(
     return trainer
 
 
-def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, directory: RunDirectory) -> dict[str, Any]:
+def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, directory: RunDirectory) -> RunOutcome:
     """Store the delta of the epoch that is reported, put it into the model, store its predictions and return its scores."""
     task, method, config, progress = prepared.task, prepared.method, prepared.runner.config, trainer.progress
     params = count_parameters(prepared)
@@ -228,35 +246,30 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
     scores = metrics.compute(task, rows_of(splits.reported), predictions)
     delta_sha256 = delta_bytes = None
     if distributed.is_main():
-        metadata = {
-            "method": config.method,
-            "backbone": config.backbone.name,
-            "backbone_weights_id": prepared.inputs.pretrained.weights_id,
-            "heads": method.context.heads,
-        }
-        deltas.save(directory.delta, trainer.delta, metadata)
+        deltas.save(directory.delta, trainer.delta, prepared.delta_metadata)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         directory.write_predictions(prediction_rows(task, splits.reported, logits, predictions))
     by_epoch = _by_epoch(progress, task.primary)
-    return {
-        "params": params,
-        "scores": _scores_of(by_epoch, trainer),
-        "epochs": Epochs(
+    return RunOutcome(
+        "done",
+        params,
+        collapsed=metrics.is_collapsed(predictions),
+        scores=_scores_of(by_epoch, trainer),
+        epochs=Epochs(
             total=progress.epoch,
             last=progress.epoch,
             best=progress.best_epoch,
             max=max(by_epoch, key=by_epoch.__getitem__) if config.evaluates_every_epoch else None,
         ),
-        "metrics": scores | measure_extra_validation(prepared, splits.extra_validation),
-        "extra_validation": {
+        metrics=scores | measure_extra_validation(prepared, splits.extra_validation),
+        extra_validation={
             split: _scores_of(_by_epoch(progress, f"{task.on_split(f'validation_{split}').primary}_{split}"), trainer)
             for split in splits.extra_validation
         },
-        "collapsed": metrics.is_collapsed(predictions),
-        "time_s": round(progress.seconds, 3),
-        "delta_sha256": delta_sha256,
-        "delta_bytes": delta_bytes,
-    }
+        time_s=round(progress.seconds, 3),
+        delta_sha256=delta_sha256,
+        delta_bytes=delta_bytes,
+    )
 
 
 def _by_epoch(progress: Progress, metric: str) -> dict[int, float]:

@@ -10,7 +10,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.records.run_files import FewShotRows
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks.batches import training_order
-from hifi_cli.tasks.task_spec import Row, Split
+from hifi_cli.tasks.task_spec import Row, Split, TaskSpec
 from hifi_cli.tasks.tokenization import Example
 
 
@@ -78,9 +78,19 @@ def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str]
     if config.shots or config.selection != "holdout":
         return list(chain.from_iterable(ids)), []
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(config.seed)).tolist()
-    size = max(1, round(config.holdout * len(ids)))
+    size = holdout_size(config, len(ids))
     train, holdout = (list(chain.from_iterable(ids[number] for number in part)) for part in (order[size:], order[:size]))
     return train, holdout
+
+
+def holdout_size(config: RunConfig, groups: int) -> int:
+    """How many of the train split's groups of rows are held out; a row of most tasks is a group by itself."""
+    return max(1, round(config.holdout * groups))
+
+
+def batch_size(config: RunConfig, task: TaskSpec) -> int:
+    """Examples of a training step; few-shot runs train on all examples at once."""
+    return config.shots * len(task.classes) if config.shots else config.batch_size
 
 
 def without_holdout(config: RunConfig, train_rows: Sequence[Row], examples: list[Example]) -> list[Example]:

@@ -112,5 +112,5 @@ def delta(work: Work) -> float:
     tensors = prepared.method.delta(prepared.encoder.model)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "delta.safetensors"
-        deltas.save(path, tensors, {})
+        deltas.save(path, tensors, prepared.delta_metadata)
         return path.stat().st_size / (4 * sum(tensor.numel() for tensor in tensors.values()))
