@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 LEVEL = 0.05
 Floats = NDArray[np.float64]
@@ -130,7 +129,7 @@ def mean_interval(tasks: Sequence[Floats], level: float = LEVEL) -> tuple[float,
     variance, degrees = variance_of_mean(tasks)
     if not variance:
         return mean, mean
-    half = float(special.stdtrit(degrees, 1 - level / 2) * np.sqrt(variance))
+    half = float(_t_quantile(degrees, 1 - level / 2) * np.sqrt(variance))
     return mean - half, mean + half
 
 
@@ -158,10 +157,16 @@ def seeds_needed(tasks: Sequence[Sequence[float]], bound: float, *, power: float
     variance = sum(float(task.var(ddof=1)) for task in values) / len(values) ** 2
     for seeds in range(2, highest + 1):
         degrees = len(values) * (seeds - 1)
-        quantiles = special.stdtrit(degrees, 1 - LEVEL / 2) + special.stdtrit(degrees, power)
+        quantiles = _t_quantile(degrees, 1 - LEVEL / 2) + _t_quantile(degrees, power)
         if smallest_p(len(values) * seeds) < LEVEL and distance >= quantiles * np.sqrt(variance / seeds):
             return seeds
     return None
+
+
+def _t_quantile(degrees: float, probability: float) -> float:
+    from scipy import special  # 0.3 s, for which tables and grids do not wait
+
+    return float(special.stdtrit(degrees, probability))
 
 
 def variance_of_mean(tasks: Sequence[Floats]) -> tuple[float, float]:
