@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from accelerate import Accelerator
@@ -104,6 +104,20 @@ class Progress:
         return 1 + self.epochs_before_last_phase + scores.index(max(scores))
 
 
+class SavedState(TypedDict):
+    """The content of a checkpoint: of the run, of the method of its phase, and of every source of randomness."""
+
+    run_id: str
+    progress: dict[str, Any]
+    delta: Delta
+    method: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    lr_scheduler: dict[str, Any]
+    torch_rng: tuple[Tensor, Tensor | None]
+    python_rng: tuple[Any, ...]
+    machine: str
+
+
 class Checkpoint:
     """The file that keeps the state of a run.
 
@@ -134,7 +148,7 @@ class Checkpoint:
         Several processes need no states of their own: `Trainer.seed_process` seeds each of them in every step.
         """
         start = time.monotonic()
-        state = {
+        state: SavedState = {
             "run_id": self.run_id,
             "progress": progress.state(),
             "delta": delta,
@@ -150,7 +164,7 @@ class Checkpoint:
         self._saved_at = time.monotonic()
         self._saving_seconds = self._saved_at - start
 
-    def read(self) -> dict[str, Any] | None:
+    def read(self) -> SavedState | None:
         """The saved state; None, with a warning, if it is damaged or belongs to another run: the run then starts anew."""
         if not self.path.is_file():
             return None
@@ -159,7 +173,7 @@ class Checkpoint:
                 damaged_file = archive.testzip()
             if damaged_file:
                 raise zipfile.BadZipFile(f"bad checksum of {damaged_file}")
-            state: dict[str, Any] = torch.load(self.path, weights_only=True, map_location="cpu")
+            state: SavedState = torch.load(self.path, weights_only=True, map_location="cpu")
             is_same_run = state["run_id"] == self.run_id
         except Exception as error:  # the readers raise half a dozen kinds for a damaged archive
             first_line = str(error).strip().partition("\n")[0][:100]
@@ -172,7 +186,7 @@ class Checkpoint:
 
 
 def restore(
-    state: dict[str, Any],
+    state: SavedState,
     optimizer: torch.optim.Optimizer,
     lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
     device: torch.device,
