@@ -55,10 +55,9 @@ def _section(implementation: str, specs: dict[str, MethodSpec]) -> str:
         *_settings("settings", method.Settings),
         *(_settings("heads", HeadsConfig) if method.needs_heads else []),
     ]
-    deviations = [deviation for spec in specs.values() for deviation in spec.deviations]
+    deviations = [f"- `{name}`: {deviation}" for name, spec in specs.items() for deviation in spec.deviations]
     if deviations:
-        lines += ["Differences from the paper or its code, and choices that they leave open:", ""]
-        lines += [*(f"- {deviation}" for deviation in deviations), ""]
+        lines += ["Differences from the paper or its code, and choices that they leave open:", "", *deviations, ""]
     return "\n".join(lines)
 
 

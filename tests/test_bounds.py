@@ -270,15 +270,17 @@ def test_a_damaged_manifest_predictions_and_metrics_of_a_run_are_named(finish_ru
     assert not (tmp_path / "out").exists()
 
 
-def test_metadata_of_a_delta_may_not_be_deep(tmp_path):
+@pytest.mark.parametrize("header", [DEEP, "[1]", "5", '{"schema": 1}', '{"schema": 1, "method": 3}', '{"schema": 1, "x": 1}'])
+def test_wrong_metadata_of_a_delta_is_one_line(tmp_path, header):
     from safetensors.numpy import save_file
 
-    from hifi_cli.errors import UsageError
+    from hifi_cli.errors import SchemaError, UsageError
     from hifi_cli.models import delta
 
-    save_file({}, tmp_path / "delta.safetensors", metadata={"hifi": DEEP})
-    with pytest.raises(UsageError, match="not a delta"):
+    save_file({}, tmp_path / "delta.safetensors", metadata={"hifi": header})
+    with pytest.raises((UsageError, SchemaError), match="delta") as caught:
         delta.load(tmp_path / "delta.safetensors")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [DEEP, "[]", "[1", "null", '{"model_type": 3}'], ids=lambda text: text[:12])

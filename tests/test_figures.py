@@ -176,13 +176,13 @@ def test_a_csv_without_metadata_or_with_another_figures_is_refused(hifi, tmp_pat
     assert (answer.code, "has schema 1" in answer.err) == (2, True)
 
 
-def test_the_colour_map_and_lines_differ_in_grey():
+def test_the_color_map_and_lines_differ_in_grey():
     import matplotlib as mpl
 
-    def grey(colours):
-        return np.asarray(colours)[:, :3] @ [0.2126, 0.7152, 0.0722]
+    def grey(colors):
+        return np.asarray(colors)[:, :3] @ [0.2126, 0.7152, 0.0722]
 
-    assert (np.diff(grey(mpl.colormaps[style.COLOUR_MAP](np.linspace(0, 1, 32)))) < 0).all()
+    assert (np.diff(grey(mpl.colormaps[style.COLOR_MAP](np.linspace(0, 1, 32)))) < 0).all()
     looks = [style.line(number) for number in range(6)]
     assert len({(str(look["linestyle"]), look["marker"]) for look in looks}) == 6
 
@@ -249,14 +249,14 @@ def test_chance_is_named_in_the_legend_once(tmp_path):
         assert (tmp_path / f"{name}.svg").read_text().count(">chance<") == 1
 
 
-def test_the_colour_bar_of_losses_has_round_ticks(tmp_path):
+def test_the_color_bar_of_losses_has_round_ticks(tmp_path):
     [path] = [path for path in KEPT if path.name == "hifi-7-laptop.csv"]
     draw.draw(path, tmp_path / "figure.svg")
     labels = re.findall(r">([\d.]+)</text>", (tmp_path / "figure.svg").read_text())
     assert labels[-7:] == ["0", "0.2", "0.4", "0.6", "0.8", "1", "1.2"]
 
 
-def test_a_png_has_ink_and_no_colour_where_nothing_is(tiny, tmp_path):
+def test_a_png_has_ink_and_no_color_where_nothing_is(tiny, tmp_path):
     assert tiny("figure", "ranking", "--out", tmp_path / "r.png", "scoring.samples=4", "heads.k=2").code == 0
     picture = matplotlib.image.imread(tmp_path / "r.png")[..., :3]
     assert picture.shape[1] == round(style.WIDE * 200)

@@ -154,7 +154,7 @@ def test_no_color_is_obeyed(start_logger, monkeypatch):
     with start_logger() as metric_logger:
         metric_logger.on_log(LINES[1])
     assert "epoch 2 of 2" in sys.stderr.getvalue()
-    assert not re.search(r"\x1b\[(3|9)\d", sys.stderr.getvalue())  # no colour; dimness and cursor moves are none
+    assert not re.search(r"\x1b\[(3|9)\d", sys.stderr.getvalue())  # no color; dimness and cursor moves are none
 
 
 def test_trackers_are_checked_before_anything_runs(hifi):

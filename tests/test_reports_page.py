@@ -137,7 +137,7 @@ def test_full_ft_alone_has_an_axis(recwarn):
     assert not recwarn.list
 
 
-def test_charts_use_the_pages_colours_only_and_share_no_id():
+def test_charts_use_the_pages_colors_only_and_share_no_id():
     drawn = [
         charts.scores_by_trained_fraction(METHODS, "Acc."),
         charts.scores_by_trained_fraction(METHODS, "F1"),
@@ -150,9 +150,9 @@ def test_charts_use_the_pages_colours_only_and_share_no_id():
     assert len(ids) == len(set(ids)) > 0
 
 
-def positions(chart, colour):
-    """The x and y of the markers of a colour."""
-    points = re.findall(rf'<use href="#\w+" x="([\d.]+)" y="([\d.]+)" style="[^"]*var\(--{colour}\)', chart)
+def positions(chart, color):
+    """The x and y of the markers of a color."""
+    points = re.findall(rf'<use href="#\w+" x="([\d.]+)" y="([\d.]+)" style="[^"]*var\(--{color}\)', chart)
     return [(float(x), float(y)) for x, y in points]
 
 

@@ -14,9 +14,10 @@ from hifi_cli.records import run_checks
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
+from hifi_cli.runs.plan import plan
 from hifi_cli.runs.predict import predict
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import holdout_ids
+from hifi_cli.runs.splits import holdout_ids, load_splits
 from hifi_cli.tasks import data_sources, fewshot, local_files, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
@@ -307,3 +308,11 @@ def test_a_holdout_never_splits_a_question(make, superglue, task):
     group_of = {row.id: row.group for row in rows}
     groups = [{group_of[row_id] for row_id in ids} for ids in (train, holdout)]
     assert not groups[0] & groups[1] and len(groups[1]) == 6 and len(train) + len(holdout) == len(rows) == 48
+
+
+@pytest.mark.parametrize("words", [["selection=holdout", "holdout=0.3"], ["limit=25"], ["limit=25", "selection=holdout"]])
+def test_a_plan_counts_the_rows_that_the_run_trains_on(make, resources, superglue, words):
+    cache = ResourceCache(resources.results_dir, superglue)
+    config = make("full-ft", *words, task="multirc")
+    examples = {example.row.id for example in load_splits(config, cache).train}
+    assert plan(config, cache).examples == len(examples) < 48

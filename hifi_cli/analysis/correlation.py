@@ -19,5 +19,5 @@ def compute(request: FigureRequest) -> FigureTable:
             for (layer, head, other), value in np.ndenumerate(correlation):
                 keys = {"task": task, "setting": variant, "layer": layer, "head": head, "other": other}
                 rows.append({**keys, "correlation": value, "normalized": value / correlation[layer].max()})
-    notes = [scoring_variants.note(request.settings), "divided by each layer's largest value: one colour scale for all"]
+    notes = [scoring_variants.note(request.settings), "divided by each layer's largest value: one color scale for all"]
     return FigureTable(rows, notes)

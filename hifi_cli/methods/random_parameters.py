@@ -1,4 +1,4 @@
-"""Fine-tuning of randomly chosen weights, the control for the choice that BitFit makes (EH-FT, section 4.4)."""
+"""Random parameters (a control for the choice that BitFit makes: EH-FT, section 4.4)."""
 
 import numpy as np
 import torch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, check_schema
 
@@ -44,11 +44,11 @@ def load(path: Path) -> tuple[dict[str, Tensor], DeltaMetadata]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[_KEY])
+            header = dict(json.loads((file.metadata() or {})[_KEY]))
             check_schema(header, SCHEMA, path)
             del header["schema"]
-            return {name: file.get_tensor(name) for name in file.keys()}, DeltaMetadata(**header)  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in file.keys()}, parse(DeltaMetadata, header, str(path))  # noqa: SIM118
     except FileNotFoundError:
         raise MissingError(f"no delta at {path}") from None
-    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged or not a delta ({error}); train the run again with --force") from None

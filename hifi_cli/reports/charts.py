@@ -1,4 +1,4 @@
-"""Charts of the HTML report: inline SVG of matplotlib, in the page's own colours for light and dark mode.
+"""Charts of the HTML report: inline SVG of matplotlib, in the page's own colors for light and dark mode.
 
 Every function returns the SVG's text; scores are in percent.
 """
@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 from hifi_cli.reports.claims import ClaimResult
 from hifi_cli.reports.figures import claim_effects as claim_effects_figure
 
-# Each colour stands for a CSS variable of the page, which differs between light and dark mode.
+# Each color stands for a CSS variable of the page, which differs between light and dark mode.
 _VARIABLES = {"#010101": "--ink", "#020202": "--soft", "#030303": "--rule", "#040404": "--accent", "#050505": "--mark"}
 _INK, _SOFT, _RULE, _ACCENT, _MARK = _VARIABLES
 _STYLE: dict[Any, Any] = {
@@ -133,10 +133,10 @@ def head_values(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int
 
 def claim_effects(results: Sequence[ClaimResult]) -> Markup:
     """Draw claims: our effects with intervals, what is required, and the published effects."""
-    colours = {"ink": _INK, "soft": _SOFT, "band": _RULE, "ours": _ACCENT, "paper": _MARK}
+    colors = {"ink": _INK, "soft": _SOFT, "band": _RULE, "ours": _ACCENT, "paper": _MARK}
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(1.3 * _WIDTH, 1), layout="constrained")
-        claim_effects_figure.draw(figure, results, colours)
+        claim_effects_figure.draw(figure, results, colors)
         return _svg(figure, "effects of the claims with intervals")
 
 
@@ -167,7 +167,7 @@ def _plot_seeds(ax: Axes, x: Sequence[float], y: Sequence[float]) -> None:
 
 
 def _svg(figure: Figure, title: str) -> Markup:
-    """Return a figure as inline SVG that takes its colours from the page and shares no id with another."""
+    """Return a figure as inline SVG that takes its colors from the page and shares no id with another."""
     stream = io.StringIO()
     no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with mpl.rc_context({"svg.hashsalt": title}):
@@ -176,6 +176,6 @@ def _svg(figure: Figure, title: str) -> Markup:
     view_box = svg.split('viewBox="', 1)[1].split('"', 1)[0]
     content = svg.split("</defs>", 1)[1]  # what comes before is an XML header, and a style for the whole page
     content = re.sub(r' id="(?!m[0-9a-f]{10}")[^"]*"', "", content).replace("xlink:href", "href")  # markers keep theirs
-    for colour, variable in _VARIABLES.items():
-        content = content.replace(colour, f"var({variable})")
+    for color, variable in _VARIABLES.items():
+        content = content.replace(color, f"var({variable})")
     return Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(view_box, title) + Markup(content)

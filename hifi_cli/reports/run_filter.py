@@ -18,7 +18,7 @@ _REMEDIES = {
     "collapsed": "by --exclude collapsed",
 }
 _NO_SCORE = "they have no score"
-COUNTED = frozenset({"collapsed"})  # predicting one class is a result of the method: leaving it out favours unstable methods
+COUNTED = frozenset({"collapsed"})  # predicting one class is a result of the method: leaving it out favors unstable methods
 
 
 def comparable(

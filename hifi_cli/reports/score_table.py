@@ -149,7 +149,7 @@ def _row(
 
 
 def _best(cells: dict[str, TableCell]) -> tuple[str, TableCell]:
-    """Return the method and cell with the best mean; a footnote names the methods and says that the choice favours the row."""
+    """Return the method and cell with the best mean; a footnote names the methods and says that the choice favors the row."""
     means = {method: cell.mean for method, cell in cells.items() if cell.mean is not None}
     best = max(means, key=lambda method: means[method]) if means else next(iter(cells))
     if len(cells) == 1 or not means:

@@ -53,7 +53,8 @@ class RunPlan:
     Attributes:
         state: of its directory.
         examples: rows that it trains on: of those in `--data-dir`, else of the official ones; None where neither are known.
-        steps: optimizer steps.
+        steps: optimizer steps, if every row is one example.
+        has_windows: whether a row with a long text becomes several examples, and steps.
         size: None without the backbone's configuration.
         memory: bytes of parameters, of gradients and moments, and of activations at the longest allowed input.
         missing: what the run needs and is not there, a line each.
@@ -64,6 +65,7 @@ class RunPlan:
     examples: int | None
     batch_size: int
     steps: int | None
+    has_windows: bool
     size: ModelSize | None
     memory: tuple[int, int, int] | None
     missing: list[str] = field(default_factory=list)
@@ -105,7 +107,10 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     if size and steps:
         phase_ends(phases, steps)
     memory = _memory(config, size, batch) if size else None
-    return RunPlan(directory.path, _directory_state(directory, config), examples, batch, steps, size, memory, missing)
+    has_windows = task.kind == "span"
+    return RunPlan(
+        directory.path, _directory_state(directory, config), examples, batch, steps, has_windows, size, memory, missing
+    )
 
 
 def refuse_early(configs: Sequence[RunConfig], resources: ResourceCache) -> None:
@@ -204,9 +209,9 @@ def _official_train_rows(config: RunConfig, task: TaskSpec) -> int | None:
     rows = task.rows.get("train")
     if config.shots:
         return min(batch_size(config, task), rows or sys.maxsize)
+    rows = config.limit if rows is None else min(rows, config.limit or rows)
     if rows is None:
-        return config.limit
-    rows = min(rows, config.limit or rows)
+        return None
     return rows - holdout_size(config, rows) if config.selection == "holdout" else rows
 
 

@@ -166,7 +166,7 @@ def measure(prepared: PreparedRun, examples: list[Example], split: Split = "vali
 
 
 def measure_extra_validation(prepared: PreparedRun, extra_validation: Mapping[str, list[Example]]) -> dict[str, float]:
-    """Compute every metric on each further validation split, as `metric_split`."""
+    """Compute every metric on each extra validation split, as `metric_split`."""
     return {
         f"{metric}_{split}": score
         for split, examples in extra_validation.items()

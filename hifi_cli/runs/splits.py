@@ -24,7 +24,7 @@ class Splits:
         reported: what the scores of the run are measured on.
         calibration_batches: batches whose gradients a method may use when one of its phases starts: the train examples, in a
             few-shot run those of the full train split.
-        extra_validation: further validation splits that are reported, by the suffix of their metrics.
+        extra_validation: extra validation splits that are reported, by the suffix of their metrics.
         fewshot: the ids of the rows of a few-shot run and their checksum.
     """
 
@@ -71,12 +71,12 @@ def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str]
     They are two parts of one permutation that the run's seed draws; the second is empty unless `selection` is `holdout`. The
     rows of a group, as of one of MultiRC's questions, stay together: its metrics are about whole groups.
     """
+    if config.shots or config.selection != "holdout":
+        return [row.id for row in train_rows[: config.limit]], []
     groups: dict[str, list[str]] = {}
     for row in train_rows[: config.limit]:
         groups.setdefault(row.group or row.id, []).append(row.id)
     ids = list(groups.values())
-    if config.shots or config.selection != "holdout":
-        return list(chain.from_iterable(ids)), []
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(config.seed)).tolist()
     size = holdout_size(config, len(ids))
     train, holdout = (list(chain.from_iterable(ids[number] for number in part)) for part in (order[size:], order[:size]))

@@ -71,7 +71,7 @@ class Submission(ConfigModel):
     benchmark: Literal["glue", "superglue"]
     """The benchmark whose zip file holds the files."""
     files: dict[Split, str]
-    """File of each test split, and of each further validation split that the benchmark requires."""
+    """File of each test split, and of each extra validation split that the benchmark requires."""
     labels: list[str] = []
     """The label names that the server expects, in label order."""
     without_model: Literal["majority"] | None = None
@@ -120,7 +120,7 @@ class TaskSpec(ConfigModel):
     primary: str
     """The metric that selects the best epoch and that tables show."""
     split_metrics: dict[Split, list[str]] = {}
-    """Metrics of a further validation split, where they differ from the task's; the first one is the split's primary metric."""
+    """Metrics of an extra validation split, where they differ from the task's; the first one is the split's primary metric."""
     local: LocalFiles
     """The files of the official download."""
     hub: HubDataset | None = None

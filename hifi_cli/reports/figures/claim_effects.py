@@ -13,8 +13,8 @@ from hifi_cli.reports.claims import ClaimResult, Finding
 from hifi_cli.reports.figures import style
 from hifi_cli.reports.figures.draw import check_format
 
-Colours = Mapping[str, str]
-_COLOURS = {"ink": "#000000", "soft": "#555555", "band": "#CFE3F2", "ours": "#0072B2", "paper": "#D55E00"}
+Colors = Mapping[str, str]
+_COLORS = {"ink": "#000000", "soft": "#555555", "band": "#CFE3F2", "ours": "#0072B2", "paper": "#D55E00"}
 _MARKERS = {"supported": "o", "undecided": "o", "contradicted": "X"}
 _LINE = "smallest difference that counts"
 _ROW_INCHES, _PANEL_INCHES = 0.2, 0.42
@@ -30,13 +30,13 @@ def save(path: Path, claims: Mapping[str, Sequence[ClaimResult]]) -> None:
     with style.house_style():
         figure = Figure(figsize=(style.WIDE, 1), layout="constrained")
         results = [result for group in claims.values() for result in group]
-        draw(figure, results, _COLOURS)
+        draw(figure, results, _COLORS)
         figure.suptitle("\n".join(claims), fontsize=9)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, format=path.suffix.lower()[1:])
 
 
-def draw(figure: Figure, results: Sequence[ClaimResult], colours: Colours) -> None:
+def draw(figure: Figure, results: Sequence[ClaimResult], colors: Colors) -> None:
     """Draw a panel per unit and a row per claim into a figure, whose height is set.
 
     Of several comparisons the one that decides is shown. Of other units than points, only claims with a number of ours are.
@@ -54,13 +54,13 @@ def draw(figure: Figure, results: Sequence[ClaimResult], colours: Colours) -> No
     figure.set_size_inches(width, sum(heights) + (0.6 if wide else 1.2))
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     for ax, panel, unit in zip(axes.flat, panels, units, strict=True):
-        _draw_panel(ax, panel, colours)
+        _draw_panel(ax, panel, colors)
         ax.set_xlabel(unit or "number", labelpad=1)
     unique = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(unique.values(), unique.keys(), loc="outside lower center", ncols=3 if wide else 1)
 
 
-def _draw_panel(ax: Axes, panel: Sequence[ClaimResult], colours: Colours) -> None:
+def _draw_panel(ax: Axes, panel: Sequence[ClaimResult], colors: Colors) -> None:
     if panel[0].unit == "ratio":
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
@@ -70,32 +70,32 @@ def _draw_panel(ax: Axes, panel: Sequence[ClaimResult], colours: Colours) -> Non
     for row, result in enumerate(panel):
         finding = result.finding
         start, end = (float(np.clip(bound, low, high)) for bound in finding.region.supported)
-        ax.barh(row, end - start, left=start, height=0.86, color=colours["band"], label="required", zorder=0)
+        ax.barh(row, end - start, left=start, height=0.86, color=colors["band"], label="required", zorder=0)
         for bound, required in zip(finding.region.possible, finding.region.supported, strict=True):
             if bound != required and np.isfinite(bound):
-                ax.plot([bound, bound], [row - 0.43, row + 0.43], ":", color=colours["soft"], linewidth=0.9, label=_LINE)
+                ax.plot([bound, bound], [row - 0.43, row + 0.43], ":", color=colors["soft"], linewidth=0.9, label=_LINE)
         if finding.published.value is not None:
             ax.errorbar(
-                finding.published.value, row + 0.2, xerr=finding.published.half_width, fmt="D", color=colours["paper"],
+                finding.published.value, row + 0.2, xerr=finding.published.half_width, fmt="D", color=colors["paper"],
                 markersize=3.5, elinewidth=0.8, capsize=1.5, label="published (bar: printed stds)",
             )  # fmt: skip
         if finding.effect is not None:
-            _draw_ours(ax, row, result, finding, colours)
-    ax.set_yticks(range(len(panel)), [result.name for result in panel], color=colours["ink"], fontsize=6.5)
+            _draw_ours(ax, row, result, finding, colors)
+    ax.set_yticks(range(len(panel)), [result.name for result in panel], color=colors["ink"], fontsize=6.5)
     ax.set_ylim(len(panel) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     if low < 0 < high:
-        ax.axvline(0, color=colours["soft"], linewidth=0.6, zorder=1)
+        ax.axvline(0, color=colors["soft"], linewidth=0.6, zorder=1)
 
 
-def _draw_ours(ax: Axes, row: int, result: ClaimResult, finding: Finding, colours: Colours) -> None:
+def _draw_ours(ax: Axes, row: int, result: ClaimResult, finding: Finding, colors: Colors) -> None:
     assert finding.effect is not None
     ends = finding.interval or (finding.effect, finding.effect)
     errors = [[max(0.0, finding.effect - ends[0])], [max(0.0, ends[1] - finding.effect)]]
     filled = result.verdict != "undecided"
     ax.errorbar(
-        finding.effect, row - 0.16, xerr=errors, fmt=_MARKERS.get(result.verdict, "o"), color=colours["ours"], markersize=4.5,
-        markerfacecolor=colours["ours"] if filled else "none", elinewidth=1, capsize=2, label=f"ours, {result.verdict}",
+        finding.effect, row - 0.16, xerr=errors, fmt=_MARKERS.get(result.verdict, "o"), color=colors["ours"], markersize=4.5,
+        markerfacecolor=colors["ours"] if filled else "none", elinewidth=1, capsize=2, label=f"ours, {result.verdict}",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from hifi_cli.reports.figures.style import Frame
 
 
 def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
-    """Draw a heatmap per layer and setting, all in one colour scale."""
+    """Draw a heatmap per layer and setting, all in one color scale."""
     panels = list(frame.groupby(["task", "setting", "layer"], sort=False))
     figure, axes = style.grid(len(panels), columns=4, height=1.7, sharex=True, sharey=True)
     image = None

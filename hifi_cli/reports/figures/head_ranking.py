@@ -21,7 +21,7 @@ _LABELS = {
 def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
     """Draw each ranking's values as a heatmap of layers and heads, with the chosen heads marked; below, overlaps against d.
 
-    A heatmap of one colour gives no basis for a choice; an overlap near k means that the ranking follows one signal alone.
+    A heatmap of one color gives no basis for a choice; an overlap near k means that the ranking follows one signal alone.
     """
     tasks = list(frame["task"].unique())
     values, overlaps = frame[frame["panel"] == "values"], frame[frame["panel"] == "overlap"]
@@ -46,7 +46,7 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
             ax.set_title(f"shared with {signal} alone")
         axes[0].set_ylabel("chosen heads shared,\nmean over layers")
         style.shared_legend(lower, axes, loc="outside lower center")
-    metadata.notes.append("dots: chosen heads; where a heatmap has one colour, the values give no basis for a choice")
+    metadata.notes.append("dots: chosen heads; where a heatmap has one color, the values give no basis for a choice")
     return figure
 
 

@@ -47,7 +47,7 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
 
 def _contours(ax: Axes, points: Frame, levels: Floats) -> ContourSet:
     surface = smooth_surface(points.pivot(index="y", columns="x", values="loss"))
-    filled = ax.contourf(*surface, levels=levels, cmap=style.COLOUR_MAP, extend="max")
+    filled = ax.contourf(*surface, levels=levels, cmap=style.COLOR_MAP, extend="max")
     ax.contour(*surface, levels=levels, colors="#202020", linewidths=0.3)
     if "share_x" in points and points["share_x"].notna().all():
         ax.set_xlabel(f"first principal direction ({100 * points['share_x'].iloc[0]:.0f} %)")

@@ -1,4 +1,4 @@
-"""The style and helpers that all figures share: readable in print, in grey, and with a red-green colour deficiency."""
+"""The style and helpers that all figures share: readable in print, in grey, and with a red-green color deficiency."""
 
 import logging
 import textwrap
@@ -21,10 +21,10 @@ LegendPlace = Literal["outside upper center", "outside lower center"]
 
 WIDE, NARROW = 6.9, 3.4  # inches: the text width of a page, and one of two columns
 MINUS = "\N{MINUS SIGN}"  # as matplotlib writes it at the ticks
-COLOUR_MAP = "cividis_r"  # luminance falls evenly from low to high values, in colour and in grey alike
+COLOR_MAP = "cividis_r"  # luminance falls evenly from low to high values, in color and in grey alike
 _NOTE_LINE = 0.11  # inches: height of a line of the notes
-# Okabe and Ito's colours from dark to light; dashes and markers distinguish lines whose colours look alike.
-_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+# Okabe and Ito's colors from dark to light; dashes and markers distinguish lines whose colors look alike.
+_COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)), (0, (3, 3)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _SETTINGS: dict[Any, Any] = {
@@ -41,7 +41,7 @@ _SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
-    "image.cmap": COLOUR_MAP,
+    "image.cmap": COLOR_MAP,
     "savefig.dpi": 200,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
@@ -58,15 +58,15 @@ def house_style() -> Iterator[None]:
 
 
 def line(number: int, *, marker: bool = True) -> dict[str, Any]:
-    """Return colour, dashes and marker of the line with that number."""
-    look = {"color": _COLOURS[number % len(_COLOURS)], "linestyle": _DASHES[number % len(_DASHES)]}
+    """Return color, dashes and marker of the line with that number."""
+    look = {"color": _COLORS[number % len(_COLORS)], "linestyle": _DASHES[number % len(_DASHES)]}
     open_marker = {"marker": _MARKERS[number % len(_MARKERS)], "markerfacecolor": "none"}  # lines below stay visible
     return look | (open_marker if marker else {})
 
 
 def marker(number: int) -> dict[str, Any]:
-    """Return colour and marker of the points with that number."""
-    return {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+    """Return color and marker of the points with that number."""
+    return {"color": _COLORS[number % len(_COLORS)], "marker": _MARKERS[number % len(_MARKERS)]}
 
 
 def grid(panels: int, *, columns: int, height: float = 1.6, width: float = WIDE, **share: Any) -> tuple[Figure, list[Axes]]:

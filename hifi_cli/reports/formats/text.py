@@ -12,7 +12,7 @@ _UNLIMITED = 10_000  # columns of a file or a pipe, where nothing is wrapped
 
 
 def render(tables: Sequence[Table], width: int | None = None) -> str:
-    """Return the tables one below the other, in colour on a terminal; the columns of a wide table are split into blocks.
+    """Return the tables one below the other, in color on a terminal; the columns of a wide table are split into blocks.
 
     Args:
         width: of the terminal; None: the actual width, or unlimited without a terminal.
