@@ -22,7 +22,7 @@ from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.scoring.ranking import Selection, choose_heads
+from hifi_cli.scoring.ranking import ChosenHeads, choose_heads
 
 _INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 
@@ -85,7 +85,7 @@ def select_heads(
     damping: float = 0.85,
     epsilon: float = 1e-6,
     seed: int = 0,
-) -> Selection:
+) -> ChosenHeads:
     """Choose the heads to tune (HiFi, equations 8 to 10 and Algorithm 2).
 
     Args:
@@ -106,7 +106,7 @@ def select_heads(
     return choose_heads(scores.richness, scores.correlation, **arguments)
 
 
-def tune_heads(model: nn.Module, heads: Selection | list[list[int]], *, biases: bool = True) -> nn.Module:
+def tune_heads(model: nn.Module, heads: ChosenHeads | list[list[int]], *, biases: bool = True) -> nn.Module:
     """Freeze everything but the chosen heads' rows of W_Q, W_K and W_V, and the task head (HiFi, Algorithm 3).
 
     The rows become parameters of their own, so gradients, optimizer moments and weight decay exist for them alone: make
@@ -125,7 +125,7 @@ def tune_heads(model: nn.Module, heads: Selection | list[list[int]], *, biases: 
     encoder = Encoder(model)
     if any(name.endswith(".rows") for name, _ in model.named_parameters()):
         raise UsageError("tune_heads: heads of this model are tuned already; merge_heads(model) comes first")
-    chosen = heads.heads if isinstance(heads, Selection) else heads
+    chosen = heads.heads if isinstance(heads, ChosenHeads) else heads
     encoder.split_projections()
     HiFi(HiFi.Settings(biases=biases), MethodContext(heads=chosen)).prepare(encoder)
     return model

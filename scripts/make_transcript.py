@@ -44,7 +44,7 @@ environment was installed as the README says. The encoder and the data are the d
     Command("cd hifi"),
     Command(f"hifi train {TRAINED} --method hifi-layerwise --dry-run"),
     "The last lines of `--dry-run` say what is missing to start. First the heads that HiFi tunes, then four runs of one\n"
-    "epoch, which keeps this page quick to make (the protocol has six):\n",
+    "epoch (the protocol has six):\n",
     Command(f"hifi score {TRAINED}"),
     Command(f"hifi select {TRAINED}"),
     Command(f"hifi train {TRAINED} --method full-ft,hifi-layerwise --seeds 1,2 epochs=1"),

@@ -9,7 +9,7 @@ from hifi_cli.records.run_status import status
 
 def cells(*words, name="demo", **changes):
     """The cells of a shipped grid, with changed keys and overrides."""
-    return grid_cells.cells(grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), changes), name), words)
+    return grid_cells.cells(grid_spec.resolve(grid_spec.with_changes(grid_spec.load(name), changes), name), words)
 
 
 def write_cell(cell, results_dir, state="done", score=0.5):

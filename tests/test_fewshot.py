@@ -98,7 +98,7 @@ def test_the_reported_split_is_evaluated_after_epochs_that_may_be_reported(make,
     assert results["scores"] == {"last": scores[6], "best": scores[best], "max": highest}
     assert results["epochs"]["best"] == best and (results["epochs"]["max"] is None) == (highest is None)
     record = RunRecord(RunDirectory(path.parent), RunResult.read(path))
-    (note,) = run_filter.cell([record], [], metric=None, score="max").notes or [""]
+    (note,) = run_filter.score_cell([record], [], metric=None, score="max").notes or [""]
     assert note == ("" if highest else "1 run left out: no accuracy stored for this score")
 
 

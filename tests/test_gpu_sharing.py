@@ -30,7 +30,7 @@ while not Path(f"release-{sys.argv[1]}").exists():
 
 
 def cells(number):
-    return grid_cells.cells(grid_spec.fill(grid_spec.load("demo"), "demo"), ())[:number]
+    return grid_cells.cells(grid_spec.resolve(grid_spec.load("demo"), "demo"), ())[:number]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def cells(**changes):
-    return grid_cells.cells(grid_spec.fill(grid_spec.with_changes(grid_spec.load("demo"), changes), "demo"), ())
+    return grid_cells.cells(grid_spec.resolve(grid_spec.with_changes(grid_spec.load("demo"), changes), "demo"), ())
 
 
 def test_slots_share_gpus_or_threads(monkeypatch):

@@ -186,9 +186,9 @@ def test_a_measured_ranking_prefers_the_highest_values_and_is_measured_once(tiny
 
 
 def test_all_seeds_tune_the_same_measured_heads_and_another_task_head_others(make, resources):
-    selections = [head_selection.heads(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)]
+    selections = [head_selection.load_or_select_heads(make("hifi-gradient", seed=seed), resources)[0] for seed in (1, 2)]
     assert selections[0] == selections[1]
-    drawn_again = head_selection.heads(make("hifi-gradient", "scoring.seed=1"), resources)[0]
+    drawn_again = head_selection.load_or_select_heads(make("hifi-gradient", "scoring.seed=1"), resources)[0]
     assert drawn_again.values != selections[0].values
 
 

@@ -26,7 +26,7 @@ from hifi_cli.runs import head_selection
 
 def cells(seeds, **changes):
     spec = grid_spec.with_changes(grid_spec.load("hifi-2"), {"seeds": list(range(1, seeds + 1)), **changes})
-    return grid_cells.cells(grid_spec.fill(spec, "hifi-2"))
+    return grid_cells.cells(grid_spec.resolve(spec, "hifi-2"))
 
 
 def store(cell, results_dir, delta=b"delta"):
@@ -149,7 +149,7 @@ def test_runs_are_listed_wherever_they_are(tmp_path):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "failure.json").write_text("{}")
         result.append(RunDirectory(tmp_path / place))
-    own = result[0].own / "tasks" / "config.yaml"  # a user's task of that name
+    own = result[0].user_files / "tasks" / "config.yaml"  # a user's task of that name
     own.parent.mkdir(parents=True)
     own.write_text("{}")
     assert run_directories(tmp_path) == sorted(result, key=lambda run: run.path)

@@ -220,7 +220,7 @@ def test_an_exported_adapter_directory_opens_in_peft(make, resources, encoders, 
     prepared, config = prepare(make, resources, method)
     batch = first_batch(config, resources)
     two_steps(prepared, batch)
-    assert export_peft.fits(prepared)
+    assert export_peft.is_exportable(prepared)
     export_peft.export(prepared, resources, tmp_path / "out")
     plain = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2)
     opened = PeftModel.from_pretrained(plain, tmp_path / "out")

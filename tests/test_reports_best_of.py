@@ -67,7 +67,7 @@ def test_the_papers_numbers_stand_beside_the_best(runs_of_three):
 
 
 def test_the_grid_runs_all_of_them_each_with_its_k():
-    grid_cells = cells_of.cells(grids.fill(grids.load("ehft-1"), "ehft-1"))
+    grid_cells = cells_of.cells(grids.resolve(grids.load("ehft-1"), "ehft-1"))
     settings = {cell.method: cell.config.settings for cell in grid_cells if cell.method.startswith("top-k")}
     assert settings == {"top-k": {"k": 3}, "top-k-6": {"k": 6}, "top-k-12": {"k": 12}}
     assert len(grid_cells) == (12 + 2) * 9 * 4

@@ -114,10 +114,11 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
 
 def test_the_chance_of_shared_heads_is_named_where_both_choices_have_as_many_per_layer(make, resources):
     layerwise, model_wide = (
-        head_selection.heads(make(method, "heads.k=1"), resources)[0] for method in ("hifi-layerwise", "hifi-global")
+        head_selection.load_or_select_heads(make(method, "heads.k=1"), resources)[0]
+        for method in ("hifi-layerwise", "hifi-global")
     )
-    assert f"(chance: {1 / HEADS:.2f})" in head_selection.explain(layerwise)[1]
-    assert "chance" not in head_selection.explain(model_wide)[1]
+    assert f"(chance: {1 / HEADS:.2f})" in head_selection.describe_selection(layerwise)[1]
+    assert "chance" not in head_selection.describe_selection(model_wide)[1]
 
 
 def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps(make, resources):

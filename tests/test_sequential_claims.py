@@ -63,8 +63,8 @@ def test_bounds_are_those_of_the_textbook():
 
 def test_power_and_detectable_effect_agree():
     one_look = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
-    assert sequential.detectable(2.0, [10]) == pytest.approx(2 * one_look, abs=0.001)
-    effect = sequential.detectable(2.0, [4, 8, 12, 16, 20])
+    assert sequential.detectable_effect(2.0, [10]) == pytest.approx(2 * one_look, abs=0.001)
+    effect = sequential.detectable_effect(2.0, [4, 8, 12, 16, 20])
     assert 1 < effect / (2 * one_look) < 1.03 and sequential.power(effect, 2.0, [4, 8, 12, 16, 20]) == pytest.approx(0.8)
 
 
@@ -78,7 +78,7 @@ def test_without_a_difference_repeated_looks_err_in_at_most_5_percent(simulation
 
 def test_the_power_is_the_calculated_one_and_large_differences_stop_early(simulation):
     looks, error = list(simulation.levels_of(corrected=True)), simulation.final_error()
-    effect = sequential.detectable(error, looks)
+    effect = sequential.detectable_effect(error, looks)
     shown = simulation.rates(effect, simulation.levels_of(corrected=True), repeats=500)
     assert shown["supported"] == pytest.approx(0.8, abs=3 * 0.018 + 0.02) and shown["contradicted"] < 0.01
     large = simulation.rates(3 * effect, simulation.levels_of(corrected=True), repeats=100)
@@ -221,7 +221,7 @@ def test_wrong_usage(hifi, words, message):
 def test_a_grid_of_claims_has_nothing_else(hifi):
     Path("both.yaml").write_text(yaml.safe_dump({"claims": "hifi", "table": "demo"}))
     assert "claims define their own runs" in hifi("grid", "both.yaml").err
-    assert grid_spec.fill(grid_spec.load("claims-ehft"), "g").claims_name == "ehft"
+    assert grid_spec.resolve(grid_spec.load("claims-ehft"), "g").claims_name == "ehft"
 
 
 def test_the_page_has_the_numbers_of_the_simulation():

@@ -74,7 +74,7 @@ def test_few_shot_searches_choose_on_other_train_rows(hifi, tmp_path):
 
 def test_a_search_stores_what_it_searched(tmp_path):
     name = search_grid(tmp_path, {"full-ft": {}, "bitfit": {}})
-    grid = grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), {"trials": 2}), "mine")
+    grid = grid_spec.resolve(grid_spec.with_changes(grid_spec.load(name), {"trials": 2}), "mine")
     statuses = {cell: write_cell(cell, tmp_path) for cell in grid_cells.cells(grid, [ON_HOLDOUT])}
     for cell, run_status in statuses.items():
         result = run_status.result.model_copy(update={"selection": "holdout"})

@@ -40,7 +40,7 @@ def compute(request: FigureRequest) -> FigureTable:
                 "method": config.method,
                 "label": label_of("methods", config.method),
                 "seed": config.seed,
-                "epoch": result.epoch(result.kept),
+                "epoch": result.epoch(result.kept_score),
                 "examples": len(examples),
                 "mean": distances.mean(),
                 "std": distances.std(),

@@ -57,7 +57,7 @@ def compare(
     from hifi_cli.reports.run_records import Results, RunRecord
     from hifi_cli.reports.table_spec import check_names
 
-    results = Results(results_dir).or_only_inner(protocol)
+    results = Results(results_dir).or_only_subdirectory(protocol)
     are_runs = all(Path(word).is_dir() for word in methods)
     if not are_runs:
         methods = [name for word in methods for name in options.names(word)]
@@ -73,7 +73,7 @@ def compare(
     else:
         counted = options.counted_flags(include, exclude)
         if not results.records:
-            raise results.no_run(f"hifi compare {' '.join(methods)}")
+            raise results.no_run_error(f"hifi compare {' '.join(methods)}")
         records = run_pairs.setting_of(results.records, methods, protocol, backbone, options.shots_of_runs(shots))
         table, comparisons = method_comparison.compare(
             records, methods, tasks=options.names(tasks), score=score, counted=counted, margin=margin

@@ -45,7 +45,7 @@ def export(
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
     with reload(run_dir, resources) as (prepared, _):
         config = prepared.runner.config
-        if form == "peft" and not export_peft.fits(prepared):
+        if form == "peft" and not export_peft.is_exportable(prepared):
             raise UsageError(
                 f"peft's format holds its own adapters with Hugging Face's own heads, not this run of {config.method}:"
                 " export with --as hf or delta"

@@ -135,7 +135,7 @@ def grid(
         "seeds": options.parse_seeds(seeds) if seeds else None,
         "trials": trials,
     }
-    spec = grid_spec.fill(grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem))
+    spec = grid_spec.resolve(grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem))
     job_options = JobOptions(results_dir, data_dir, auto_batch)
     all_overrides = tuple(overrides or ())
     figure = spec.figure

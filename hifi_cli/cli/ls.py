@@ -87,9 +87,9 @@ def ls(
             raise UsageError(f"hifi ls runs takes no further word, not '{words[1]}': choose runs by its options")
         if not has_runs(results_dir):
             results = Results(results_dir)
-            results_dir = results.or_only_inner().directory
+            results_dir = results.or_only_subdirectory().directory
             if results_dir == results.directory:
-                raise results.no_run("hifi ls runs")
+                raise results.no_run_error("hifi ls runs")
         names = {"task": options.names(tasks), "method": options.names(methods)}
         names |= {"backbone": options.names(backbone), "protocol": options.names(protocol)}
         return show.print_runs(list_runs(results_dir, states=status or (), sort=sort, **names), format)

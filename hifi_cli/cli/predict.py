@@ -47,7 +47,7 @@ def predict(
     from hifi_cli.runs.resources import ResourceCache
 
     with tempfile.TemporaryDirectory() as folder:
-        path = prediction.spooled(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
+        path = prediction.stdin_to_file(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
         predictions = prediction.predict(
             run_dir, path, ResourceCache(results_dir, backbone=backbone, trust=trust), has_header=header
         )

@@ -66,16 +66,16 @@ def report(
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
-    results = Results(results_dir, data_dir).or_only_inner()
+    results = Results(results_dir, data_dir).or_only_subdirectory()
     results_dir = results.directory
     searches = search_table.build_all(results_dir) if SearchResult.paths(results_dir) else []
     if not results.records and not searches:
-        raise results.no_run("hifi report")
+        raise results.no_run_error("hifi report")
     names = options.names(tables)
     specs = [table_types.load(name) for name in names] if names else [*score_table.specs_of(results.records)]
     counted = options.counted_flags(include, exclude)
     request = TableRequest(results, score, counted, published)
-    files = claim_spec.of_settings(options.names(claims), [(spec.protocol, spec.backbone) for spec in specs])
+    files = claim_spec.claims_of_settings(options.names(claims), [(spec.protocol, spec.backbone) for spec in specs])
     decided = [(file, verdicts.evaluate(file, results, name=name, score=score, counted=counted)) for name, file in files]
     with_results = [
         (file, entries) for file, entries in decided if claims or any(entry.verdict != "not run" for entry in entries)

@@ -69,11 +69,11 @@ def select(
             how = config.heads.selection_arguments(config.seed)
             selection, path = head_selection.choose(HeadScores.read(scores), how, results_dir, out=out)
         else:
-            selection, path = head_selection.heads(config, resources, out=out)
+            selection, path = head_selection.load_or_select_heads(config, resources, out=out)
         selected.append(SelectOutput(path=str(path), selection=selection))
         if format == "text":
             print_heads(selection)
-        for line in head_selection.explain(selection):
+        for line in head_selection.describe_selection(selection):
             options.logger.info(line)
         options.logger.info(f"heads: {path}")
     if format == "json":

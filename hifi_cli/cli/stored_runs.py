@@ -39,7 +39,7 @@ def repeated_runs(
         raise UsageError(f"--from repeats a run, which decides {given[0]}: leave it out, or set keys by key=value")
     directory = RunDirectory(path)
     config = directory.read_config()
-    for file in directory.own.glob("*/*.yaml"):
+    for file in directory.user_files.glob("*/*.yaml"):
         registry.register_user_file(file.parent.name, file, trust=trust)
     refuse_code(directory, trust=trust)
     words = [*overrides, *(f"{key}={value}" for key, value in extra.items() if value is not None)]

@@ -81,11 +81,11 @@ def table(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
         )
     if name == "search":
-        tables = search_table.build_all(results.or_only_inner().directory, [search] if search else [])
+        tables = search_table.build_all(results.or_only_subdirectory().directory, [search] if search else [])
     else:
-        results = results.or_only_inner(protocol or (layout.protocol if layout else None))
+        results = results.or_only_subdirectory(protocol or (layout.protocol if layout else None))
         if not results.records and not layout:
-            raise results.no_run("hifi table")
+            raise results.no_run_error("hifi table")
         specs = [
             table_spec.with_changes(
                 spec,
@@ -105,7 +105,7 @@ def table(
         build = table_types.build_under_all_scores if compare_scores else table_types.build_all
         tables = build(specs, request, layout=layout)
         if not results.records and isinstance(layout, table_spec.ScoresSpec) and not server:
-            options.logger.warning(str(results.no_run(f"hifi table {name}")))
+            options.logger.warning(str(results.no_run_error(f"hifi table {name}")))
     text = render(format, tables, standalone=standalone)
     write_or_print(text, out, "table")
     if strict and any(table.incomplete for table in tables):

@@ -67,7 +67,7 @@ class HeadsConfig(ConfigModel):
     """Name of the ranking; see `hifi_cli.scoring.ranking`."""
     strategy: Strategy = "layerwise"
     """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
-    as `layerwise`, those that stand out most from their layer."""
+    as `layerwise`, those with the largest fraction of their layer's total value."""
     k: PositiveCount = 3
     """Heads per layer (`global`: on average)."""
     damping: float = Field(0.85, ge=0, lt=1)

@@ -79,7 +79,7 @@ def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
     if grid.trials:
         trials.refuse_too_few(counts, grid.trials, grid.name)
     refuse_too_many(len(grid.tasks) * sum(min(count, grid.trials or count) for count in counts.values()) * len(grid.seeds))
-    settings = {method: trials.draw(varied, grid.trials) for method, varied in grid.methods.items()}
+    settings = {method: trials.sample_settings(varied, grid.trials) for method, varied in grid.methods.items()}
     all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, settings, tuple(overrides))]
     if grid.trials:
         trials.refuse_reported_split((cell.config for cell in all_cells), grid.name)

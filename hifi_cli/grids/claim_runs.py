@@ -128,11 +128,11 @@ class SequentialClaims:
             setting = _setting(self.claims[name], self.file, self.results_dir)
             result = evaluate_claim(name, self.claims[name], self.file, setting)
             spread = {task: _variance(result, task) for task in setting.tasks}
-            have = {task: _seeds(result, task) for task in setting.tasks}
-            if self.number == 0 or any(count < 2 for count in have.values()):
+            num_seeds = {task: _seeds(result, task) for task in setting.tasks}
+            if self.number == 0 or any(count < 2 for count in num_seeds.values()):
                 counts |= {(name, task): target for task in setting.tasks}
                 continue
-            for task, count in allocate(have, spread, target * len(have), self.max_seeds).items():
+            for task, count in allocate(num_seeds, spread, target * len(num_seeds), self.max_seeds).items():
                 counts[name, task] = count
         return counts
 
@@ -157,19 +157,19 @@ class SequentialClaims:
         return look
 
 
-def allocate(have: Mapping[str, int], variances: Mapping[str, float], total: int, most: int) -> dict[str, int]:
+def allocate(num_seeds: Mapping[str, int], variances: Mapping[str, float], total: int, max_seeds: int) -> dict[str, int]:
     """Distribute seeds over tasks: each goes where it reduces the variance of the mean over tasks most.
 
     Args:
-        have: seeds that each task has.
+        num_seeds: seeds that each task has.
         variances: of the differences of one task.
         total: seeds of all tasks together.
-        most: seeds per task.
+        max_seeds: seeds per task.
     """
-    counts = dict(have)
+    counts = dict(num_seeds)
     floor = 0.01 * max(variances.values(), default=0.0) or 1.0  # a task without any spread so far may still have some
-    while sum(counts.values()) < total and min(counts.values()) < most:
-        open_tasks = [task for task in counts if counts[task] < most]
+    while sum(counts.values()) < total and min(counts.values()) < max_seeds:
+        open_tasks = [task for task in counts if counts[task] < max_seeds]
         best = max(open_tasks, key=lambda task: max(variances[task], floor) / (counts[task] * (counts[task] + 1)))
         counts[best] += 1
     return counts

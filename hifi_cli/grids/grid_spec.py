@@ -111,7 +111,7 @@ def with_changes(spec: GridSpec, changes: Mapping[str, Any]) -> GridSpec:
     return spec.model_copy(update=update)
 
 
-def fill(spec: GridSpec, name: str) -> Grid:
+def resolve(spec: GridSpec, name: str) -> Grid:
     """Fill in the values of a grid's table or figure.
 
     Raises:

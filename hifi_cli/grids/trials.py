@@ -11,7 +11,7 @@ from hifi_cli.errors import UsageError
 Setting = tuple[tuple[str, str], ...]
 
 
-def draw(varied: Mapping[str, Sequence[object]], trials: int | None) -> list[Setting]:
+def sample_settings(varied: Mapping[str, Sequence[object]], trials: int | None) -> list[Setting]:
     """Return settings of a method in the grid's order: every combination, or `trials` random ones.
 
     The seed is fixed, so methods with the same keys and values get the same settings, and a search with more trials contains

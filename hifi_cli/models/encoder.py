@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hifi_cli.errors import UsageError
-from hifi_cli.models.families import FAMILIES, ModuleNames, why_unknown
+from hifi_cli.models.families import FAMILIES, ModuleNames, unsupported_reason
 
 AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 _POOLER = "pooler"  # freshly trained on top of the encoder by every method, so part of the task head
@@ -35,7 +35,7 @@ class Encoder:
     @property
     def has_known_parts(self) -> bool:
         """Whether layers, their parts and attention heads can be named."""
-        return why_unknown(self.config) is None
+        return unsupported_reason(self.config) is None
 
     @property
     def module_names(self) -> ModuleNames:
@@ -44,7 +44,7 @@ class Encoder:
         Raises:
             UsageError: they are not known.
         """
-        if reason := why_unknown(self.config):
+        if reason := unsupported_reason(self.config):
             then = "choose another backbone, or a method that names no parts (full-ft, linear-probing), without reuse_frozen"
             raise UsageError(f"{reason}; {then}")
         return FAMILIES[self.model_type]

@@ -136,7 +136,7 @@ FAMILIES = {
 }
 
 
-def why_unknown(config: Any) -> str | None:
+def unsupported_reason(config: Any) -> str | None:
     """Why the parts of a model cannot be named; None if they can."""
     kind, heads = config.model_type, getattr(config, "num_attention_heads", None)
     if kind == "albert":

@@ -84,7 +84,7 @@ class RunDirectory:
         return self.path / "tensorboard"
 
     @property
-    def own(self) -> Path:
+    def user_files(self) -> Path:
         """Copies of the user's own YAMLs, as KIND/NAME.yaml: without them the run could not be read again."""
         return self.path / "own"
 
@@ -119,7 +119,7 @@ class RunDirectory:
             yield config
 
     def _own(self, kind: str, name: str) -> Path:
-        return self.own / kind / f"{name}.yaml"
+        return self.user_files / kind / f"{name}.yaml"
 
     def _own_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
         """What a configuration names: kind, the user's own file, and its copy's place; a method's code follows its YAML."""
@@ -294,7 +294,7 @@ class RunDirectory:
         )
         for path in (self.results, self.delta, self.predictions, *others):
             path.unlink(missing_ok=True)
-        for folder in (self.tensorboard, self.own):
+        for folder in (self.tensorboard, self.user_files):
             shutil.rmtree(folder, ignore_errors=True)
         self.config_file.unlink(missing_ok=True)
 

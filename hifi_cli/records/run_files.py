@@ -352,7 +352,7 @@ class RunResult(StoredFile):
         return self.limit is not None
 
     @property
-    def kept(self) -> Score:
+    def kept_score(self) -> Score:
         """The score of the model that was kept, at its epoch: `last`, or `best`, also where tables show `max`."""
         return "last" if self.report == "last" else "best"
 

@@ -72,8 +72,8 @@ class Setting:
             finished: dict[str, list[RunRecord]] = {task: [] for task in self.tasks}
             for record in self.records([method]):
                 finished[record.result.task].append(record)
-            included = {task: run_filter.comparable(runs, [], self.counted)[0] for task, runs in finished.items()}
-            commands += run_filter.missing(
+            included = {task: run_filter.comparable_runs(runs, [], self.counted)[0] for task, runs in finished.items()}
+            commands += run_filter.missing_runs(
                 method,
                 self.tasks,
                 seeds,
@@ -223,7 +223,7 @@ def _method_scores(claim: TrendClaim, setting: Setting) -> tuple[dict[tuple[str,
     for method, x in claim.values.items():
         for task in setting.tasks:
             runs = [record for record in setting.records([method]) if record.result.task == task]
-            for record in run_filter.comparable(runs, [], setting.counted)[0]:
+            for record in run_filter.comparable_runs(runs, [], setting.counted)[0]:
                 records.setdefault((task, record.result.seed), {})[x] = record
     cells: dict[tuple[str, Any], dict[float, float]] = {}
     notes: dict[str, None] = {}

@@ -203,7 +203,7 @@ def load(name: str, *, protocol: str | None = None, backbone: str | None = None)
     return file.model_copy(update={"backbone": backbone or file.backbone, "claims": claims})
 
 
-def of_settings(names: list[str], settings: list[tuple[str, str]]) -> list[tuple[str, ClaimsFile]]:
+def claims_of_settings(names: list[str], settings: list[tuple[str, str]]) -> list[tuple[str, ClaimsFile]]:
     """Return files of claims, with their names, under every protocol and backbone of some tables.
 
     Args:

@@ -110,7 +110,9 @@ def evaluate(
     path = ClaimLooks.path_of(results.directory, Path(name).stem, file.protocol, file.backbone)
     if not name or score or counted != COUNTED or not path.is_file():
         return decided
-    return with_looks(decided, ClaimLooks.read(path), {key: claim_digest(claim, file) for key, claim in file.claims.items()})
+    return apply_look_verdicts(
+        decided, ClaimLooks.read(path), {key: claim_digest(claim, file) for key, claim in file.claims.items()}
+    )
 
 
 def claim_digest(claim: Claim, file: ClaimsFile) -> str:
@@ -119,7 +121,7 @@ def claim_digest(claim: Claim, file: ClaimsFile) -> str:
     return digest([content, claim.tasks or file.tasks, claim.protocol or file.protocol, file.backbone, file.margin])
 
 
-def with_looks(results: Sequence[ClaimResult], looks: ClaimLooks, digests: Mapping[str, str]) -> list[ClaimResult]:
+def apply_look_verdicts(results: Sequence[ClaimResult], looks: ClaimLooks, digests: Mapping[str, str]) -> list[ClaimResult]:
     """Return the results with the verdicts of the declared looks, whose levels allow to look several times.
 
     Args:
@@ -145,7 +147,7 @@ def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, setting: Setting, 
     """
     all_evidence, published = evidence(claim, setting), published_effects(claim)
     findings = [
-        find(entry, effect, region_of(claim, effect, file.margin), level=level, comparisons=len(all_evidence))
+        decide_comparison(entry, effect, region_of(claim, effect, file.margin), level=level, comparisons=len(all_evidence))
         for entry, effect in zip(all_evidence, published, strict=True)
     ]
     verdicts = {finding.verdict for finding in findings}
@@ -185,7 +187,9 @@ def region_of(claim: Claim, published: PublishedEffect, margin: float) -> Region
             return _same(-inf if claim.at_least is None else claim.at_least, inf if claim.at_most is None else claim.at_most)
 
 
-def find(entry: Evidence, published: PublishedEffect, region: Region, *, level: float = LEVEL, comparisons: int = 1) -> Finding:
+def decide_comparison(
+    entry: Evidence, published: PublishedEffect, region: Region, *, level: float = LEVEL, comparisons: int = 1
+) -> Finding:
     """Decide one comparison or property.
 
     Args:

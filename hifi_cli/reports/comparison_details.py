@@ -71,9 +71,9 @@ def _examples(comparison: Comparison, score: Score | None) -> tuple[tuple[float,
         tasks: dict[str, list[ExamplePairs]] = {}
         for task, seeds in comparison.pairs.runs.items():
             for pair in seeds.values():
-                if score and score != pair[0].result.kept:
+                if score and score != pair[0].result.kept_score:
                     raise UsageError(f"predictions are those of the epoch that was kept, not of --score {score}")
-                tasks.setdefault(task, []).append(example_statistics.read_pairs(*pair, words_of(pair[0])))
+                tasks.setdefault(task, []).append(example_statistics.read_pairs(*pair, class_labels(pair[0])))
     except HifiError as error:
         return None, [f"{comparison.pairs.labels[1]}: no interval over examples: {error}"]
     return example_statistics.hierarchical_bootstrap(tasks), []
@@ -92,7 +92,7 @@ def of_runs(first: RunRecord, second: RunRecord) -> Table:
         )
     if differing := run_filter.disagreement(first, second, "best"):
         raise UsageError(f"the runs differ in {differing}; compare runs with the same data and split")
-    pairs = example_statistics.read_pairs(first, second, words_of(first))
+    pairs = example_statistics.read_pairs(first, second, class_labels(first))
     every = np.ones((1, len(pairs.labels)))
     metric = example_statistics.WEIGHTED_METRICS[pairs.metric]
     scores = [100 * float(metric(pairs.labels, side, every)[0]) for side in (pairs.first, pairs.second)]
@@ -112,10 +112,10 @@ def of_runs(first: RunRecord, second: RunRecord) -> Table:
     return Table(title, [TableHeading("Score", 2)], rows, "Run", notes)
 
 
-def words_of(record: RunRecord) -> list[str]:
+def class_labels(record: RunRecord) -> list[str]:
     """Return the words of a task's classes, from the run's own copy of the task's YAML or the shipped one."""
     task = record.result.task
-    own = record.directory.own / "tasks" / f"{task}.yaml"
+    own = record.directory.user_files / "tasks" / f"{task}.yaml"
     return [
         str(word) for word in (registry.read_yaml(own) if own.is_file() else registry.load("tasks", task)).get("labels", [])
     ]

@@ -21,7 +21,7 @@ _NO_SCORE = "they have no score"
 COUNTED = frozenset({"collapsed"})  # predicting one class is a result of the method: leaving it out favors unstable methods
 
 
-def comparable(
+def comparable_runs(
     records: Sequence[RunRecord], seeds: Sequence[int], counted: Collection[str]
 ) -> tuple[list[RunRecord], list[str]]:
     """Return the runs of one method on one task that belong in one mean, and footnotes on runs left out or flagged.
@@ -70,7 +70,7 @@ def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> st
     )
 
 
-def cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: Score | None) -> TableCell:
+def score_cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: Score | None) -> TableCell:
     """Return mean and standard deviation over seeds, in percent; a footnote counts the runs without the required number."""
     values = [(record, record.score(score, metric)) for record in records]
     seed_scores = tuple(SeedScore(record.result.seed, 100 * value, record) for record, value in values if value is not None)
@@ -86,7 +86,7 @@ def cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | No
     )
 
 
-def missing(
+def missing_runs(
     method: str,
     tasks: Sequence[str],
     seeds: Sequence[int],

@@ -86,7 +86,7 @@ def paired(
         sides = []
         for method, label in zip((first, second), pairs.labels, strict=True):
             cell = [record for record in records if record.cell == (method, task)]
-            kept, notes = run_filter.comparable(cell, [], counted)
+            kept, notes = run_filter.comparable_runs(cell, [], counted)
             pairs.notes += [f"{label} on {label_of('tasks', task)}: {note}" for note in notes]
             sides.append({record.result.seed: record for record in kept})
         pairs.notes += [f"{label_of('tasks', task)}: {note}" for note in _pair(pairs, task, sides[0], sides[1], score, counted)]

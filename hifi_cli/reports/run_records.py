@@ -79,7 +79,7 @@ class RunRecord:
         name = name or result.report
         if metric is None or metric == result.primary_metric:
             return getattr(result.scores, name, None)
-        if name == result.kept:  # the model that was kept
+        if name == result.kept_score:  # the model that was kept
             return result.metrics.get(metric)
         epochs = self.directory.read_epochs() if self.directory.metrics.is_file() else {}
         values = {number: line.metrics[metric] for number, line in epochs.items() if metric in line.metrics}
@@ -160,7 +160,7 @@ class Results:
         runs = f"{count} run{'s' * (count > 1)} of searches and other variants"
         return [f"{runs} left out (hifi table search shows searches)"] if count else []
 
-    def no_run(self, command: str) -> MissingError:
+    def no_run_error(self, command: str) -> MissingError:
         """Return the error for a results directory without a finished run that `command` could show; it says where runs are."""
         if self.variants:
             where = "" if self.directory == Path("results") else f" --results-dir {self.directory}"
@@ -171,7 +171,7 @@ class Results:
             return MissingError(f"no finished run in {self.directory}, but in {listed}: {first}")
         return MissingError(f"no finished run in {self.directory}; make one with hifi train")
 
-    def or_only_inner(self, protocol: str | None = None) -> "Results":
+    def or_only_subdirectory(self, protocol: str | None = None) -> "Results":
         """These results; if they hold no run, those of the only directory inside that holds some, as `make demo` leaves them.
 
         Args:
@@ -204,5 +204,5 @@ def _own_files(records: list[RunRecord]) -> dict[tuple[str, str], Path]:
         for key in (("methods", record.result.method), ("tasks", record.result.task))
         if key[1] not in registry.names(key[0])
     }
-    files = {(kind, name): directory.own / kind / f"{name}.yaml" for (kind, name), directory in directories.items()}
+    files = {(kind, name): directory.user_files / kind / f"{name}.yaml" for (kind, name), directory in directories.items()}
     return {key: file for key, file in files.items() if file.is_file()}

@@ -107,7 +107,7 @@ def _runs_by_cell(records: list[RunRecord], spec: ScoresSpec, request: TableRequ
     finished: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for record in records:
         finished[record.cell].append(record)
-    filtered = {cell: run_filter.comparable(runs, spec.seeds, request.counted) for cell, runs in finished.items()}
+    filtered = {cell: run_filter.comparable_runs(runs, spec.seeds, request.counted) for cell, runs in finished.items()}
     included = {cell: runs for cell, (runs, _) in filtered.items()}
     return RunsByCell(finished, included, {cell: notes for cell, (_, notes) in filtered.items()})
 
@@ -131,7 +131,9 @@ def _row(
             of_methods[method] = (
                 request.server_scores.cell(*at, metric, spec.seeds)
                 if request.server_scores
-                else run_filter.cell(runs.included.get(at, []), runs.notes.get(at, []), metric=metric, score=request.score)
+                else run_filter.score_cell(
+                    runs.included.get(at, []), runs.notes.get(at, []), metric=metric, score=request.score
+                )
             )
         best, cell = _best(of_methods)
         if cell.seed_scores:
@@ -195,7 +197,7 @@ def _missing(
         missing
         for row in rows
         for method in row.methods
-        for missing in run_filter.missing(
+        for missing in run_filter.missing_runs(
             method,
             tasks,
             seeds,

@@ -24,7 +24,7 @@ def declared_looks(first: int, last: int, count: int = LOOKS) -> list[int]:
     return sorted(number for number in looks if number <= last)
 
 
-def spent(fraction: float, level: float = LEVEL) -> float:
+def alpha_spent(fraction: float, level: float = LEVEL) -> float:
     """Return the error that is spent when a fraction of all data has been looked at, on both sides together."""
     return float(4 * special.ndtr(special.ndtri(level / 4) / fraction**0.5))
 
@@ -37,8 +37,8 @@ def look_bounds(fractions: Sequence[float], level: float = LEVEL) -> list[float]
     """
     bounds: list[float] = []
     for number, fraction in enumerate(fractions):
-        previous = spent(fractions[number - 1], level) if number else 0.0
-        target = spent(fraction, level) - previous
+        previous = alpha_spent(fractions[number - 1], level) if number else 0.0
+        target = alpha_spent(fraction, level) - previous
 
         def excess(bound: float, target: float = target, number: int = number) -> float:
             upper, lower = crossing_probabilities([*bounds, bound], fractions[: number + 1])
@@ -86,7 +86,7 @@ def power(effect: float, error: float, looks: Sequence[int], level: float = LEVE
     return float(crossing_probabilities(look_bounds(fractions, level), fractions, effect / error)[0].sum())
 
 
-def detectable(error: float, looks: Sequence[int], target: float = 0.8, level: float = LEVEL) -> float:
+def detectable_effect(error: float, looks: Sequence[int], target: float = 0.8, level: float = LEVEL) -> float:
     """Return the effect that is shown with a probability of `target`, for a standard error with all seeds."""
     fractions = [look / looks[-1] for look in looks]
     bounds = look_bounds(fractions, level)

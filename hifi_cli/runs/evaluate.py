@@ -184,7 +184,7 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
             heads=prepared.inputs.attention_heads,
             backbone_weights_id=prepared.inputs.pretrained.weights_id,
             primary=prepared.task.primary,
-            kept_score=result.score(result.kept),
+            kept_score=result.score(result.kept_score),
         )
 
 

@@ -19,7 +19,7 @@ _TASK_TYPES = {  # none for choices
 }
 
 
-def fits(prepared: PreparedRun) -> bool:
+def is_exportable(prepared: PreparedRun) -> bool:
     """Whether peft can hold the trained model: its own adapters, and a head of Hugging Face's own.
 
     peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a cache, by whose length

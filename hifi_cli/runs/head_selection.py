@@ -67,7 +67,7 @@ def _lock_of(path: Path) -> Path:
     return path.with_name(f".{path.stem}.lock")
 
 
-def heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[HeadSelection, Path]:
+def load_or_select_heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[HeadSelection, Path]:
     """The chosen heads of a backbone, task and setting: read, or chosen once and stored."""
     head_scores, _ = scores(config, resources)
     how = config.heads.selection_arguments(config.seed)
@@ -112,7 +112,7 @@ def choose(
     return selection, path
 
 
-def explain(selection: HeadSelection) -> list[str]:
+def describe_selection(selection: HeadSelection) -> list[str]:
     """Two lines on what drove a choice."""
     counts = [len(heads) for heads in selection.heads]
     layers = [layer for layer, count in enumerate(counts) if count]
@@ -159,7 +159,7 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
     """
     pretrained, device = resources.pretrained(config), configure(config)
     if encoder is None and config.scoring.warm_steps:
-        encoder = _warmed(config, resources)
+        encoder = _warmed_up_encoder(config, resources)
     elif encoder is None:  # only a copy leaves the CPU: runs copy the pretrained model from there
         encoder = Encoder(pretrained.model) if device.type == "cpu" else resources.encoder(config)[0]
     encoder.model.to(device)
@@ -193,7 +193,7 @@ def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImpor
     from hifi_cli.runs.head_measures import measure_heads
 
     if config.scoring.warm_steps:
-        encoder = _warmed(config, resources)
+        encoder = _warmed_up_encoder(config, resources)
     else:
         encoder, _ = resources.encoder(config.model_copy(update={"seed": config.scoring.seed}))
     pretrained, rank = resources.pretrained(config), cast(MeasuredRanking, config.heads.rank)
@@ -246,7 +246,7 @@ def score_examples(
     return richness, correlation
 
 
-def _warmed(config: RunConfig, resources: ResourceCache) -> Encoder:
+def _warmed_up_encoder(config: RunConfig, resources: ResourceCache) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's batch size and learning rate."""
     from hifi_cli.methods.base import MethodContext, implementation
     from hifi_cli.runs.trainer import Trainer

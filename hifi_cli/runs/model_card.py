@@ -89,12 +89,14 @@ def _write_eval_results(task: TaskSpec, result: RunResult, to: Path) -> None:
 
     if not task.hub or Path(task.hub.id).is_dir():
         return
-    notes = [f"{result.primary_metric} of {result.split}, {result.kept} epoch, method {result.method}, seed {result.seed}"]
+    notes = [
+        f"{result.primary_metric} of {result.split}, {result.kept_score} epoch, method {result.method}, seed {result.seed}"
+    ]
     entry = EvalResultEntry(
         dataset_id=task.hub.id,
         task_id=task.hub.config or "default",
-        value=result.score(result.kept),
-        notes="; ".join([*notes, *(text for mark, text in _MARKS.items() if getattr(result, mark))]),
+        value=result.score(result.kept_score),
+        notes="; ".join([*notes, *(text for mark, text in _FLAG_TEXTS.items() if getattr(result, mark))]),
     )
     text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True)
     write_text(to / ".eval_results" / f"{safe_name(result.task)}.yaml", text)
@@ -103,7 +105,7 @@ def _write_eval_results(task: TaskSpec, result: RunResult, to: Path) -> None:
 def _what_it_is(prepared: PreparedRun, result: RunResult) -> str:
     method, params = method_spec(result.method), result.params
     share = params.trainable / params.total
-    marks = [text for mark, text in _MARKS.items() if getattr(result, mark)]
+    marks = [text for mark, text in _FLAG_TEXTS.items() if getattr(result, mark)]
     lines = [
         f"The encoder {result.backbone} on {prepared.task.label} ({prepared.task.source}):"
         f" {_lower(prepared.task.description)}.",
@@ -121,7 +123,7 @@ def _with_own_k(description: str, prepared: PreparedRun) -> str:
     return description if k is None else re.sub(r"\bk = \d+", f"k = {k}", description)
 
 
-_MARKS = {
+_FLAG_TEXTS = {
     "collapsed": "The model predicts the same of every example.",
     "limited": "It was trained or evaluated on a part of the data only.",
 }
@@ -129,13 +131,14 @@ _MARKS = {
 
 def _scores(result: RunResult) -> str:
     chosen = {
-        "validation": "The epoch was chosen on this very split, so read the scores as a little optimistic.",
+        "validation": "The epoch was chosen on this very split, so the scores are slightly too high.",
         "holdout": "The epoch was chosen on a part cut from the training data.",
         "few-shot": "The epoch was chosen on as many further training rows as the model was trained on.",
     }
     rows = [f"| {escaped(name)} | {100 * value:.2f} |" for name, value in result.metrics.items()]
     total = result.epochs.total if result.epochs else 0
-    note = f"Epoch {result.epoch(result.kept)} of {total}. {chosen[result.selection] if result.kept == 'best' else ''}".rstrip()
+    how = f" {chosen[result.selection]}" if result.kept_score == "best" else ""
+    note = f"Epoch {result.epoch(result.kept_score)} of {total}.{how}"
     head = f"| metric | {escaped(result.split)}, {result.n_examples.reported:,} examples |\n|---|---:|"
     return "\n".join([head, *rows, "", note])
 

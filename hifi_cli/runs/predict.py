@@ -130,7 +130,7 @@ def _cell(key: str, value: Any) -> str:
     return " ".join((separator.join(value) if isinstance(value, list) else str(value)).split())
 
 
-def spooled(stream: BinaryIO, folder: Path) -> Path:
+def stdin_to_file(stream: BinaryIO, folder: Path) -> Path:
     """Standard input as a file, so that it is read and checked like any other.
 
     Raises:

@@ -80,7 +80,7 @@ def select_attention_heads(config: RunConfig, resources: ResourceCache) -> Heads
         return None
     from hifi_cli.runs import head_selection
 
-    return config.heads.given or head_selection.heads(config, resources)[0].heads
+    return config.heads.given or head_selection.load_or_select_heads(config, resources)[0].heads
 
 
 @dataclass(frozen=True)

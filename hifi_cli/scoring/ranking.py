@@ -134,7 +134,7 @@ RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
 
 
 @dataclass(frozen=True)
-class Selection:
+class ChosenHeads:
     """Chosen heads and what drove the choice; every list has one entry per layer of the encoder.
 
     Attributes:
@@ -163,7 +163,7 @@ def choose_heads(
     epsilon: float = 1e-6,
     seed: int = 0,
     measured: Array | None = None,
-) -> Selection:
+) -> ChosenHeads:
     """Choose k heads in every layer (`layerwise`), in layers L/2 to L-1 (`midtop`), or k L over the whole model (`global`).
 
     For `global`, which the paper leaves to future work, each layer's values are divided by their sum: a head is preferred
@@ -201,7 +201,7 @@ def choose_heads(
         for name in ("richness", "correlation")
     }
     chosen, ties = _choice(ranked, strategy, k)
-    return Selection(
+    return ChosenHeads(
         heads=chosen,
         values=[[float(value) for value in layer.values] for layer in ranked],
         iterations=[layer.iterations for layer in ranked],

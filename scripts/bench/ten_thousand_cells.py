@@ -50,7 +50,7 @@ def measure(name: str, directory: Path) -> None:
     """Print the CPU seconds of each command on one of `GRIDS`."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "grid.yaml").write_text(yaml.safe_dump(GRIDS[name]))
-    spec = grid_spec.fill(grid_spec.load(str(directory / "grid.yaml")), "grid")
+    spec = grid_spec.resolve(grid_spec.load(str(directory / "grid.yaml")), "grid")
     cells = grid_cells.cells(spec)
     finished = cells[::2]
     if not (directory / "results").is_dir():
