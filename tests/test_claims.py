@@ -62,6 +62,26 @@ def test_shipped_claims_name_only_what_exists(name, protocol):
             assert effect.value is not None or not getattr(claim, "published", None), key
 
 
+def test_a_protocol_may_leave_out_claims_and_a_report_shows_only_those_about_its_protocols():
+    assert "trains-4-percent" in claim_spec.load("hifi", protocol="demo").claims
+    assert "trains-4-percent" not in claim_spec.load("hifi", protocol="laptop").claims
+    settings = [("laptop-fewshot", "minilm"), ("laptop", "minilm")]
+    assert [name for name, _ in claim_spec.claims_of_settings([], settings)] == ["ehft", "hifi", "rankings"]
+    assert claim_spec.claims_of_settings([], settings[:1]) == []
+    assert [file.protocol for _, file in claim_spec.claims_of_settings(["hifi"], settings)] == ["laptop-fewshot", "laptop"]
+
+
+def test_the_runs_of_the_laptop_study_can_decide_its_claims():
+    rows = {
+        name: {row["method"] if isinstance(row, dict) else row for row in registry.load("tables", name)["rows"]}
+        for name in ("laptop", "laptop-fewshot")
+    }
+    for name in ("hifi", "rankings"):
+        for key, claim in claim_spec.load(name, protocol="laptop").claims.items():
+            table = getattr(claim, "protocol", None) or "laptop"
+            assert set(methods_of(claim)) <= rows[table], key
+
+
 def test_every_kind_of_claim_is_shipped():
     kinds = {claim.kind for name in registry.names("claims") for claim in claim_spec.load(name).claims.values()}
     assert kinds == {"superior", "not-worse", "order", "trend", "property", "cost"}

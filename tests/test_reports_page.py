@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from datetime import date
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -166,7 +165,7 @@ def test_points_are_at_the_positions_of_their_numbers():
     assert x < other_x and y < other_y
 
 
-def test_the_report_has_learning_curves_versions_and_the_date(hifi):
+def test_the_report_has_learning_curves_and_versions(hifi):
     for seed in (1, 2):
         scores = [0.5, 0.6 + seed / 100]
         curve = [{"epoch": number, "accuracy": score} for number, score in enumerate(scores, 1)]
@@ -181,7 +180,8 @@ def test_the_report_has_learning_curves_versions_and_the_date(hifi):
     assert hifi("report").code == 0
     text = Path("results/report.html").read_text()
     assert text.count("learning curves</h3>") == 1 and "RTE (Acc.): learning curves" in text
-    assert re.search(rf"Written on {date.today()} \d\d:\d\d by hifi {re.escape(__version__)}", text)
+    assert f"Written by hifi {__version__}" in text
+    assert hifi("report").code == 0 and Path("results/report.html").read_text() == text, "equal runs give equal reports"
 
 
 def test_the_report_compares_full_fine_tuning_with_each_method(hifi):

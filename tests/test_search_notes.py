@@ -25,7 +25,7 @@ def notes_of(hifi):
     return {row["name"]: row["cells"]["rte"].get("notes", []) for row in content["rows"]}, content["notes"]
 
 
-UNEQUAL = "cells without a note on a search have the settings of the protocol: tuning is unequal"
+UNEQUAL = "a search chose the setting of the cells with such a note only; where others were tuned less, a comparison is unequal"
 
 
 def test_tables_say_what_was_searched_and_with_what_budget(hifi):
@@ -46,3 +46,26 @@ def test_tables_say_what_was_searched_and_with_what_budget(hifi):
     assert notes_of(hifi)[0] == {"full-ft": [], "bitfit": []}  # of another encoder
     write_search("results", method_search("cola", "full-ft", best))
     assert notes_of(hifi)[0] == {"full-ft": [], "bitfit": []}  # of another task
+
+
+def test_one_setting_for_several_tasks_is_that_with_the_highest_mean(hifi):
+    write_search(
+        "results",
+        method_search("rte", "full-ft", [0.6, 0.7, 0.5]),
+        method_search("cola", "full-ft", [0.4, 0.1, 0.6]),
+        method_search("rte", "bitfit", [0.2, 0.3, 0.1]),
+        method_search("rte", "lora", [0.1, 0.2, 0.3]),
+        method_search("cola", "lora", [0.2, 0.2, None]),
+    )
+    tables = {table["title"]: table for table in json.loads(hifi("table", "search", "--format", "json").out)}
+    over_tasks = {title: table for title, table in tables.items() if "over tasks" in title}
+    assert len(tables) == 7 and [title.split(":")[1].split(" over")[0] for title in over_tasks] == [" Full-FT", " LoRA"]
+    (full, lora) = over_tasks.values()
+    values = [
+        [cell["value"] if isinstance(cell["value"], str | None) else round(cell["value"], 9) for cell in row["cells"].values()]
+        for row in full["rows"]
+    ]
+    best = "highest mean, at an end of the range"
+    assert values == [[50.0, 60.0, 40.0, None], [40.0, 70.0, 10.0, None], [55.0, 50.0, 60.0, best]]
+    means, *_, marks = zip(*([cell["value"] for cell in row["cells"].values()] for row in lora["rows"]), strict=True)
+    assert means == (15.0, 20.0, None) and marks == (None, "highest mean", None)

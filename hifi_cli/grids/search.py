@@ -64,7 +64,7 @@ def choose(statuses: dict[GridCell, RunStatus], results_dir: Path) -> list[Metho
     searches = []
     for (task, method), settings in scores.items():
         tried = [_setting_score(keys, values) for keys, values in settings.items()]
-        best = max(tried, key=lambda setting: -math.inf if setting.score is None else setting.score)
+        best = max(tried, key=lambda setting: -math.inf if setting.score is None else round(setting.score, 9))
         chosen = None if best.score is None else best
         searches.append(MethodSearch(task=task, method=method, chosen=chosen, tried=tried))
     return searches

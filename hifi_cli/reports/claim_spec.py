@@ -182,7 +182,7 @@ class ClaimsFile(ConfigModel):
     claims: dict[str, AnyClaim] = Field(min_length=1)
     """The claims, by name."""
     protocols: dict[str, dict[str, Any]] = {}
-    """Keys of this file to change under another protocol, claims by name included."""
+    """Keys of this file to change under another protocol, claims by name included; a claim that is null is not asked there."""
 
 
 def load(name: str, *, protocol: str | None = None, backbone: str | None = None) -> ClaimsFile:
@@ -207,14 +207,21 @@ def claims_of_settings(names: list[str], settings: list[tuple[str, str]]) -> lis
     """Return files of claims, with their names, under every protocol and backbone of some tables.
 
     Args:
-        names: files; empty: all shipped ones.
+        names: files; empty: all shipped ones that are about the protocol.
     """
     known = [setting for setting in dict.fromkeys(settings) if setting[0] in registry.names("protocols")]
     return [
         (name, load(name, protocol=protocol, backbone=backbone))
         for protocol, backbone in known
         for name in names or registry.names("claims")
+        if names or protocol in protocols_of(name)
     ]
+
+
+def protocols_of(name: str) -> set[str]:
+    """Return the protocols that a file of claims is about, its own and those with changes."""
+    content = registry.load("claims", name)
+    return {content["protocol"], *content.get("protocols", {})}
 
 
 def _with_backbone(claim: Claim, protocol: str, backbone: str | None) -> Claim:
@@ -262,8 +269,11 @@ def select(words: list[str], **options: str | None) -> dict[str, ClaimsFile]:
 
 
 def _merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `content` with the changed keys; a change of `claims` changes keys of single claims."""
-    claims = {key: {**claim, **changes.get("claims", {}).get(key, {})} for key, claim in content["claims"].items()}
-    if unknown := changes.get("claims", {}).keys() - claims.keys():
-        raise UsageError(f"protocols: change of an unknown claim '{min(unknown)}'{registry.nearest(min(unknown), claims)}")
+    """Return `content` with the changed keys; a change of `claims` changes keys of single claims, or removes them (null)."""
+    by_claim = changes.get("claims", {})
+    if unknown := by_claim.keys() - content["claims"].keys():
+        name = min(unknown)
+        raise UsageError(f"protocols: change of an unknown claim '{name}'{registry.nearest(name, content['claims'])}")
+    asked = {key: claim for key, claim in content["claims"].items() if by_claim.get(key, {}) is not None}
+    claims = {key: {**claim, **by_claim.get(key, {})} for key, claim in asked.items()}
     return {**content, **changes, "claims": claims}

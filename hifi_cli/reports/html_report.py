@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,6 @@ def render(
     return environment.get_template("page.html.j2").render(
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        date=f"{datetime.now():%Y-%m-%d %H:%M}",
         version=__version__,
         versions=", ".join(sorted({f"torch {origin['torch']}" for origin in origins if origin["torch"]})) or "unknown versions",
         sections=[

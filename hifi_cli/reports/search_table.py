@@ -1,5 +1,6 @@
 """Tables of searches, with every setting that was tried, and the footnotes of scores whose setting a search chose."""
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,13 +9,13 @@ from hifi_cli.config.registry import label_of, read_yaml
 from hifi_cli.config.sources import override_value, train_arguments
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line
-from hifi_cli.records.search_result import MethodSearch, SearchResult
+from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 
 
 def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:
-    """Build a table for each task and method of the searches in a results directory.
+    """Build a table for each task and method of the searches in a results directory, then one for each method on several tasks.
 
     Args:
         names: grids; empty: all that are finished.
@@ -30,13 +31,15 @@ def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:
             raise UsageError(f"no finished search '{name}' in {results_dir}{known}; hifi grid {name} makes it")
     if not paths:
         raise MissingError(f"no finished search in {results_dir}; make one with hifi grid, for example hifi grid demo-search")
-    return [
-        _build(result, search, path)
-        for name in names or paths
-        for path in paths[name]
-        for result in [SearchResult.read(path)]
-        for search in result.searches
-    ]
+    tables: list[Table] = []
+    for path in (path for name in names or paths for path in paths[name]):
+        result = SearchResult.read(path)
+        by_method: dict[str, list[MethodSearch]] = {}
+        for search in result.searches:
+            by_method.setdefault(search.method, []).append(search)
+            tables.append(_build(result, search, path))
+        tables += [_build_over_tasks(result, searches) for searches in by_method.values() if len(searches) > 1]
+    return tables
 
 
 def _build(result: SearchResult, search: MethodSearch, path: Path) -> Table:
@@ -48,12 +51,12 @@ def _build(result: SearchResult, search: MethodSearch, path: Path) -> Table:
         headings=[TableHeading("Score", 2), TableHeading("SD", 2), TableHeading("Seeds", 0), TableHeading("Chosen")],
         rows=[
             TableRow(
-                " ".join(f"{key}={value}" for key, value in tried.setting.items()) or "as configured",
+                _label(tried),
                 (
                     TableCell(
                         None if tried.score is None else 100 * tried.score, text="diverged" * (tried.score is None) or None
                     ),
-                    TableCell(None if tried.deviation is None else 100 * tried.deviation),
+                    _percent(tried.deviation),
                     TableCell(float(tried.seeds)),
                     TableCell(text="chosen" if tried == search.chosen else ""),
                 ),
@@ -66,6 +69,52 @@ def _build(result: SearchResult, search: MethodSearch, path: Path) -> Table:
             *([f"the chosen setting: {command_line(command)}"] if search.chosen else []),
         ],
     )
+
+
+def _build_over_tasks(result: SearchResult, searches: Sequence[MethodSearch]) -> Table:
+    """Build the table of one method's settings on several tasks, from which one setting for all of them can be chosen."""
+    tasks = [search.task for search in searches]
+    scores: dict[str, dict[str, float | None]] = {}
+    for search in searches:
+        for tried in search.tried:
+            scores.setdefault(_label(tried), {})[search.task] = tried.score
+    means = {label: _mean([by_task.get(task) for task in tasks]) for label, by_task in scores.items()}
+    best = max((label for label in means if means[label] is not None), key=lambda label: means[label] or 0.0, default=None)
+    is_at_end = len(scores) > 2 and best in {*list(scores)[:1], *list(scores)[-1:]}
+    mark = "highest mean, at an end of the range" if is_at_end else "highest mean"
+    rows = [
+        TableRow(
+            label,
+            (
+                *(_percent(value) for value in [means[label], *(by_task.get(task) for task in tasks)]),
+                TableCell(text=mark if label == best else ""),
+            ),
+        )
+        for label, by_task in scores.items()
+    ]
+    return Table(
+        title=f"Search {result.grid}: {label_of('methods', searches[0].method)} over tasks"
+        f" (protocol {result.protocol}, backbone {result.backbone})",
+        headings=[TableHeading(label, 2) for label in ["Mean", *(label_of("tasks", task) for task in tasks)]]
+        + [TableHeading("Best")],
+        rows=rows,
+        corner="Setting",
+        notes=["mean of the tasks' primary metrics, on the split that chooses the epoch"],
+    )
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """Return the mean, rounded so that equal scores in another order are equal; None if one is missing."""
+    known = [value for value in values if value is not None]
+    return round(statistics.fmean(known), 9) if len(known) == len(values) else None
+
+
+def _percent(value: float | None) -> TableCell:
+    return TableCell(None if value is None else 100 * value)
+
+
+def _label(tried: SettingScore) -> str:
+    return " ".join(f"{key}={value}" for key, value in tried.setting.items()) or "as configured"
 
 
 _START = "setting chosen by search "
@@ -95,4 +144,7 @@ def table_notes(rows: Sequence[TableRow]) -> list[str]:
     cells = [cell for row in rows if row.source == "runs" for cell in row.cells if cell.seed_scores]
     searched = [any(note.startswith(_START) for note in cell.notes) for cell in cells]
     is_unequal = any(searched) and not all(searched)
-    return ["cells without a note on a search have the settings of the protocol: tuning is unequal"] if is_unequal else []
+    note = (
+        "a search chose the setting of the cells with such a note only; where others were tuned less, a comparison is unequal"
+    )
+    return [note] if is_unequal else []
