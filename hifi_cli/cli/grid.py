@@ -86,7 +86,12 @@ def grid(
     ] = None,
     max_seeds: Annotated[
         int | None,
-        typer.Option(min=2, max=1000, help="--until-decided: seeds per task at most.", rich_help_panel=options.HOW),
+        typer.Option(
+            min=2,
+            max=1000,
+            help="--until-decided: seeds per task at most; default: the claims' own, 20.",
+            rich_help_panel=options.HOW,
+        ),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Delete the finished runs of the grid and repeat them.", rich_help_panel=options.HOW)

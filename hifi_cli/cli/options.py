@@ -102,7 +102,7 @@ Task = Annotated[
     typer.Option(
         "--task",
         "--tasks",
-        help="Task, data file (CSV, TSV, JSONL, Parquet) or hub:owner/name; or several with commas.",
+        help="Task, data file (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name; or several with commas.",
         rich_help_panel=WHAT,
         autocompletion=complete("tasks"),
         callback=refuse_empty_list,
@@ -122,7 +122,9 @@ Method = Annotated[
 Backbone = Annotated[
     str | None,
     typer.Option(
-        help="Encoder: a name, a local directory or a hub id.", rich_help_panel=WHAT, autocompletion=complete("backbones")
+        help="Encoder: a name, a local directory or a hub id; default: the protocol's.",
+        rich_help_panel=WHAT,
+        autocompletion=complete("backbones"),
     ),
 ]
 BackboneOfRuns = Annotated[

@@ -57,8 +57,8 @@ def first_counts(file: ClaimsFile) -> dict[tuple[str, str], int]:
 
 def seeds_of(file: ClaimsFile, count: int) -> list[int]:
     """Return the file's seeds, and as many more as are required."""
-    further = range(max(file.seeds) + 1, max(file.seeds) + 1 + count)
-    return [*file.seeds, *further][:count]
+    more_seeds = range(max(file.seeds) + 1, max(file.seeds) + 1 + count)
+    return [*file.seeds, *more_seeds][:count]
 
 
 @dataclass

@@ -41,15 +41,15 @@ def export(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
     from peft import get_peft_model
 
     config, encoder = prepared.runner.config, prepared.encoder
-    fresh, pretrained = resources.encoder(config)
+    untrained, pretrained = resources.encoder(config)
     base = config.backbone.hub or config.backbone.package or config.backbone.name  # no path of this machine
-    plain: Any = fresh.model
+    plain: Any = untrained.model
     plain.name_or_path = base  # peft would write the path that the model was read from
-    adapter: Any = prepared.method.peft_config(fresh)
+    adapter: Any = prepared.method.peft_config(untrained)
     adapter.task_type = _TASK_TYPES.get(prepared.task_head.kind)
     adapter.base_model_name_or_path = base
     adapter.revision = config.backbone.revision
-    adapter.modules_to_save = _head_modules(fresh)
+    adapter.modules_to_save = _head_modules(untrained)
     adapter.inference_mode = True
     with warnings.catch_warnings():  # peft's notices to those who train next
         warnings.simplefilter("ignore")
