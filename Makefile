@@ -67,7 +67,7 @@ LAPTOP := --results-dir results/laptop
 LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP) $(GRID)
 reproduce-laptop: $(READY)
 	-$(LAPTOP_GRID) laptop-rates --tasks cb  # "-": a run that diverged ends a grid with 1, and is never repeated
-	-$(LAPTOP_GRID) laptop-rates --tasks mrpc epochs=3 limit=1024
+	-$(LAPTOP_GRID) laptop-rates --tasks stsb epochs=8 limit=1024
 	-$(LAPTOP_GRID) laptop --tasks cb,copa
 	-$(LAPTOP_GRID) laptop-fewshot
 	-$(LAPTOP_GRID) laptop --tasks mrpc,rte
