@@ -12,6 +12,7 @@ from scipy import stats
 from synthetic_runs import write_run
 
 from hifi_cli.config import registry
+from hifi_cli.errors import UsageError
 from hifi_cli.records.cost_files import ResultCosts
 from hifi_cli.records.run_files import Provenance
 from hifi_cli.reports import claim_spec, claims
@@ -65,6 +66,8 @@ def test_shipped_claims_name_only_what_exists(name, protocol):
 def test_a_protocol_may_leave_out_claims_and_a_report_shows_only_those_about_its_protocols():
     assert "trains-4-percent" in claim_spec.load("hifi", protocol="demo").claims
     assert "trains-4-percent" not in claim_spec.load("hifi", protocol="laptop").claims
+    with pytest.raises(UsageError, match="trains-4-percent is not asked under protocol laptop"):
+        claim_spec.select(["trains-4-percent"], protocol="laptop")
     settings = [("laptop-fewshot", "minilm"), ("laptop", "minilm")]
     assert [name for name, _ in claim_spec.claims_of_settings([], settings)] == ["ehft", "hifi", "rankings"]
     assert claim_spec.claims_of_settings([], settings[:1]) == []
@@ -76,7 +79,7 @@ def test_the_runs_of_the_laptop_study_can_decide_its_claims():
         name: {row["method"] if isinstance(row, dict) else row for row in registry.load("tables", name)["rows"]}
         for name in ("laptop", "laptop-fewshot")
     }
-    for name in ("hifi", "rankings"):
+    for name in ("hifi", "ehft", "rankings"):
         for key, claim in claim_spec.load(name, protocol="laptop").claims.items():
             table = getattr(claim, "protocol", None) or "laptop"
             assert set(methods_of(claim)) <= rows[table], key

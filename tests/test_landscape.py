@@ -34,7 +34,7 @@ def test_principal_plane_against_numpy():
     np.testing.assert_allclose(places, (flat - flat[-1]) @ values.T, atol=1e-4)
 
 
-def test_filter_normalisation_by_hand():
+def test_filter_normalization_by_hand():
     weights = [torch.arange(12.0).view(4, 3) + 1, torch.ones(4)]
     matrix, vector = landscape.filter_normalized(weights, torch.Generator().manual_seed(3))
     drawn = torch.randn(4, 3, generator=torch.Generator().manual_seed(3))

@@ -331,6 +331,17 @@ def test_rows_follow_the_trajectory_of_masked_full_gradients(row_linear):
     assert torch.equal(plain.weight[frozen], start.weight[frozen])
 
 
+def test_float32_rows_train_in_a_bfloat16_matrix():
+    linear = torch.nn.Linear(6, 8).bfloat16()
+    tuned = RowLinear(linear, [2, 3], biases=True)
+    tuned.rows.data, tuned.row_bias.data = tuned.rows.data.float() + 1, tuned.row_bias.data.float() - 1
+    x = torch.randn(4, 6).bfloat16()
+    output = tuned(x)
+    output.sum().backward()
+    assert output.dtype == torch.bfloat16 and tuned.rows.grad.dtype == torch.float32
+    torch.testing.assert_close(tuned.merge()(x), output)
+
+
 @pytest.mark.parametrize("row_linear", ROW_LINEARS)
 @pytest.mark.parametrize("biases", [True, False])
 def test_outputs_and_gradients_are_those_of_the_frozen_and_of_the_tuned_rows(biases, row_linear):

@@ -80,11 +80,15 @@ def test_a_search_stores_what_it_searched(tmp_path):
         result = run_status.result.model_copy(update={"selection": "holdout"})
         statuses[cell] = RunStatus(RunState.DONE, result=result)
         cell.run_directory(tmp_path).append_metrics(EpochMetrics(epoch=2, selection=0.4, accuracy=0.9))
-    search.result(grid, statuses, tmp_path).write(tmp_path / "chosen.json")
+    backwards = dict(reversed(statuses.items()))  # as they happened to finish
+    search.result(grid, list(statuses), backwards, tmp_path).write(tmp_path / "chosen.json")
     stored = SearchResult.read(tmp_path / "chosen.json")
     texts = {key: list(map(override_value, values)) for key, values in VARIED.items()}
     assert (stored.trials, stored.splits, stored.varied) == (2, ["holdout"], {"full-ft": texts, "bitfit": texts})
     assert [len(method.tried) for method in stored.searches] == [2, 2]
+    first, second = (tried.setting for tried in stored.searches[0].tried)
+    assert [first, second] == [dict(cell.settings) for cell in list(statuses)[:: len(grid.seeds)][:2]]
+    assert stored.searches[0].chosen.setting == first, "of equal settings the first in the grid's order"
 
 
 def test_ehfts_searches_are_those_of_its_text():

@@ -94,7 +94,7 @@ def _notes(request: FigureRequest, *, missing: int, of: int, not_done: int) -> l
     name = {"kendall": "Kendall's tau", "spearman": "Spearman's rho"}[request.settings.correlation]
     config = request.config(request.spec.tasks[0])
     notes = [
-        f"left: {name} over a layer's heads, mean over the layers; grey: as small as between unrelated rankings",
+        f"left: {name} over a layer's heads, mean over the layers; gray: as small as between unrelated rankings",
         f"right: k = {config.heads.k}; dots: seeds, bars: 95 % t-intervals of their means; band: that of random heads",
     ]
     if not config.scoring.warm_steps:

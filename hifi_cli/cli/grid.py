@@ -89,7 +89,7 @@ def grid(
         typer.Option(
             min=2,
             max=1000,
-            help="--until-decided: seeds per task at most; default: the claims' own, 20.",
+            help="--until-decided: seeds per task at most; default: `max_seeds` of the claims file.",
             rich_help_panel=options.HOW,
         ),
     ] = None,
@@ -341,10 +341,10 @@ def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, 
     failed = Counter((cell.task, cell.method) for cell in progress.failed)
     for (task, method), number in failed.items():
         options.logger.warning(f"{task}, {method}: no setting is chosen, {counted_noun(number, 'run')} failed")
-    complete = {cell: status for cell, status in progress.finished.items() if (cell.task, cell.method) not in failed}
+    complete = [cell for cell in progress.cells if (cell.task, cell.method) not in failed]
     if not complete:
         return
-    result = search.result(grid, complete, results_dir)
+    result = search.result(grid, complete, progress.finished, results_dir)
     path = SearchResult.path(results_dir, grid.name, result.protocol, result.backbone)
     result.merge_into(path)
     for line in [] if quiet else search.lines(result.searches):

@@ -122,7 +122,7 @@ Method = Annotated[
 Backbone = Annotated[
     str | None,
     typer.Option(
-        help="Encoder: a name, a local directory or a hub id; default: the protocol's.",
+        help="Encoder: a name, a local directory or a hub id; default: the protocol's, or the run's.",
         rich_help_panel=WHAT,
         autocompletion=complete("backbones"),
     ),

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hifi_cli.config.run_config import RunConfig
@@ -27,9 +27,15 @@ def refuse_another_search(grid: Grid, cells: Iterable[GridCell], results_dir: Pa
     description.with_earlier(SearchResult.path(results_dir, grid.name, description.protocol, description.backbone))
 
 
-def result(grid: Grid, statuses: dict[GridCell, RunStatus], results_dir: Path) -> SearchResult:
-    """Return what a search tried and chose; see `choose`."""
-    return _description(grid, statuses).model_copy(update={"searches": choose(statuses, results_dir)})
+def result(grid: Grid, cells: Sequence[GridCell], statuses: Mapping[GridCell, RunStatus], results_dir: Path) -> SearchResult:
+    """Return what a search tried and chose; see `choose`.
+
+    Args:
+        cells: of methods all of whose runs finished, in the grid's order.
+        statuses: of finished runs, in any order.
+    """
+    in_order = {cell: statuses[cell] for cell in cells}
+    return _description(grid, cells).model_copy(update={"searches": choose(in_order, results_dir)})
 
 
 def _description(grid: Grid, cells: Iterable[GridCell]) -> SearchResult:

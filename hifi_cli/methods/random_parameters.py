@@ -1,4 +1,4 @@
-"""Random parameters (a control for the choice that BitFit makes: EH-FT, section 4.4)."""
+"""Random parameters (EH-FT, section 4.4): a control for the choice that BitFit makes."""
 
 import numpy as np
 import torch

@@ -30,14 +30,16 @@ class RowLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.base_layer(x)
         bias = self.row_bias if self.row_bias is not None or self.base_layer.bias is None else self.base_layer.bias[self.index]
-        return output.index_copy(-1, self.index, functional.linear(x, self.rows, bias).to(output.dtype))
+        bias = None if bias is None else bias.to(x.dtype)  # the base layer may have fewer bits than what trains
+        return output.index_copy(-1, self.index, functional.linear(x, self.rows.to(x.dtype), bias).to(output.dtype))
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
         """Write the tuned rows into W and b, and return the Linear, which computes the same."""
-        self.base_layer.weight.index_copy_(0, self.index, self.rows)
+        weight, bias = self.base_layer.weight, self.base_layer.bias
+        weight.index_copy_(0, self.index, self.rows.to(weight.dtype))
         if self.row_bias is not None:
-            self.base_layer.bias.index_copy_(0, self.index, self.row_bias)
+            bias.index_copy_(0, self.index, self.row_bias.to(bias.dtype))
         return self.base_layer
 
 

@@ -219,7 +219,7 @@ def claims_of_settings(names: list[str], settings: list[tuple[str, str]]) -> lis
 
 
 def protocols_of(name: str) -> set[str]:
-    """Return the protocols that a file of claims is about, its own and those with changes."""
+    """Return the protocols that a file of claims is about: its own and those with changes."""
     content = registry.load("claims", name)
     return {content["protocol"], *content.get("protocols", {})}
 
@@ -261,6 +261,8 @@ def select(words: list[str], **options: str | None) -> dict[str, ClaimsFile]:
             )
         for name in matching:
             files.setdefault(name, load(name, **options))
+            if claim not in files[name].claims:
+                raise UsageError(f"claim {name}/{claim} is not asked under protocol {files[name].protocol}")
             chosen.setdefault(name, []).append(claim)
     return {
         name: file.model_copy(update={"claims": {key: file.claims[key] for key in dict.fromkeys(chosen[name])}})

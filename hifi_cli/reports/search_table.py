@@ -80,8 +80,9 @@ def _build_over_tasks(result: SearchResult, searches: Sequence[MethodSearch]) ->
             scores.setdefault(_label(tried), {})[search.task] = tried.score
     means = {label: _mean([by_task.get(task) for task in tasks]) for label, by_task in scores.items()}
     best = max((label for label in means if means[label] is not None), key=lambda label: means[label] or 0.0, default=None)
-    is_at_end = len(scores) > 2 and best in {*list(scores)[:1], *list(scores)[-1:]}
-    mark = "highest mean, at an end of the range" if is_at_end else "highest mean"
+    varied = result.varied.get(searches[0].method, {})
+    ends = [f"{key}={values[at]}" for key, values in varied.items() for at in (0, -1)] if len(varied) == 1 else []
+    mark = "highest mean, at an end of the range" if best in ends else "highest mean"
     rows = [
         TableRow(
             label,

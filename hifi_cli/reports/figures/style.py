@@ -1,4 +1,4 @@
-"""The style and helpers that all figures share: readable in print, in grey, and with a red-green color deficiency."""
+"""The style and helpers that all figures share: readable in print, in gray, and with a red-green color deficiency."""
 
 import logging
 import textwrap
@@ -21,7 +21,7 @@ LegendPlace = Literal["outside upper center", "outside lower center"]
 
 WIDE, NARROW = 6.9, 3.4  # inches: the text width of a page, and one of two columns
 MINUS = "\N{MINUS SIGN}"  # as matplotlib writes it at the ticks
-COLOR_MAP = "cividis_r"  # luminance falls evenly from low to high values, in color and in grey alike
+COLOR_MAP = "cividis_r"  # luminance falls evenly from low to high values, in color and in gray alike
 _NOTE_LINE = 0.11  # inches: height of a line of the notes
 # Okabe and Ito's colors from dark to light; dashes and markers distinguish lines whose colors look alike.
 _COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
