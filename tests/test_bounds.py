@@ -278,7 +278,7 @@ def test_wrong_metadata_of_a_delta_is_one_line(tmp_path, header):
     from hifi_cli.models import delta
 
     save_file({}, tmp_path / "delta.safetensors", metadata={"hifi": header})
-    with pytest.raises((UsageError, SchemaError), match=r"not a delta|missing|unknown key|schema|must be|expected") as caught:
+    with pytest.raises((UsageError, SchemaError), match=r"not a delta|missing|unknown key|schema|should be") as caught:
         delta.load(tmp_path / "delta.safetensors")
     assert "\n" not in str(caught.value)
 
