@@ -114,17 +114,17 @@ class RunDirectory:
             MissingError: there is none.
         """
         config = self.read_config()
-        copies = {name: self._own(*name) for name in _named_files(config)}
+        copies = {name: self._copy_of(*name) for name in _named_files(config)}
         with registry.only_user_files({name: path for name, path in copies.items() if path.is_file()}, trust=trust):
             yield config
 
-    def _own(self, kind: str, name: str) -> Path:
+    def _copy_of(self, kind: str, name: str) -> Path:
         return self.user_files / kind / f"{name}.yaml"
 
-    def _own_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
+    def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
         """What a configuration names: kind, the user's own file, and its copy's place; a method's code follows its YAML."""
         for kind, name in _named_files(config):
-            own, copy = registry.user_file(kind, name), self._own(kind, name)
+            own, copy = registry.user_file(kind, name), self._copy_of(kind, name)
             yield kind, own, copy
             source = own or copy
             if kind == "methods" and source.is_file() and (code := code_file(source)):
@@ -132,7 +132,7 @@ class RunDirectory:
 
     def write_config(self, config: RunConfig) -> None:
         """Store `config_text`, and copies of the user's own YAMLs and methods that it names."""
-        for _, own, copy in self._own_files(config):
+        for _, own, copy in self._user_files(config):
             if own and own.resolve() != copy.resolve():
                 make_directory(copy.parent)
                 write_text(copy, own.read_text(encoding="utf-8"))
@@ -201,7 +201,7 @@ class RunDirectory:
     def stored_files(self) -> list[Path]:
         """The files of a finished run without its weights, results.json last, as it marks the run as finished."""
         with self.opened() as config:
-            copies = [copy for _, _, copy in self._own_files(config)]
+            copies = [copy for _, _, copy in self._user_files(config)]
         files = [self.config_file, *copies, self.manifest, self.metrics, self.predictions, self.results]
         return [path for path in dict.fromkeys(files) if path.is_file()]
 
@@ -252,7 +252,7 @@ class RunDirectory:
         if not self.config_file.is_file():
             return
         stored = self.read_config()
-        for kind, own, copy in self._own_files(config):
+        for kind, own, copy in self._user_files(config):
             contents = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in (own, copy)}
             if len(contents) > 1:
                 raise ConflictError(

@@ -123,7 +123,7 @@ class Results:
             UsageError: a run is damaged, or at another path than its configuration's.
         """
         records = [RunRecord(directory, result) for directory, result in finished_runs(self.directory)]
-        registry.use_files_of_runs(_own_files(records))
+        registry.use_files_of_runs(_user_files(records))
         return records
 
     def backbone_argument(self, name: str) -> str:
@@ -196,7 +196,7 @@ class Results:
         }
 
 
-def _own_files(records: list[RunRecord]) -> dict[tuple[str, str], Path]:
+def _user_files(records: list[RunRecord]) -> dict[tuple[str, str], Path]:
     """Return the copies of users' own YAMLs that runs keep, by kind and name."""
     directories = {
         key: record.directory
