@@ -74,17 +74,6 @@ def test_a_protocol_may_leave_out_claims_and_a_report_shows_only_those_about_its
     assert [file.protocol for _, file in claim_spec.claims_of_settings(["hifi"], settings)] == ["laptop-fewshot", "laptop"]
 
 
-def test_the_runs_of_the_laptop_study_can_decide_its_claims():
-    rows = {
-        name: {row["method"] if isinstance(row, dict) else row for row in registry.load("tables", name)["rows"]}
-        for name in ("laptop", "laptop-fewshot")
-    }
-    for name in ("hifi", "ehft", "rankings"):
-        for key, claim in claim_spec.load(name, protocol="laptop").claims.items():
-            table = getattr(claim, "protocol", None) or "laptop"
-            assert set(methods_of(claim)) <= rows[table], key
-
-
 def test_every_kind_of_claim_is_shipped():
     kinds = {claim.kind for name in registry.names("claims") for claim in claim_spec.load(name).claims.values()}
     assert kinds == {"superior", "not-worse", "order", "trend", "property", "cost"}

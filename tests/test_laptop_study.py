@@ -1,0 +1,27 @@
+"""The laptop study: its claims, tables and grids fit each other."""
+
+import pytest
+
+from hifi_cli.config import registry
+from hifi_cli.reports import claim_spec
+from hifi_cli.reports.claim_evidence import methods_of
+
+
+@pytest.mark.parametrize("name", ["hifi", "ehft", "rankings"])
+def test_the_runs_of_the_study_can_decide_its_claims(name):
+    file = claim_spec.load(name, protocol="laptop")
+    decided_by_runs = {key: claim for key, claim in file.claims.items() if methods_of(claim)}
+    for key, claim in decided_by_runs.items():
+        table = registry.load("tables", getattr(claim, "protocol", None) or "laptop")
+        assert set(methods_of(claim)) <= set(table["rows"]), key
+        assert set(claim.tasks or file.tasks) <= set(table["columns"]), key
+    assert len(decided_by_runs) > 2
+
+
+def test_every_method_of_the_study_has_a_searched_rate_or_takes_that_of_one():
+    """`hifi_*` selections take HiFi's rate; LP-FT and EH-FT take those of their stages."""
+    searched = set(registry.load("grids", "laptop-rates")["methods"])
+    for table in ("laptop", "laptop-more", "laptop-fewshot"):
+        for method in registry.load("tables", table)["rows"]:
+            base = registry.load("methods", method).get("base")
+            assert method in searched or base in searched or method.startswith(("hifi-", "lp-ft", "eh-ft-")), (table, method)
