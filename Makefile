@@ -63,7 +63,8 @@ reproduce-%: $(READY)
 	$(BIN)/hifi table $* --published
 
 # Both papers on MiniLM, from nothing to tables and claims: HIFI_DATA_DIR=glue_data make reproduce-laptop (docs/laptop-study.md)
-LAPTOP := --results-dir results/laptop
+LAPTOP_DIR := results/laptop
+LAPTOP := --results-dir $(LAPTOP_DIR)
 LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP) $(GRID)
 OR_DIVERGED := || [ $$? -eq 1 ]  # a run that diverged ends a grid with 1, and is never repeated
 reproduce-laptop: $(READY)
@@ -81,10 +82,10 @@ reproduce-laptop: $(READY)
 # The tables, claims and report of the runs in results/laptop, which need no data and train nothing
 laptop-tables: $(READY)
 	for table in laptop laptop-more laptop-fewshot search; do \
-		env -u HIFI_DATA_DIR $(BIN)/hifi table $$table $(LAPTOP) --format md --out results/laptop/tables/$$table.md || exit 1; \
+		env -u HIFI_DATA_DIR $(BIN)/hifi table $$table $(LAPTOP) --format md --out $(LAPTOP_DIR)/tables/$$table.md || exit 1; \
 	done
 	for claims in hifi ehft rankings; do \
-		env -u HIFI_DATA_DIR $(BIN)/hifi claims $$claims --protocol laptop $(LAPTOP) --format md --out results/laptop/tables/claims-$$claims.md || exit 1; \
+		env -u HIFI_DATA_DIR $(BIN)/hifi claims $$claims --protocol laptop $(LAPTOP) --format md --out $(LAPTOP_DIR)/tables/claims-$$claims.md || exit 1; \
 	done
 	env -u HIFI_DATA_DIR $(BIN)/hifi report $(LAPTOP)
 
