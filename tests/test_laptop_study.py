@@ -1,10 +1,14 @@
-"""The laptop study: its claims, tables and grids fit each other."""
+"""The laptop study: its claims, tables and grids fit each other, and its stored tables are those of its stored runs."""
+
+from pathlib import Path
 
 import pytest
 
 from hifi_cli.config import registry
 from hifi_cli.reports import claim_spec
 from hifi_cli.reports.claim_evidence import methods_of
+
+RESULTS = Path(__file__).parent.parent / "results" / "laptop"
 
 
 @pytest.mark.parametrize("name", ["hifi", "ehft", "rankings"])
@@ -25,3 +29,17 @@ def test_every_method_of_the_study_has_a_searched_rate_or_takes_that_of_one():
         for method in registry.load("tables", table)["rows"]:
             base = registry.load("methods", method).get("base")
             assert method in searched or base in searched or method.startswith(("hifi-", "lp-ft", "eh-ft-")), (table, method)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", sorted((RESULTS / "tables").glob("*.md")), ids=lambda file: file.stem)
+def test_the_stored_tables_are_those_of_the_stored_runs(hifi, file, monkeypatch):
+    """`make laptop-tables` gives the committed files, byte for byte, from results without weights."""
+    monkeypatch.delenv("HIFI_DATA_DIR", raising=False)
+    Path("results").mkdir()
+    Path("results/laptop").symlink_to(RESULTS)
+    kind, _, name = file.stem.partition("-")
+    words = ["claims", name, "--protocol", "laptop"] if kind == "claims" else ["table", file.stem]
+    answer = hifi(*words, "--results-dir", "results/laptop", "--format", "md", "--out", "again.md")
+    assert answer.code == 0, answer.err
+    assert Path("again.md").read_text() == file.read_text()
