@@ -79,10 +79,18 @@ def test_a_few_shot_run(tiny, make, resources):
 
 @pytest.mark.parametrize(
     ("method", "settings", "first"),
-    [("full-ft", [], 1), ("full-ft", ["report=max"], 1), ("eh-ft-bitfit", ["settings.stage1_fraction=0.34"], 3)],
+    [
+        ("full-ft", [], 1),
+        ("full-ft", ["report=last"], 1),
+        ("full-ft", ["report=max"], 1),
+        ("eh-ft-bitfit", ["settings.stage1_fraction=0.34"], 3),
+        ("eh-ft-bitfit", ["settings.stage1_fraction=0.34", "report=last"], 3),
+    ],
 )
-def test_the_reported_split_is_evaluated_after_epochs_that_may_be_reported(make, resources, method, settings, first):
-    """Each best one so far of the last stage, which begins with epoch `first`, and the last one; all for a maximum."""
+def test_the_reported_split_is_evaluated_where_the_stored_model_cannot_be_used(make, resources, method, settings, first):
+    """After the last epoch, and after each for a maximum. Where the last model is stored, also after each best epoch so far
+    of the last stage, which begins with epoch `first`.
+    """
     runs.run(make(method, "shots=4", "epochs=6", "learning_rate=0.002", *settings), resources)
     (path,) = resources.results_dir.glob("runs/*/*/*/*/seed1/results.json")
     results = json.loads(path.read_text())
@@ -91,15 +99,29 @@ def test_the_reported_split_is_evaluated_after_epochs_that_may_be_reported(make,
     selection = [epochs[number]["selection"] for number in range(1, 7)]
     best_so_far = {n for n in range(first, 7) if all(selection[n - 1] > other for other in selection[first - 1 : n - 1])}
     evaluated = {number for number, line in epochs.items() if "accuracy" in line}
-    assert evaluated == (set(range(1, 7)) if settings == ["report=max"] else best_so_far | {6})
+    if "report=max" in settings:
+        assert evaluated == set(range(1, 7))
+    else:
+        assert evaluated == {6} | (best_so_far if "report=last" in settings else set())
     best = first + selection[first - 1 :].index(max(selection[first - 1 :]))
-    scores = {number: epochs[number]["accuracy"] for number in evaluated}
+    scores = {best: results["metrics"]["accuracy"]} | {number: epochs[number]["accuracy"] for number in evaluated}
     highest = max(scores.values()) if len(scores) == 6 else None
     assert results["scores"] == {"last": scores[6], "best": scores[best], "max": highest}
     assert results["epochs"]["best"] == best and (results["epochs"]["max"] is None) == (highest is None)
     record = RunRecord(RunDirectory(path.parent), RunResult.read(path))
     (note,) = run_filter.score_cell([record], [], metric=None, score="max").notes or [""]
     assert note == ("" if highest else "1 run left out: no accuracy stored for this score")
+
+
+@pytest.mark.parametrize("method", ["full-ft", "eh-ft-bitfit"])
+def test_scores_are_the_same_however_often_the_reported_split_is_evaluated(make, resources, method):
+    settings = ["shots=4", "epochs=6", "learning_rate=0.002"]
+    results = [
+        runs.run(make(method, *settings, f"report={report}", f"variant={report}"), resources)
+        for report in ("best", "last", "max")
+    ]
+    assert len({(result.scores.best, result.scores.last, result.epochs.best) for result in results}) == 1
+    assert results[0].epochs.best < 6 and results[0].scores.best != results[0].scores.last
 
 
 def test_few_shot_regression_is_refused_before_it_trains(make, resources):

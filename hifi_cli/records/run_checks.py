@@ -132,8 +132,9 @@ def _problems_of_epochs(directory: RunDirectory, result: RunResult) -> Iterator[
         for split, scores in result.extra_validation.items()
     }
     for metric, scores in stored.items():
-        by_epoch = {number: line.metrics[metric] for number, line in epochs.items() if metric in line.metrics}
         is_complete = result.selection == "validation" or scores.max is not None
+        by_epoch = {} if is_complete else {result.epoch(result.kept_score): result.metrics[metric]}
+        by_epoch |= {number: line.metrics[metric] for number, line in epochs.items() if metric in line.metrics}
         required = set(epochs) if is_complete else {result.epochs.best, result.epochs.total}
         if not required <= set(by_epoch):
             yield f"{metric}: not in epoch {min(required - set(by_epoch))} of metrics.jsonl"

@@ -141,7 +141,7 @@ def _learning_curve(row: TableRow, number: int) -> dict[int, float]:
     """Return the mean over seeds of the primary metric after each epoch that all seeds have, in percent.
 
     Empty where the column shows another metric: a seed's score is then not on its curve. Empty too where a run evaluated the
-    reported split only after the best epochs so far (few-shot, holdout): a line through these would hide how scores fall.
+    reported split only after some epochs (few-shot, holdout): a line through these would hide how scores fall.
     """
     seed_scores = row.cells[number].seed_scores
     records = [seed_score.record for seed_score in seed_scores]

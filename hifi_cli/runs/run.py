@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
@@ -27,7 +27,7 @@ from hifi_cli.records.run_files import (
     RunScores,
 )
 from hifi_cli.runs import distributed, provenance
-from hifi_cli.runs.checkpoint import Checkpoint, Progress
+from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.device import configure, uses_bf16
 from hifi_cli.runs.metric_logger import MetricLogger
 from hifi_cli.runs.prepared_run import (
@@ -243,13 +243,14 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
         method.load_delta(prepared.encoder.model, trainer.delta)
     logits = prepared.runner.predict(splits.reported)
     predictions = metrics.predictions_of(task, splits.reported, logits)
-    scores = metrics.compute(task, rows_of(splits.reported), predictions)
+    measured = metrics.compute(task, rows_of(splits.reported), predictions)
     delta_sha256 = delta_bytes = None
     if distributed.is_main():
         deltas.save(directory.delta, trainer.delta, prepared.delta_metadata)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         directory.write_predictions(prediction_rows(task, splits.reported, logits, predictions))
-    by_epoch = _by_epoch(progress, task.primary)
+    measured |= measure_extra_validation(prepared, splits.extra_validation)
+    by_epoch = _by_epoch(trainer, measured, task.primary)
     return RunOutcome(
         "done",
         params,
@@ -261,9 +262,9 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
             best=progress.best_epoch,
             max=max(by_epoch, key=by_epoch.__getitem__) if config.evaluates_every_epoch else None,
         ),
-        metrics=scores | measure_extra_validation(prepared, splits.extra_validation),
+        metrics=measured,
         extra_validation={
-            split: _scores_of(_by_epoch(progress, f"{task.on_split(f'validation_{split}').primary}_{split}"), trainer)
+            split: _scores_of(_by_epoch(trainer, measured, f"{task.on_split(f'validation_{split}').primary}_{split}"), trainer)
             for split in splits.extra_validation
         },
         time_s=round(progress.seconds, 3),
@@ -272,10 +273,12 @@ def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, di
     )
 
 
-def _by_epoch(progress: Progress, metric: str) -> dict[int, float]:
-    """A metric on the reported split after each epoch at which that was evaluated."""
+def _by_epoch(trainer: Trainer, measured: Mapping[str, float], metric: str) -> dict[int, float]:
+    """A metric on the reported split after each evaluated epoch, with what was measured with the stored delta."""
+    progress = trainer.progress
+    kept_epoch = progress.epoch if trainer.config.report == "last" else progress.best_epoch
     lines = (line for line in progress.log_history if isinstance(line, EpochMetrics))
-    return {line.epoch: line.metrics[metric] for line in lines if metric in line.metrics}
+    return {kept_epoch: measured[metric]} | {line.epoch: line.metrics[metric] for line in lines if metric in line.metrics}
 
 
 def _scores_of(by_epoch: dict[int, float], trainer: Trainer) -> RunScores:

@@ -42,7 +42,7 @@ class EpochEvaluation:
         reported: returns the metrics on the reported split.
         primary: the one among them that selects the best epoch.
         selection: returns the score that selects the best epoch, where another split does. The reported split is then
-            evaluated only after epochs that may be reported: each best one so far, and the last.
+            evaluated only after the last epoch; the best one is evaluated with the delta that is kept of it.
     """
 
     reported: Callable[[], dict[str, float]]
@@ -269,13 +269,14 @@ class Trainer:
     def evaluate(self, evaluation: EpochEvaluation) -> EpochMetrics:
         """Score the model after an epoch."""
         epoch, selection = self.progress.epoch + 1, evaluation.selection() if evaluation.selection else None
-        may_be_reported = (
+        is_reported = (
             selection is None
             or self.config.evaluates_every_epoch
-            or (self.is_last_phase and self.progress.is_best(selection))
             or epoch == self.config.epochs
+            # where the last epoch's delta is kept, that of the best one cannot be evaluated later
+            or (self.config.report == "last" and self.is_last_phase and self.progress.is_best(selection))
         )
-        return EpochMetrics(epoch=epoch, selection=selection, **(evaluation.reported() if may_be_reported else {}))
+        return EpochMetrics(epoch=epoch, selection=selection, **(evaluation.reported() if is_reported else {}))
 
     def end_epoch(self, metrics: EpochMetrics | None) -> None:
         """Log the metrics of an epoch, and keep the delta if this epoch is the one to report so far."""
