@@ -43,7 +43,7 @@ bench: $(READY)
 	$(BIN)/python scripts/bench
 	$(BIN)/python scripts/bench --shape bert-base --rows 64
 
-# A method of each implementation against the CPU, speed, memory and sharing of a GPU, without network and data.
+# Methods of every implementation against the CPU, speed, memory and sharing of a GPU, without network and data.
 gpu-check: $(READY)
 	$(BIN)/python scripts/gpu_check
 

@@ -1,4 +1,4 @@
-"""A method of each implementation on the demo encoder: its numbers against the CPU's, and resuming against not stopping."""
+"""Methods of every implementation on the demo encoder: their numbers against the CPU's, and resuming against not stopping."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,10 +61,13 @@ def check(setting: Setting, device: torch.device) -> list[dict[str, Any]]:
 
 
 def chosen_methods() -> list[str]:
-    """One method of each implementation, and those that differ inside it."""
-    first_of_each = {method_spec(name).implementation: name for name in reversed(registry.names("methods"))}
-    first_of_each["peft"] = "dora"  # the first by name, BOFT, compiles an extension
-    return sorted({*first_of_each.values(), "full-ft", "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"})
+    """One method of each implementation and those that differ inside it, as peft's adapter types do."""
+    implementations = {name: method_spec(name).implementation for name in registry.names("methods")}
+    first_of_each = {implementation: name for name, implementation in reversed(implementations.items())}
+    adapter_types = {name for name, implementation in implementations.items() if implementation == "peft"}
+    adapter_types.remove("boft")  # compiles an extension
+    del first_of_each["peft"]
+    return sorted({*first_of_each.values(), *adapter_types, "full-ft", "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"})
 
 
 @contextmanager
