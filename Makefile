@@ -66,12 +66,19 @@ reproduce-%: $(READY)
 LAPTOP_DIR := results/laptop
 LAPTOP := --results-dir $(LAPTOP_DIR)
 LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP) $(GRID)
+LAPTOP_FIGURES := hifi-3 hifi-4 hifi-5 hifi-6-d hifi-6-k hifi-7 hifi-7-flatness hifi-8 hifi-9 hifi-10 hifi-11 robustness ranking \
+	ehft-1 ehft-4 ehft-5 ehft-6a ehft-6b ehft-7 ehft-stages
 OR_DIVERGED := || [ $$? -eq 1 ]  # a run that diverged ends a grid with 1, and is never repeated
 reproduce-laptop: $(READY)
 	$(LAPTOP_GRID) laptop-rates --tasks cb $(OR_DIVERGED)
 	$(LAPTOP_GRID) laptop-rates --tasks stsb epochs=8 limit=1024 $(OR_DIVERGED)
 	$(LAPTOP_GRID) laptop --tasks cb,copa $(OR_DIVERGED)
 	$(LAPTOP_GRID) laptop-fewshot $(OR_DIVERGED)
+	$(LAPTOP_GRID) figure-head-bench --protocol laptop --tasks cb $(OR_DIVERGED)
+	for figure in hifi-6-k ehft-6a ehft-6b ehft-1 ehft-stages; do \
+		$(LAPTOP_GRID) figure-$$figure --protocol laptop $(OR_DIVERGED) || exit 1; \
+	done
+	for figure in $(LAPTOP_FIGURES); do $(BIN)/hifi figure $$figure --protocol laptop $(LAPTOP) || exit 1; done
 	$(LAPTOP_GRID) laptop --tasks mrpc,rte $(OR_DIVERGED)
 	$(LAPTOP_GRID) laptop --tasks cola,stsb,wic $(OR_DIVERGED)
 	$(LAPTOP_GRID) figure-head-bench --protocol laptop $(OR_DIVERGED)
