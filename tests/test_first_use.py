@@ -264,8 +264,11 @@ def test_another_encoder_in_a_directory_of_the_same_name_is_another_run(hifi, fi
     weights = load_file(other / "model.safetensors")
     first = next(iter(weights))
     save_file(weights | {first: weights[first] + 1}, other / "model.safetensors", metadata={"format": "pt"})
-    answer = hifi(*words)
-    assert answer.code == 4 and "holds a run on other weights than those in" in answer.err
+    grid = {"protocol": "hifi", "backbone": str(other), "tasks": ["rte"], "methods": ["full-ft"], "seeds": [1]}
+    Path("once.yaml").write_text(yaml.safe_dump(grid))
+    for command in (words, ["grid", "once.yaml", "--data-dir", data, *QUICK]):
+        answer = hifi(*command)
+        assert answer.code == 4 and "holds a run on other weights than those in" in answer.err
 
 
 def test_a_conflict_in_a_list_is_found_before_any_run_trains(finish_run, tiny):

@@ -1,6 +1,7 @@
 """Grids: which runs a table needs, how they are shared out, what becomes of those that fail, and what a search chooses."""
 
 import shlex
+import shutil
 from concurrent.futures import Future
 from functools import cache
 from itertools import product
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from finished_runs import read_json, truncate
 from synthetic_grids import cells, write_cell
+from tiny_inputs import QUICK
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
@@ -315,6 +317,21 @@ def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
     assert {(name, force) for _, names, force in engine.ran for name in names} == {
         (all_cells[0].name, True), (all_cells[1].name, True), (all_cells[3].name, False)
     }  # fmt: skip
+
+
+def test_a_grid_refuses_finished_runs_on_other_data(hifi, finish_run, encoders, data, tmp_path):
+    finish_run()
+    grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"], "seeds": [1]}
+    Path("once.yaml").write_text(yaml.safe_dump(grid))
+    (tmp_path / "empty").mkdir()
+    for elsewhere in (data, tmp_path / "empty"):  # another machine may have the data
+        answer = hifi("grid", "once.yaml", "--data-dir", elsewhere, *QUICK)
+        assert answer.code == 0 and "1 of 1 done (1 before)" in answer.err, answer.err
+    shutil.copytree(data, tmp_path / "changed")
+    train = tmp_path / "changed/RTE/train.tsv"
+    train.write_text(train.read_text().replace("not_entailment", "entailment", 1))
+    answer = hifi("grid", "once.yaml", "--data-dir", tmp_path / "changed", *QUICK)
+    assert answer.code == 4 and "holds a run on other data than those in" in answer.err
 
 
 def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):

@@ -128,7 +128,6 @@ def grid(
     from hifi_cli.grids import grid_spec
     from hifi_cli.grids.grid_display import display
     from hifi_cli.grids.jobs import JobOptions
-    from hifi_cli.grids.scheduler import Scheduler
 
     if not until_decided and (budget or max_seeds):
         raise UsageError("--budget and --max-seeds require --until-decided")
@@ -165,7 +164,7 @@ def grid(
     else:
         all_cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
     cells = grid_cells.shard(all_cells, shard) if shard else all_cells
-    scheduler = Scheduler(cells, job_options, directory / "logs", retries=retries)
+    scheduler = _scheduler(cells, job_options, directory, retries=retries)
     if force and print_only:
         raise UsageError("--force deletes finished runs and --print only prints: give one of them")
     if spec.is_search:  # before --force deletes anything
@@ -189,7 +188,7 @@ def grid(
         _print_summary(spec, scheduler)
         raise
     if spec.is_search:
-        every_shard = Scheduler(all_cells, job_options, directory / "logs") if shard else scheduler
+        every_shard = _scheduler(all_cells, job_options, directory) if shard else scheduler
         if shard:
             every_shard.plan(processes=1)  # finds the finished runs
         _print_choice(spec, every_shard.progress, results_dir, quiet=format == "json")
@@ -217,7 +216,7 @@ def _until_decided(
     from hifi_cli.errors import UsageError
     from hifi_cli.grids import claim_runs
     from hifi_cli.grids.grid_display import display
-    from hifi_cli.grids.scheduler import Scheduler
+    from hifi_cli.grids.scheduler import BudgetSpent
 
     if spec.claims is None:
         raise UsageError(
@@ -228,11 +227,11 @@ def _until_decided(
     deadline = time.monotonic() + budget_s if budget_s else None
     while not plan.is_over:
         cells = claim_runs.cells(spec.claims, spec.name, plan.next_counts(), results_dir, overrides)
-        scheduler = Scheduler(cells, job_options, results_dir / "grids" / spec.name / "logs", retries=retries)
+        scheduler = _scheduler(cells, job_options, results_dir / "grids" / spec.name, retries=retries)
         try:
             with contextlib.closing(make_engine()) as job_engine, display(results_dir) as show:
-                progress = scheduler.run(job_engine, _ends_when_spent(deadline, show))
-        except _BudgetSpent:
+                progress = scheduler.run(job_engine, show, deadline=deadline)
+        except BudgetSpent:
             options.logger.info("the time is spent; the same command goes on where it stopped")
             break
         _print_summary(spec, scheduler)
@@ -255,24 +254,16 @@ def _until_decided(
         print_json(SequentialGridOutput(name=spec.name, path=str(plan.path), claims=number, decided=decided, looks=plan.looks))
 
 
-class _BudgetSpent(Exception):
-    """Leaves the scheduler, which lets running processes write their checkpoints."""
-
-
-def _ends_when_spent(deadline: float | None, show: "Callable[[GridProgress], None]") -> "Callable[[GridProgress], None]":
-    """Return a display of progress that ends the grid when the time is spent."""
-    import time
-
-    def show_until(progress: "GridProgress") -> None:
-        show(progress)
-        if deadline is not None and time.monotonic() > deadline and progress.left:
-            raise _BudgetSpent
-
-    return show_until
-
-
 def _seconds(budget: str | None) -> float | None:
     return None if budget is None else int(budget[:-1]) * {"h": 3600.0, "m": 60.0}[budget[-1]]
+
+
+def _scheduler(cells: "list[GridCell]", job_options: "JobOptions", directory: Path, *, retries: int = 0) -> "Scheduler":
+    from hifi_cli.grids.scheduler import Scheduler
+    from hifi_cli.runs.input_check import InputCheck
+
+    check = InputCheck(job_options.data_dir).check
+    return Scheduler(cells, job_options, directory / "logs", check=check, retries=retries)
 
 
 def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides: tuple[str, ...]) -> "list[GridCell]":

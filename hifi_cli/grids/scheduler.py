@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.files import make_directory
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.jobs import Job, JobOptions, blocks, scoring_jobs, scoring_key, training_jobs
-from hifi_cli.records.run_files import Failure
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_files import Failure, RunResult
 from hifi_cli.records.run_status import RunState, RunStatus, status
 
 LAST_LINES = 12
@@ -129,15 +131,28 @@ class GridProgress:
         return {cell: status.detail for cell, status in self.finished.items() if status.state is RunState.DIVERGED}
 
 
+class BudgetSpent(Exception):
+    """Leaves the scheduler, which lets running processes write their checkpoints."""
+
+
 class Scheduler:
     """Runs the unfinished cells of a grid; a finished cell is never repeated.
 
     Args:
+        check: called with every run that was finished before; raises an error if its data or weights are not the present ones.
         logs: directory in which each call of `run` creates its own directory, 1, 2, ..., for the output of its processes.
     """
 
-    def __init__(self, cells: list[GridCell], options: JobOptions, logs: Path, *, retries: int = 0) -> None:
-        self.options, self.logs, self.retries = options, logs, retries
+    def __init__(
+        self,
+        cells: list[GridCell],
+        options: JobOptions,
+        logs: Path,
+        *,
+        check: Callable[[RunConfig, RunDirectory, RunResult], None] | None = None,
+        retries: int = 0,
+    ) -> None:
+        self.options, self.logs, self.check, self.retries = options, logs, check, retries
         self.progress = GridProgress(cells)
         self._waiting: list[tuple[float, Job]] = []  # with the earliest time of each, by `time.monotonic`
         self._unscored: set[str] = set()
@@ -148,8 +163,11 @@ class Scheduler:
         """Return the jobs that are left; jobs that score come first."""
         unfinished, damaged = [], []
         for cell in self.progress.cells:
-            run_status = status(cell.run_directory(self.options.results_dir), check_delta=True)
-            if run_status.is_finished and self._is_of(cell, run_status):
+            directory = cell.run_directory(self.options.results_dir)
+            run_status = status(directory, check_delta=True)
+            if run_status.result and run_status.is_finished and self._is_of(cell, run_status):
+                if self.check:
+                    self.check(cell.config, directory, run_status.result)
                 self.progress.finished[cell] = run_status
             else:
                 unfinished.append(cell)
@@ -159,8 +177,15 @@ class Scheduler:
         self.progress.finished_before = len(self.progress.finished)
         return [*scoring.values(), *training_jobs(unfinished, processes, damaged=damaged)]
 
-    def run(self, engine: Engine, show: Callable[[GridProgress], None]) -> GridProgress:
-        """Run every job, repeat those that may succeed, and return the state of every cell."""
+    def run(self, engine: Engine, show: Callable[[GridProgress], None], *, deadline: float | None = None) -> GridProgress:
+        """Run every job, repeat those that may succeed, and return the state of every cell.
+
+        Args:
+            deadline: by `time.monotonic`.
+
+        Raises:
+            BudgetSpent: jobs are left at the deadline.
+        """
         self._waiting = [(0.0, job) for job in self.plan(engine.processes)]
         for cell in self.progress.finished:
             cell.run_directory(self.options.results_dir).remove_leftovers_if_unlocked()
@@ -175,6 +200,8 @@ class Scheduler:
                     self._end_job(job, future.result(), log)
                 self._find_finished_cells()
                 show(self.progress)
+                if deadline is not None and time.monotonic() > deadline and self.progress.left:
+                    raise BudgetSpent
         except BaseException:
             engine.stop()
             self._find_finished_cells(at_once=True)

@@ -12,6 +12,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.runs.input_check import InputCheck
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
@@ -22,6 +23,7 @@ class ResourceCache:
     """Directories that all runs of a command share, and what was loaded from them so far.
 
     Attributes:
+        input_check: compares finished runs with the present data and weights.
         backbone: loaded for finished runs instead of the one that each names, which may be elsewhere on this machine.
         trust: whether code may run that the files of a finished run name.
     """
@@ -30,9 +32,13 @@ class ResourceCache:
     data_dir: Path | None = None
     backbone: str | None = None
     trust: bool = False
+    input_check: InputCheck = field(init=False)
     _rows: dict[str, TaskData] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
     _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.input_check = InputCheck(self.data_dir)
 
     def task(self, name: str) -> TaskSpec:
         """Load a task's specification."""
@@ -48,6 +54,7 @@ class ResourceCache:
             self.data_dir = data_dir
             self._rows.clear()
             self._examples.clear()
+            self.input_check = InputCheck(data_dir)
 
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""

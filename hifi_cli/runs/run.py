@@ -14,7 +14,6 @@ from hifi_cli.errors import ConflictError, Terminated
 from hifi_cli.files import bytes_digest, digest, file_digest, locked, make_directory
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
-from hifi_cli.models.pretrained import local_weights_id
 from hifi_cli.records.run_directory import RunDirectory, config_text
 from hifi_cli.records.run_files import (
     EpochMetrics,
@@ -109,30 +108,12 @@ def _open_directory(
     directory.check_is_of(config)
     if directory.results.is_file():
         result = directory.read_result()
-        _check_backbone(config, directory)
-        data_dir = resources.task(config.task).local.directory or resources.data_dir
-        if data_dir and resources.rows(config.task).fingerprint != result.data:
-            raise ConflictError(
-                f"{directory.path} holds a run on other data than those in {data_dir};"
-                " use --force to replace it or another --results-dir"
-            )
+        resources.input_check.check(config, directory, result)
         logger.info(f"{name(config)}: finished before, {summary(result)}")
         return result
     if not resume:
         directory.clear()
     return None
-
-
-def _check_backbone(config: RunConfig, directory: RunDirectory) -> None:
-    """Refuse a finished run of another local encoder: its name is the directory's, which two encoders may share."""
-    if not config.backbone.path or config.start_from or not directory.manifest.is_file():
-        return
-    weights_id = local_weights_id(config.backbone.path)
-    if weights_id and weights_id != directory.read_manifest().backbone_weights_id:
-        raise ConflictError(
-            f"{directory.path} holds a run on other weights than those in {config.backbone.path};"
-            " use --force to replace it, variant=NAME, or another --results-dir"
-        )
 
 
 def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]) -> RunResult:

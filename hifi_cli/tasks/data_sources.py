@@ -21,6 +21,22 @@ def load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: 
     return _cut(data, spec.cut) if spec.cut and "train" in data.splits else data
 
 
+def fingerprint(spec: TaskSpec, directory: Path) -> dict[Split, str]:
+    """What `load` gives as the fingerprint of a task's files in a directory; empty where they are missing or generated.
+
+    Raises:
+        UsageError: a split is cut off another, and the rows do not fit the task.
+    """
+    if spec.local.generated:
+        return {}
+    try:
+        if spec.cut:
+            return _cut(local_files.load(spec, directory), spec.cut).fingerprint
+        return local_files.fingerprint(spec, directory)
+    except MissingError:
+        return {}  # another machine may have them
+
+
 def _load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: Iterable[Split]) -> TaskData:
     if spec.local.generated:
         return local_files.load(spec, _demo_directory(results_dir))

@@ -23,14 +23,12 @@ def load(spec: TaskSpec, data_dir: Path, *, required: Iterable[Split] = REQUIRED
     """
     folder = find_folder(spec.local, data_dir)
     splits: dict[Split, list[Row]] = {}
-    fingerprint: dict[Split, str] = {}
     origin: dict[str, str] = {}
     for split, names in spec.local.files.items():
         expected = folder / (names if isinstance(names, str) else names[0])
         path = split_file(spec.local, split, folder)
         if path:
             splits[split] = _rows(path, spec, labelled=is_labelled(split))
-            fingerprint[split] = file_digest(path)
             origin[split] = str(path)
             warn_about_row_count(spec, split, spec.count(splits[split]), str(path))
             logger.debug(f"{path}: {len(splits[split])} rows")
@@ -39,7 +37,18 @@ def load(spec: TaskSpec, data_dir: Path, *, required: Iterable[Split] = REQUIRED
             raise MissingError(f"no file {expected}; the {split} split {of_what} is required")
         elif is_labelled(split):
             logger.warning(f"note: no file {expected}; the {split} split is missing")
-    return TaskData(splits, fingerprint, origin)
+    return TaskData(splits, fingerprint(spec, data_dir), origin)
+
+
+def fingerprint(spec: TaskSpec, data_dir: Path) -> dict[Split, str]:
+    """Return the SHA-256 of each split's file.
+
+    Raises:
+        MissingError: no such folder.
+    """
+    folder = find_folder(spec.local, data_dir)
+    files = {split: split_file(spec.local, split, folder) for split in spec.local.files}
+    return {split: file_digest(path) for split, path in files.items() if path}
 
 
 def warn_about_row_count(spec: TaskSpec, split: Split, count: int, origin: str) -> None:
