@@ -67,7 +67,7 @@ LAPTOP_DIR := results/laptop
 LAPTOP := --results-dir $(LAPTOP_DIR)
 LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP) $(GRID)
 LAPTOP_FIGURES := hifi-3 hifi-4 hifi-5 hifi-6-d hifi-6-k hifi-7 hifi-7-flatness hifi-8 hifi-9 hifi-10 hifi-11 robustness ranking \
-	ehft-1 ehft-4 ehft-5 ehft-6a ehft-6b ehft-7 ehft-stages
+	ehft-1 ehft-4 ehft-5 ehft-6a ehft-6b ehft-7 ehft-stages search-budget
 OR_DIVERGED := || [ $$? -eq 1 ]  # a run that diverged ends a grid with 1, and is never repeated
 reproduce-laptop: $(READY)
 	$(LAPTOP_GRID) laptop-rates --tasks cb $(OR_DIVERGED)

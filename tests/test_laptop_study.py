@@ -1,5 +1,7 @@
 """The laptop study: its claims, tables and grids fit each other, and its stored tables are those of its stored runs."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,11 @@ from hifi_cli.reports import claim_spec
 from hifi_cli.reports.claim_evidence import methods_of
 
 RESULTS = Path(__file__).parent.parent / "results" / "laptop"
+FIGURES = [
+    file.with_suffix(".csv")
+    for file in sorted((RESULTS / "figures").glob("*.json"))
+    if json.loads(file.read_text())["inputs"]["kind"] in ("sweep", "search-budget")  # of results alone
+]
 
 
 @pytest.mark.parametrize("name", ["hifi", "ehft", "rankings"])
@@ -43,3 +50,16 @@ def test_the_stored_tables_are_those_of_the_stored_runs(hifi, file, monkeypatch)
     answer = hifi(*words, "--results-dir", "results/laptop", "--format", "md", "--out", "again.md")
     assert answer.code == 0, answer.err
     assert Path("again.md").read_text() == file.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FIGURES, ids=lambda file: file.stem)
+def test_the_stored_figures_are_those_of_the_stored_runs(hifi, file, monkeypatch):
+    monkeypatch.delenv("HIFI_DATA_DIR", raising=False)
+    shutil.copytree(RESULTS, "results/laptop")
+    copy = Path("results/laptop/figures") / file.name
+    copy.unlink()
+    name = file.stem.removesuffix("-laptop")
+    answer = hifi("figure", name, "--protocol", "laptop", "--results-dir", "results/laptop")
+    assert answer.code == 0, answer.err
+    assert copy.read_text() == file.read_text()

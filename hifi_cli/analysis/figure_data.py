@@ -102,12 +102,13 @@ def _previous_metadata(path: Path) -> FigureMetadata | None:
 def _inputs(analysis: ModuleType, request: FigureRequest) -> FigureInputs:
     spec, resources = request.spec, request.resources
     configs = [request.config(task, method, seed) for task in spec.tasks for method in spec.methods for seed in spec.seeds]
+    reads_data = not getattr(analysis, "READS_RESULTS_ONLY", False)
     return FigureInputs(
         kind=spec.kind,
         settings=request.settings.model_dump(mode="json"),
         configs=[config.hash for config in configs],
-        data={task: resources.rows(task).fingerprint for task in spec.tasks},
-        backbone=resources.pretrained(configs[0]).weights_id,
+        data={task: resources.rows(task).fingerprint for task in spec.tasks} if reads_data else {},
+        backbone=resources.pretrained(configs[0]).weights_id if reads_data else None,
         runs=[run.fingerprint() for run in required_runs(analysis, request) if run.is_finished]
         + [[path.name, file_digest(path)] for path in _input_files(analysis, request) if path.is_file()],
     )

@@ -14,6 +14,8 @@ from hifi_cli.files import command_line
 from hifi_cli.records.search_result import SearchResult
 from hifi_cli.wording import counted_noun
 
+READS_RESULTS_ONLY = True
+
 
 class Settings(ConfigModel):
     """Which search is shown."""

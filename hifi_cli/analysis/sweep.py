@@ -6,6 +6,8 @@ from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.base import ConfigModel
 
+READS_RESULTS_ONLY = True
+
 
 class Settings(ConfigModel):
     """What is varied."""

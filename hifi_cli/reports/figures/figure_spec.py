@@ -73,9 +73,9 @@ class FigureInputs(ConfigModel):
     configs: list[str]
     """Configuration hashes."""
     data: dict[str, dict[str, str]]
-    """Fingerprints of the splits, by task."""
-    backbone: str
-    """The id of the pretrained weights."""
+    """Fingerprints of the splits, by task; empty for a figure of stored results alone."""
+    backbone: str | None
+    """The id of the pretrained weights; None likewise."""
     runs: list[list[str]]
     """Configuration hash and results.json digest of each finished run; name and digest of other files."""
 
