@@ -28,7 +28,7 @@ def test_table_5_is_in_force_and_later_layers_win(tmp_path):
     assert rte(files=[file]).learning_rate == 3e-4  # PyYAML reads 3e-4 as text
     changed = rte(files=[file], overrides=["learning_rate=1e-3", "heads.damping=0.5"])
     assert (changed.learning_rate, changed.heads.k, changed.heads.damping) == (1e-3, 5, 0.5)
-    assert rte(protocol="laptop").learning_rate == 5e-4  # a protocol's block for a method wins over the method's own
+    assert rte(protocol="laptop").learning_rate == 1.5e-3  # a protocol's block for a method wins over the method's own
 
 
 def test_hash_tells_settings_apart_and_setting_hash_forgets_the_seed():

@@ -19,7 +19,7 @@ HASHES = {  # protocol, task, method, backbone: the hash, and that without the s
     ("ehft", "wic", "eh-ft-lora-r512", "roberta-large"): ("cf1c78c536b9fb72", "dbc16f0d918f73eb"),
     ("ehft-released", "copa", "prefix-tuning", "roberta-large"): ("91edb52e30f0d4b5", "c89f319c1d8a5230"),
     ("ehft-released", "stsb", "eh-ft-bitfit", "bert-large"): ("4671bdf028d51832", "10767bc4bdd9af8c"),
-    ("laptop", "cola", "hifi-midtop", "minilm"): ("1c1cff7aedfc8d99", "e47f2a3cd4e0f3b9"),
+    ("laptop", "cola", "hifi-midtop", "minilm"): ("fd5f9ce50b38d3f1", "f5d2d2b008e37b42"),
     ("demo", "demo-entailment", "diff-pruning", "demo"): ("d170be6392d1a8f4", "d1979cb2306a0078"),
 }
 
