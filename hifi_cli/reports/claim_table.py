@@ -1,7 +1,6 @@
 """The table of claims and verdicts, in the form that every format prints."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 
 from hifi_cli.config.registry import label_of
@@ -9,7 +8,7 @@ from hifi_cli.reports import published
 from hifi_cli.reports.claim_spec import ClaimsFile, ComparisonClaim, OrderClaim
 from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region
 from hifi_cli.reports.proportions import equal_rates_p
-from hifi_cli.reports.table import DASH, MissingRuns, Table, TableCell, TableHeading, TableRow
+from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRow
 
 RULE = (
     "supported: the 95 % interval of our effect (mean over all of the claim's tasks, new seeds) is inside what is required,"
@@ -31,7 +30,7 @@ def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
         rows=[_row(result, file.backbone) for result in results],
         corner="Claim",
         notes=[RULE, *_split_notes(file, results)],
-        missing=_merged([missing for result in results for missing in result.missing]),
+        missing=list(dict.fromkeys(missing for result in results for missing in result.missing)),
     )
 
 
@@ -188,16 +187,3 @@ def _contradicted(region: Region) -> str:
     if low == -inf:
         return f"> {high:g}"
     return f"< {low:.3g}" if high == inf else f"outside {low:.3g} to {high:.3g}"
-
-
-def _merged(all_missing: Sequence[MissingRuns]) -> list[MissingRuns]:
-    """Return one command for the methods whose missing runs have the same tasks, seeds and options."""
-    methods: dict[str, dict[str, MissingRuns]] = {}
-    for missing in all_missing:
-        methods.setdefault(missing.command.replace(f" --method {missing.method} ", " --method {} "), {})[missing.method] = (
-            missing
-        )
-    return [
-        replace(next(iter(group.values())), method=",".join(group), command=command.replace("{}", ",".join(group)))
-        for command, group in methods.items()
-    ]

@@ -126,6 +126,17 @@ class Table:
         return bool(self.missing) or any(cell.mean is None and cell.text is None for cell in own_cells)
 
     @property
+    def missing_commands(self) -> list[str]:
+        """The commands of the missing runs; one for all methods whose runs have the same tasks, seeds and options."""
+        methods: dict[tuple[str, str], dict[str, None]] = {}
+        for missing in self.missing:
+            before, option, after = missing.command.partition(f" --method {missing.method} ")
+            methods.setdefault((before, option and after), {})[missing.method] = None
+        return [
+            f"{before} --method {','.join(names)} {after}" if after else before for (before, after), names in methods.items()
+        ]
+
+    @property
     def footnotes(self) -> dict[str, str]:
         """The mark of every footnote, `a`, `b`, ..., in the order of first use."""
         marks: dict[str, str] = {}

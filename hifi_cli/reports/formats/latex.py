@@ -20,7 +20,7 @@ _HEAD = r"""\documentclass{article}
 
 def render(tables: Sequence[Table]) -> str:
     r"""Return the table environments for \input into a document; comments before them list the missing runs."""
-    comments = [_comment(f"missing: {missing.command}") for table in tables for missing in table.missing]
+    comments = [_comment(f"missing: {command}") for table in tables for command in table.missing_commands]
     needed = r"% in the preamble: \usepackage{booktabs}"
     return "\n".join([*comments, needed, *map(_environment, tables)]) + "\n"
 

@@ -36,7 +36,7 @@ def _cell(table: Table, heading: TableHeading, cell: TableCell, *, signed: bool)
 def _below(table: Table) -> str:
     lines = [f"- <sup>{mark}</sup> {escaped(text)}" for text, mark in table.footnotes.items()]
     lines += [f"- note: {escaped(text)}" for text in table.notes]
-    lines += [f"- missing: {code(missing.command)}" for missing in table.missing]
+    lines += [f"- missing: {code(command)}" for command in table.missing_commands]
     return "\n" + "".join(f"{line}\n" for line in lines) if lines else ""
 
 

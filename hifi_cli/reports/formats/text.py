@@ -24,7 +24,7 @@ def below(table: Table) -> str:
     """Return footnotes, notes and missing runs, a line each."""
     lines = [f"{mark}: {text}" for text, mark in table.footnotes.items()]
     lines += [f"note: {text}" for text in table.notes]
-    lines += [f"missing: {missing.command}" for missing in table.missing]
+    lines += [f"missing: {command}" for command in table.missing_commands]
     return "".join(f"{line}\n" for line in lines)
 
 
