@@ -70,3 +70,14 @@ def test_one_setting_for_several_tasks_is_that_with_the_highest_mean(hifi):
     assert values == [[50.0, 60.0, 40.0, None], [40.0, 70.0, 10.0, None], [55.0, 50.0, 60.0, best]]
     means, *_, marks = zip(*([cell["value"] for cell in row["cells"].values()] for row in lora["rows"]), strict=True)
     assert means == (15.0, 20.0, None) and marks == (None, "highest mean", None)
+
+
+def test_a_setting_chosen_over_tasks_is_named_in_cells_of_all_tasks(hifi):
+    for task, rate in (("rte", 3e-5), ("cola", 3e-5), ("mrpc", 3e-5), ("sst2", 2e-5)):
+        with_setting(write_run("results", "full-ft", task, 1, 0.5), learning_rate=rate)
+    searches = [method_search("rte", "full-ft", [0.6, 0.7, 0.5]), method_search("cola", "full-ft", [0.4, 0.1, 0.6])]
+    write_search("results", *searches, varied={"full-ft": {"learning_rate": ["1e-05", "2e-05", "3e-05"]}})
+    (row,) = json.loads(hifi("table", "--format", "json").out)["rows"]
+    notes = {task: cell.get("notes", []) for task, cell in row["cells"].items() if task in ("rte", "cola", "mrpc", "sst2")}
+    note = "setting chosen by search tuning over RTE and CoLA: 3 settings of learning_rate (1e-05, 2e-05, 3e-05), chosen on holdout"
+    assert notes == {"rte": [note], "cola": [note], "mrpc": [note], "sst2": []}

@@ -1,6 +1,8 @@
 """chosen-PROTOCOL-BACKBONE.json: the settings that a search tried, and the best one of each task and method."""
 
 import math
+import statistics
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,6 +40,24 @@ class MethodSearch(Record):
     tried: list[SettingScore]
 
 
+@dataclass(frozen=True)
+class SettingMean:
+    """A setting that was tried on several tasks.
+
+    Attributes:
+        scores: its score on each task; None where it diverged or was not tried.
+    """
+
+    setting: dict[str, str]
+    scores: dict[str, float | None]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over tasks, rounded so that equal scores in another order are equal; None if one is missing."""
+        known = [score for score in self.scores.values() if score is not None]
+        return round(statistics.fmean(known), 9) if len(known) == len(self.scores) else None
+
+
 class SearchResult(StoredFile):
     """The outcome of a grid whose settings vary.
 
@@ -73,6 +93,21 @@ class SearchResult(StoredFile):
         ]
         split = f", chosen on {' and '.join(self.splits)}" if self.splits else ""
         return f"{trials} of {' and '.join(keys) or 'unknown keys'}{split}"
+
+    def over_tasks(self, method: str) -> list[SettingMean]:
+        """Every setting of a method with its scores on all tasks; none if only one task was searched."""
+        searches = [search for search in self.searches if search.method == method]
+        scores: dict[tuple[tuple[str, str], ...], dict[str, float | None]] = {}
+        for search in searches if len(searches) > 1 else []:
+            for tried in search.tried:
+                by_task = scores.setdefault(tuple(tried.setting.items()), {search.task: None for search in searches})
+                by_task[search.task] = tried.score
+        return [SettingMean(dict(setting), by_task) for setting, by_task in scores.items()]
+
+    def best_over_tasks(self, method: str) -> SettingMean | None:
+        """The setting with the highest mean over tasks, the first of equal ones; None if there is no mean."""
+        known = [(tried.mean, tried) for tried in self.over_tasks(method) if tried.mean is not None]
+        return max(known, key=lambda pair: pair[0])[1] if known else None
 
     def with_earlier(self, path: Path) -> "SearchResult":
         """Return this result with the searches that the file has of other tasks and methods, if it is there.

@@ -1,7 +1,6 @@
 """Tables of searches, with every setting that was tried, and the footnotes of scores whose setting a search chose."""
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hifi_cli.config.base import flatten
@@ -9,7 +8,7 @@ from hifi_cli.config.registry import label_of, read_yaml
 from hifi_cli.config.sources import override_value, train_arguments
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line
-from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
+from hifi_cli.records.search_result import MethodSearch, SearchResult
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
 
@@ -34,11 +33,12 @@ def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:
     tables: list[Table] = []
     for path in (path for name in names or paths for path in paths[name]):
         result = SearchResult.read(path)
-        by_method: dict[str, list[MethodSearch]] = {}
-        for search in result.searches:
-            by_method.setdefault(search.method, []).append(search)
-            tables.append(_build(result, search, path))
-        tables += [_build_over_tasks(result, searches) for searches in by_method.values() if len(searches) > 1]
+        tables += [_build(result, search, path) for search in result.searches]
+        tables += [
+            _build_over_tasks(result, method)
+            for method in dict.fromkeys(search.method for search in result.searches)
+            if result.over_tasks(method)
+        ]
     return tables
 
 
@@ -51,7 +51,7 @@ def _build(result: SearchResult, search: MethodSearch, path: Path) -> Table:
         headings=[TableHeading("Score", 2), TableHeading("SD", 2), TableHeading("Seeds", 0), TableHeading("Chosen")],
         rows=[
             TableRow(
-                _label(tried),
+                _label(tried.setting),
                 (
                     TableCell(
                         None if tried.score is None else 100 * tried.score, text="diverged" * (tried.score is None) or None
@@ -71,73 +71,62 @@ def _build(result: SearchResult, search: MethodSearch, path: Path) -> Table:
     )
 
 
-def _build_over_tasks(result: SearchResult, searches: Sequence[MethodSearch]) -> Table:
+def _build_over_tasks(result: SearchResult, method: str) -> Table:
     """Build the table of one method's settings on several tasks, from which one setting for all of them can be chosen."""
-    tasks = [search.task for search in searches]
-    scores: dict[str, dict[str, float | None]] = {}
-    for search in searches:
-        for tried in search.tried:
-            scores.setdefault(_label(tried), {})[search.task] = tried.score
-    means = {label: _mean([by_task.get(task) for task in tasks]) for label, by_task in scores.items()}
-    best = max((label for label in means if means[label] is not None), key=lambda label: means[label] or 0.0, default=None)
-    varied = result.varied.get(searches[0].method, {})
-    ends = [f"{key}={values[at]}" for key, values in varied.items() for at in (0, -1)] if len(varied) == 1 else []
-    mark = "highest mean, at an end of the range" if best in ends else "highest mean"
-    rows = [
-        TableRow(
-            label,
-            (
-                *(_percent(value) for value in [means[label], *(by_task.get(task) for task in tasks)]),
-                TableCell(text=mark if label == best else ""),
-            ),
-        )
-        for label, by_task in scores.items()
-    ]
+    settings, best = result.over_tasks(method), result.best_over_tasks(method)
+    varied = result.varied.get(method, {})
+    ends = [{key: values[at]} for key, values in varied.items() for at in (0, -1)] if len(varied) == 1 else []
+    mark = "highest mean, at an end of the range" if best and best.setting in ends else "highest mean"
     return Table(
-        title=f"Search {result.grid}: {label_of('methods', searches[0].method)} over tasks"
+        title=f"Search {result.grid}: {label_of('methods', method)} over tasks"
         f" (protocol {result.protocol}, backbone {result.backbone})",
-        headings=[TableHeading(label, 2) for label in ["Mean", *(label_of("tasks", task) for task in tasks)]]
+        headings=[TableHeading(label, 2) for label in ["Mean", *(label_of("tasks", task) for task in settings[0].scores)]]
         + [TableHeading("Best")],
-        rows=rows,
+        rows=[
+            TableRow(
+                _label(tried.setting),
+                (
+                    *(_percent(value) for value in [tried.mean, *tried.scores.values()]),
+                    TableCell(text=mark if best == tried else ""),
+                ),
+            )
+            for tried in settings
+        ],
         corner="Setting",
         notes=["mean of the tasks' primary metrics, on the split that chooses the epoch"],
     )
-
-
-def _mean(values: list[float | None]) -> float | None:
-    """Return the mean, rounded so that equal scores in another order are equal; None if one is missing."""
-    known = [value for value in values if value is not None]
-    return round(statistics.fmean(known), 9) if len(known) == len(values) else None
 
 
 def _percent(value: float | None) -> TableCell:
     return TableCell(None if value is None else 100 * value)
 
 
-def _label(tried: SettingScore) -> str:
-    return " ".join(f"{key}={value}" for key, value in tried.setting.items()) or "as configured"
+def _label(setting: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in setting.items()) or "as configured"
 
 
 _START = "setting chosen by search "
 
 
 def cell_notes(record: RunRecord, searches: Sequence[SearchResult]) -> tuple[str, ...]:
-    """Return a footnote for each search that chose the setting of a run."""
+    """Return a footnote for each search that chose the setting of a run, for all tasks (the highest mean) or for the run's."""
     result = record.result
-    candidates = [
-        (search, of_method)
-        for search in searches
-        if (search.protocol, search.backbone) == (result.protocol, result.backbone)
-        for of_method in search.searches
-        if (of_method.task, of_method.method) == (result.task, result.method) and of_method.chosen and of_method.chosen.setting
-    ]
-    config = flatten(read_yaml(record.directory.config_file)) if candidates else {}
-    return tuple(
-        f"{_START}{search.grid}: {search.budget(of_method)}"
-        for search, of_method in candidates
-        if of_method.chosen
-        and all(key in config and override_value(config[key]) == value for key, value in of_method.chosen.setting.items())
-    )
+    searches = [search for search in searches if (search.protocol, search.backbone) == (result.protocol, result.backbone)]
+    by_task = [{each.task: each for each in search.searches if each.method == result.method} for search in searches]
+    config = flatten(read_yaml(record.directory.config_file)) if any(by_task) else {}
+
+    def is_of_run(setting: Mapping[str, str]) -> bool:
+        return bool(setting) and all(key in config and override_value(config[key]) == value for key, value in setting.items())
+
+    notes = []
+    for search, of_tasks in zip(searches, by_task, strict=True):
+        best, own = search.best_over_tasks(result.method), of_tasks.get(result.task)
+        if best and is_of_run(best.setting):
+            labels = " and ".join(label_of("tasks", task) for task in of_tasks)
+            notes.append(f"{_START}{search.grid} over {labels}: {search.budget(next(iter(of_tasks.values())))}")
+        elif own and own.chosen and is_of_run(own.chosen.setting):
+            notes.append(f"{_START}{search.grid}: {search.budget(own)}")
+    return tuple(notes)
 
 
 def table_notes(rows: Sequence[TableRow]) -> list[str]:
