@@ -3,7 +3,9 @@
 import importlib.util
 import itertools
 import json
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -11,7 +13,7 @@ import yaml
 from scipy import stats
 from synthetic_runs import write_run
 
-from hifi_cli.cli import outputs
+from hifi_cli.cli import grid, outputs
 from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
 from hifi_cli.grids import claim_runs, grid_spec, scheduler
@@ -167,7 +169,8 @@ def test_an_undecided_claim_takes_every_declared_look_and_no_more(file, hifi):
 def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):
     calls = []
 
-    def run(self, _engine, show):
+    def run(self, _engine, show, *, deadline):
+        assert deadline is None
         cells = self.progress.cells
         calls.append(len(cells))
         for cell in cells:
@@ -190,16 +193,14 @@ def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):
 
 
 def test_the_command_stops_when_the_time_is_spent_and_goes_on_later(file, hifi, monkeypatch):
-    clock = itertools.count(0, 2000.0)
+    clock, stopped = itertools.count(0, 2000.0), []
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-
-    def run(self, _engine, show):
-        show(self.progress)
-        pytest.fail("the time is spent")
-
-    monkeypatch.setattr(scheduler.Scheduler, "run", run)
+    engine = SimpleNamespace(
+        processes=1, submit=lambda _job, _log: Future(), stop=lambda: stopped.append(True), close=lambda: None
+    )  # its jobs never end
+    monkeypatch.setattr(grid, "_engine", lambda *_: engine)
     answer = hifi("grid", "claims-mine.yaml", "--until-decided", "--budget", "30m", "-j", "1")
-    assert answer.code == 0 and "the time is spent; the same command goes on" in answer.err
+    assert answer.code == 0 and "the time is spent; the same command goes on" in answer.err and stopped
     assert not Path("results/claims").exists()  # no look was taken
 
 
