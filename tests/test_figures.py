@@ -113,8 +113,9 @@ def test_missing_runs_are_named_with_their_commands(tiny):
     assert printed.code == 0
     lines = printed.out.splitlines()
     assert len(lines) == 5
-    assert "--seeds 1,2" in lines[0]
-    assert lines[0].endswith("settings.stage1_fraction=0.1 variant=settings.stage1_fraction--0.1")
+    assert all("--seeds 1,2" in line for line in lines)
+    fractions = [line.partition("settings.stage1_fraction=")[2] for line in lines]  # 0.1 is the method's own
+    assert sorted(fractions) == [""] + [f"{value} variant=settings.stage1_fraction--{value}" for value in (0.3, 0.5, 0.7, 0.9)]
 
 
 def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):

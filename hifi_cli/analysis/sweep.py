@@ -4,7 +4,8 @@ from typing import Any
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.required_runs import RequiredRun, required_run
-from hifi_cli.config.base import ConfigModel
+from hifi_cli.config.base import ConfigModel, flatten
+from hifi_cli.methods.base import implementation_of
 
 READS_RESULTS_ONLY = True
 
@@ -15,7 +16,7 @@ class Settings(ConfigModel):
     key: str
     """A configuration key."""
     values: list[float]
-    """Values of the key; each makes a variant of the run, as in a grid."""
+    """Values of the key; each makes a variant of the run, as in a grid, but the value that the run has already."""
     keep_stage2: bool = False
     """Whether the value is the ratio of stage 1's epochs to stage 2's. Stage 2 has as many epochs then as a run without stage
     1 (EH-FT, figure 6 b); otherwise both stages together have the run's epochs (figure 6 a)."""
@@ -58,8 +59,11 @@ def _runs_by_value(request: FigureRequest) -> list[tuple[float, RequiredRun]]:
 
 
 def _varied_keys(request: FigureRequest, task: str, method: str, value: float) -> dict[str, Any]:
-    key = request.settings.key
-    if not request.settings.keep_stage2:
-        return {key: int(value) if value == int(value) else value}
-    epochs = request.config(task, method).epochs
-    return {key: round(value / (1 + value), 6), "epochs": round(epochs * (1 + value))}
+    key, config = request.settings.key, request.config(task, method)
+    if request.settings.keep_stage2:
+        keys = {key: round(value / (1 + value), 6), "epochs": round(config.epochs * (1 + value))}
+    else:
+        keys = {key: int(value) if value == int(value) else value}
+    defaults = implementation_of(config.method).Settings().model_dump(mode="json")
+    configured = flatten({**config.model_dump(mode="json"), "settings": {**defaults, **config.settings}})
+    return {key: changed for key, changed in keys.items() if configured.get(key) != changed}
