@@ -14,7 +14,7 @@ from hifi_cli.files import command_line
 from hifi_cli.records.search_result import SearchResult
 from hifi_cli.wording import counted_noun
 
-READS_RESULTS_ONLY = True
+READS_RESULTS_ONLY = True  # needs neither data nor weights
 
 
 class Settings(ConfigModel):

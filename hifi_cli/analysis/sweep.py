@@ -7,7 +7,7 @@ from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.base import ConfigModel, flatten
 from hifi_cli.methods.base import implementation_of
 
-READS_RESULTS_ONLY = True
+READS_RESULTS_ONLY = True  # needs neither data nor weights
 
 
 class Settings(ConfigModel):
@@ -16,7 +16,7 @@ class Settings(ConfigModel):
     key: str
     """A configuration key."""
     values: list[float]
-    """Values of the key; each makes a variant of the run, as in a grid, but the value that the run has already."""
+    """Values of the key; each makes a variant of the run, as in a grid, except the run's own value."""
     keep_stage2: bool = False
     """Whether the value is the ratio of stage 1's epochs to stage 2's. Stage 2 has as many epochs then as a run without stage
     1 (EH-FT, figure 6 b); otherwise both stages together have the run's epochs (figure 6 a)."""

@@ -61,13 +61,12 @@ def check(setting: Setting, device: torch.device) -> list[dict[str, Any]]:
 
 
 def chosen_methods() -> list[str]:
-    """One method of each implementation and those that differ inside it, as peft's adapter types do."""
-    implementations = {name: method_spec(name).implementation for name in registry.names("methods")}
-    first_of_each = {implementation: name for name, implementation in reversed(implementations.items())}
+    """The first method of each implementation, every adapter type of peft, and others that compute something of their own."""
+    implementations = {name: method_spec(name).implementation for name in reversed(registry.names("methods"))}
+    first_of_each = {implementation: name for name, implementation in implementations.items()}
     adapter_types = {name for name, implementation in implementations.items() if implementation == "peft"}
-    adapter_types.remove("boft")  # compiles an extension
-    del first_of_each["peft"]
-    return sorted({*first_of_each.values(), *adapter_types, "full-ft", "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"})
+    chosen = {*first_of_each.values(), *adapter_types, "full-ft", "prefix-tuning-mlp", "eh-ft-hifi", "eh-ft-lora-reserve"}
+    return sorted(chosen - {"boft"})  # it compiles an extension
 
 
 @contextmanager
