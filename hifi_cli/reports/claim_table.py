@@ -9,6 +9,7 @@ from hifi_cli.reports.claim_spec import ClaimsFile, ComparisonClaim, OrderClaim
 from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region
 from hifi_cli.reports.proportions import equal_rates_p
 from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRow
+from hifi_cli.wording import counted_noun
 
 RULE = (
     "supported: the 95 % interval of our effect (mean over all of the claim's tasks, new seeds) is inside what is required,"
@@ -52,7 +53,8 @@ def verdict_text(result: ClaimResult) -> str:
     if result.finding.interval is None:
         return "undecided (a task has one seed)"
     more = result.more_seeds
-    return f"undecided (about {more} more seeds)" if more else f"undecided (more than {MOST_SEEDS} more seeds)"
+    seeds = "about " + counted_noun(more, "more seed") if more else f"more than {MOST_SEEDS} more seeds"
+    return f"undecided ({seeds})"
 
 
 def contradictions(results: Sequence[ClaimResult]) -> list[str]:
