@@ -47,9 +47,26 @@ class Page(HTMLParser):
         ]
 
 
+def write_manifest(directory, heads):
+    """The manifest of a run that trained some heads."""
+    origin = {"command": ["hifi"], "hifi": "1", "git": None, "python": "3", "libraries": {}, "device": "x86_64", "threads": 1}
+    data = {"fingerprint": {}, "origin": {}}
+    content = origin | {"platform": "x", "heads": heads, "backbone_weights_id": "w", "data": data, "processes": 1}
+    Path(directory, "manifest.json").write_text(json.dumps(with_checksum({"schema": 2, **content})))
+
+
+def write_selection(name, heads, **changes):
+    """A selection of heads of rte."""
+    content = {"backbone": "bert-large", "task": "rte", "rank": "pagerank", "strategy": "midtop", "k": 2,
+               "damping": 0.85, "epsilon": 1e-6, "num_heads": 4, "heads": heads, "values": [[1.0, 2.0, 3.0, 4.0], [4.0, 1.0, 2.0, 3.0]],
+               "iterations": [9, 9], "ties": [], "overlap": {"richness": [0, 1], "correlation": [0, 2]}, "scores_sha256": "s"}  # fmt: skip
+    path = Path(f"results/heads/bert-large/rte/{name}.json")
+    path.write_text(json.dumps(with_checksum({"schema": 2, **content, **changes})))
+
+
 @pytest.fixture
 def page(tmp_path, monkeypatch, hifi):
-    """A report on two methods, two tasks and three seeds, with one selection of heads."""
+    """A report on two methods, two tasks and three seeds, with the heads that two seeds of one of them trained."""
     for seed in (1, 2, 3):
         for task, score in (("rte", 0.6), ("cola", 0.3)):
             write_run(
@@ -63,11 +80,12 @@ def page(tmp_path, monkeypatch, hifi):
             write_run("results", "hifi-layerwise", task, seed, score - seed / 100)
     write_run("results", "<b>evil & co", "rte", 1, 0.5)
     write_run("results", "full-ft", "rte", 4, 0.1, limited=True)
+    for seed, heads in ((1, [[], [0, 3]]), (2, [[], [0, 3]]), (3, [[], [1, 2]])):
+        write_manifest(f"results/runs/hifi/bert-large/rte/hifi-layerwise/seed{seed}", heads)
     Path("results/heads/bert-large/rte").mkdir(parents=True)
-    heads = {"backbone": "bert-large", "task": "rte", "rank": "pagerank", "strategy": "midtop", "k": 2,
-             "damping": 0.85, "epsilon": 1e-6, "num_heads": 4, "heads": [[], [0, 3]], "values": [[1.0, 2.0, 3.0, 4.0], [4.0, 1.0, 2.0, 3.0]],
-             "iterations": [9, 9], "ties": [], "overlap": {"richness": [0, 1], "correlation": [0, 2]}, "scores_sha256": "s"}  # fmt: skip
-    Path("results/heads/bert-large/rte/x.json").write_text(json.dumps(with_checksum({"schema": 2, **heads})))
+    write_selection("x", [[], [0, 3]])
+    write_selection("y", [[], [0, 3]], scores_sha256="of other samples")
+    write_selection("z", [[], [2, 3]])
     answer = hifi("report")
     assert answer.code == 0, answer.err
     assert answer.out == "results/report.html\n"
@@ -98,7 +116,7 @@ def test_every_number_leads_to_its_run_and_every_run_to_its_file(page):
         assert (Path("results") / unquote(link)).resolve().is_file(), link
 
 
-def test_the_report_has_a_chart_for_every_column_and_every_selection_of_heads(page):
+def test_the_report_has_a_chart_for_every_column_and_for_heads_that_were_trained(page):
     labels = [attrs["aria-label"] for attrs in page.of("svg")]
     assert len(labels) == 2 * 2 + 1 + 1 and "effects of the claims with intervals" in labels
     assert sum("every seed" in label for label in labels) == 2 and sum("heads by layer" in label for label in labels) == 1
@@ -106,6 +124,9 @@ def test_the_report_has_a_chart_for_every_column_and_every_selection_of_heads(pa
     chart = text[text.index("values of the heads by layer") :].partition("</svg>")[0]
     heads, _, layers = chart.partition(">head<")
     assert ">0</text>" in heads and ">0</text>" not in layers and ">1</text>" in layers, "layers are counted from 1"
+    titles = [unescape(title) for title in re.findall("<h3>(.*?)</h3>", text)]
+    heads = "RTE, bert-large, pagerank, midtop, k=2: HiFi (layer-wise), hifi, seeds 1, 2"
+    assert [title for title in titles if "k=2" in title] == [heads]
 
 
 def test_names_are_text_and_never_markup(page):

@@ -1,5 +1,7 @@
 """Richness and correlation against numpy, one sample and one head at a time."""
 
+import subprocess
+
 import numpy as np
 import pytest
 import torch
@@ -117,3 +119,20 @@ def test_heads_are_scored_on_the_runs_device_and_the_file_names_it(make, resourc
     monkeypatch.setattr(head_selection, "configure", lambda _: torch.device("cpu"))
     assert head_selection.compute_scores(config, resources).provenance.device == "x86_64"
     assert moved[1][0] is pretrained
+
+
+def test_results_in_the_checkout_are_no_change_of_the_code(tmp_path, monkeypatch):
+    """A grid that writes into the checkout's results does not spoil the origin of its own runs."""
+    code = tmp_path / "hifi_cli" / "runs" / "provenance.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("")
+    for arguments in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "first"]):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    monkeypatch.setattr(provenance, "__file__", str(code))
+    read = provenance._git_state.__wrapped__
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "results.json").write_text("{}")
+    assert not read().changed and len(read().commit) == 40
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "laptop.yaml").write_text("epochs: 1")
+    assert read().changed

@@ -12,7 +12,7 @@ from hifi_cli.records.stored_file import Record, StoredFile
 
 
 class GitState(Record):
-    """The commit of the project's checkout, and whether files differ from it."""
+    """The commit of the project's checkout, and whether code or configuration files differ from it."""
 
     commit: str
     changed: bool

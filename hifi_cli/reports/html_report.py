@@ -14,14 +14,19 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hifi_cli.config.registry import label_of
 from hifi_cli.files import safe_name
 from hifi_cli.records.head_files import HeadSelection
+from hifi_cli.records.run_files import Manifest
 from hifi_cli.reports import charts, claim_table, table
 from hifi_cli.reports.claim_spec import ClaimsFile
 from hifi_cli.reports.claims import ClaimResult
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import Table, TableRow
 from hifi_cli.version import __version__
+
+HeadsOfTask = tuple[str, str, tuple[tuple[int, ...], ...]]
+"""Backbone, task, and the heads of each layer."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def render(
 
     Args:
         claims: files of claims with the verdicts; each becomes a table with a picture.
-        records: all finished runs; each is listed with its origin.
+        records: all finished runs; each is listed with its origin, and the heads that were trained are drawn.
         results_dir: directory with the selected heads.
         out: path of the page; links to results.json are relative to it.
     """
@@ -64,7 +69,8 @@ def render(
         lstrip_blocks=True,
     )
     environment.globals.update(number=table.number, deviation=table.deviation, row_label=table.row_label, anchor=anchor)
-    origins = [_origin(record, out) for record in records]
+    manifests = [record.directory.read_manifest() if record.directory.manifest.is_file() else None for record in records]
+    origins = [_origin(record, manifest, out) for record, manifest in zip(records, manifests, strict=True)]
     script = resources.files("hifi_cli.reports").joinpath("templates/sort.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
         script=Markup(script),
@@ -75,7 +81,7 @@ def render(
             *(ReportSection(table, charts_of(table)) for table in tables),
             *(_claims_section(file, results) for file, results in claims),
         ],
-        heatmaps=heatmaps(results_dir),
+        heatmaps=heatmaps([*zip(records, manifests, strict=True)], results_dir),
         runs=origins,
         flagged=sum(bool(record.flags) for record in records),
     )
@@ -112,18 +118,46 @@ def _claims_section(file: ClaimsFile, results: Sequence[ClaimResult]) -> ReportS
     return ReportSection(claim_table.build(file, results), [picture])
 
 
-def heatmaps(results_dir: Path) -> list[ReportChart]:
-    """Draw every selection of heads in a results directory.
+def heatmaps(runs: Sequence[tuple[RunRecord, Manifest | None]], results_dir: Path) -> list[ReportChart]:
+    """Draw the selections of heads that were trained, each with the runs that trained them.
+
+    Of selections by one ranking that differ in the scored samples and have the same heads, the first is drawn.
 
     Raises:
         UsageError: a heads file is damaged.
     """
-    drawn = []
+    trained = _trained_heads(runs)
+    drawn: dict[tuple[object, ...], ReportChart] = {}
     for path in sorted((results_dir / "heads").glob("*/*/*.json")):
         selection = HeadSelection.read(path)
-        title = f"{selection.backbone}, {selection.task}: {selection.rank}, {selection.strategy}, k={selection.k}"
-        drawn.append(ReportChart(title, charts.head_values(selection.values, selection.heads)))
-    return drawn
+        heads = (selection.backbone, selection.task, _hashable(selection.heads))
+        how = (selection.rank, selection.strategy, selection.k, selection.damping)
+        if heads in trained and (*heads, *how) not in drawn:
+            task, setting = label_of("tasks", selection.task), f"{selection.rank}, {selection.strategy}, k={selection.k}"
+            title = f"{task}, {selection.backbone}, {setting}: {'; '.join(trained[heads])}"
+            drawn[*heads, *how] = ReportChart(title, charts.head_values(selection.values, selection.heads))
+    return sorted(drawn.values(), key=lambda chart: chart.title)
+
+
+def _trained_heads(runs: Sequence[tuple[RunRecord, Manifest | None]]) -> dict[HeadsOfTask, list[str]]:
+    """Return the runs that trained the same heads of a backbone on a task, in words, by backbone, task and heads."""
+    seeds_by_method: dict[tuple[str, ...], dict[HeadsOfTask, list[int]]] = {}
+    for record, manifest in runs:
+        if manifest and manifest.heads:
+            result = record.result
+            heads = (result.backbone, result.task, _hashable(manifest.heads))
+            by_heads = seeds_by_method.setdefault((*record.setting, *record.cell), {})
+            by_heads.setdefault(heads, []).append(result.seed)
+    trained: dict[HeadsOfTask, list[str]] = {}
+    for (protocol, _, _, method, _), by_heads in seeds_by_method.items():
+        for heads, seeds in by_heads.items():
+            words = f", seed{'s' * (len(seeds) > 1)} {', '.join(map(str, sorted(seeds)))}" if len(by_heads) > 1 else ""
+            trained.setdefault(heads, []).append(f"{label_of('methods', method)}, {protocol}{words}")
+    return trained
+
+
+def _hashable(heads: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, heads))
 
 
 def _method_scores(row: TableRow, number: int) -> charts.MethodScores | None:
@@ -159,17 +193,15 @@ def _learning_curve(row: TableRow, number: int) -> dict[int, float]:
     return {epoch: sum(curve[epoch] for curve in scores) / len(scores) for epoch in common}
 
 
-def _origin(record: RunRecord, out: Path) -> dict[str, Any]:
+def _origin(record: RunRecord, manifest: Manifest | None, out: Path) -> dict[str, Any]:
     """Return a run's row in the list of runs: its result, commit, device and link."""
-    directory = record.directory
-    manifest = directory.read_manifest() if directory.manifest.is_file() else None
     git = manifest.git if manifest else None
     return {
         "anchor": anchor(record),
         "result": record.result,
         "shots": "" if record.shots == "full" else f", {record.shots}-shot",
         "flags": " and ".join(record.flags),
-        "link": quote(os.path.relpath(directory.results, out.parent).replace(os.sep, "/")),
+        "link": quote(os.path.relpath(record.directory.results, out.parent).replace(os.sep, "/")),
         "commit": f"{git.commit[:10]}{' + changes' if git.changed else ''}" if git else "",
         "torch": (manifest.libraries.get("torch") or "") if manifest else "",
         "device": manifest.device if manifest else "",

@@ -15,6 +15,7 @@ from hifi_cli.records.run_files import GitState, Provenance
 from hifi_cli.runs.device import device_name
 from hifi_cli.version import __version__
 
+_SOURCES = ("hifi_cli", "configs")  # results, which a grid writes into the checkout, change no number
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scipy", "scikit-learn", "safetensors")
 
 
@@ -76,6 +77,6 @@ def _git_state() -> GitState | None:
         ).stdout.strip()
 
     try:
-        return GitState(commit=git("rev-parse", "HEAD"), changed=bool(git("status", "--porcelain")))
+        return GitState(commit=git("rev-parse", "HEAD"), changed=bool(git("status", "--porcelain", "--", *_SOURCES)))
     except (OSError, subprocess.CalledProcessError):
         return None
