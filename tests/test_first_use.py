@@ -174,12 +174,12 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
         assert answer.code == 3 and "no finished run in results but 4 of searches: hifi table search" in answer.err
     answer = hifi("table", "search", "--format", "md")
     assert answer.code == 0, answer.err
-    assert "| learning_rate=0.0005 heads.k=1 | 60.00 | 1.00 | 2 |" in answer.out
-    assert "| learning_rate=0.002 heads.k=1 | 70.00 | 1.00 | 2 | chosen |" in answer.out
+    assert "| Full-FT, learning_rate=0.0005 heads.k=1 | 60.00<sub>±1.00</sub> | 2 |  |" in answer.out
+    assert "| Full-FT, learning_rate=0.002 heads.k=1 | 70.00<sub>±1.00</sub> | 2 | RTE |" in answer.out
     assert "-c results/grids/my-search/chosen-hifi-tiny-bert.json" in answer.out
     assert hifi("table", "search", "my-search", "--format", "md").out == answer.out
     assert hifi("report").code == 0
-    assert "Search my-search: Full-FT on RTE" in Path("results/report.html").read_text()
+    assert "Search my-search (protocol hifi, backbone tiny-bert)" in Path("results/report.html").read_text()
     for method in ("full-ft", "bitfit"):
         for seed in (1, 2):
             write_run("results", method, "rte", seed, 0.5, backbone="tiny-bert")
@@ -197,7 +197,7 @@ def test_a_search_under_another_backbone_has_a_file_of_its_own(hifi):
     assert write_search() != write_search(chosen="0.0005", backbone="other")
     answer = hifi("table", "search", "my-search", "--format", "md")
     assert "backbone tiny-bert" in answer.out and "backbone other" in answer.out
-    assert answer.out.count("| chosen |") == 2
+    assert answer.out.count("| RTE |\n") == 2
 
 
 def test_a_search_on_another_task_keeps_the_choice_of_the_first(tmp_path):

@@ -58,18 +58,19 @@ def test_one_setting_for_several_tasks_is_that_with_the_highest_mean(hifi):
         method_search("cola", "lora", [0.2, 0.2, None]),
         varied={name: {"learning_rate": ["1e-05", "2e-05", "3e-05"]} for name in ("full-ft", "bitfit", "lora")},
     )
-    tables = {table["title"]: table for table in json.loads(hifi("table", "search", "--format", "json").out)}
-    over_tasks = {title: table for title, table in tables.items() if "over tasks" in title}
-    assert len(tables) == 7 and [title.split(":")[1].split(" over")[0] for title in over_tasks] == [" Full-FT", " LoRA"]
-    (full, lora) = over_tasks.values()
-    values = [
-        [cell["value"] if isinstance(cell["value"], str | None) else round(cell["value"], 9) for cell in row["cells"].values()]
-        for row in full["rows"]
-    ]
-    best = "highest mean, at an end of the range"
-    assert values == [[50.0, 60.0, 40.0, None], [40.0, 70.0, 10.0, None], [55.0, 50.0, 60.0, best]]
-    means, *_, marks = zip(*([cell["value"] for cell in row["cells"].values()] for row in lora["rows"]), strict=True)
-    assert means == (15.0, 20.0, None) and marks == (None, "highest mean", None)
+    table = json.loads(hifi("table", "search", "--format", "json").out)
+    assert table["title"] == "Search tuning (protocol hifi, backbone bert-large)"
+    rows: dict[str, list] = {"full-ft": [], "bitfit": [], "lora": []}
+    for row in table["rows"]:
+        values = [row["cells"][key]["value"] for key in ("rte", "cola", "mean", "best_on")]
+        rows[row["name"]].append([round(value, 9) if isinstance(value, float) else value for value in values])
+    assert rows == {
+        "full-ft": [[60, 40, 50, []], [70, 10, 40, ["RTE"]], [50, 60, 55, ["CoLA", "mean (at an end of the range)"]]],
+        "bitfit": [[20, None, None, []], [30, None, None, ["RTE"]], [10, None, None, []]],
+        "lora": [[10, 20, 15, ["CoLA"]], [20, 20, 20, ["mean"]], [30, "diverged", None, ["RTE"]]],
+    }
+    assert table["rows"][0]["label"] == "Full-FT, learning_rate=1e-05"
+    assert any("--task rte,cola --method full-ft,bitfit,lora --backbone bert-large" in note for note in table["notes"])
 
 
 def test_a_setting_chosen_over_tasks_is_named_in_cells_of_all_tasks(hifi):

@@ -1,6 +1,6 @@
 """Tables of searches, with every setting that was tried, and the footnotes of scores whose setting a search chose."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hifi_cli.config.base import flatten
@@ -8,13 +8,13 @@ from hifi_cli.config.registry import label_of, read_yaml
 from hifi_cli.config.sources import override_value, train_arguments
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line
-from hifi_cli.records.search_result import MethodSearch, SearchResult
+from hifi_cli.records.search_result import SearchResult, SettingScore
 from hifi_cli.reports.run_records import RunRecord
-from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
+from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRow
 
 
 def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:
-    """Build a table for each task and method of the searches in a results directory, then one for each method on several tasks.
+    """Build a table for each search in a results directory.
 
     Args:
         names: grids; empty: all that are finished.
@@ -30,78 +30,73 @@ def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:
             raise UsageError(f"no finished search '{name}' in {results_dir}{known}; hifi grid {name} makes it")
     if not paths:
         raise MissingError(f"no finished search in {results_dir}; make one with hifi grid, for example hifi grid demo-search")
-    tables: list[Table] = []
-    for path in (path for name in names or paths for path in paths[name]):
-        result = SearchResult.read(path)
-        tables += [_build(result, search, path) for search in result.searches]
-        tables += [
-            _build_over_tasks(result, method)
-            for method in dict.fromkeys(search.method for search in result.searches)
-            if result.over_tasks(method)
+    return [_build(SearchResult.read(path), path) for name in names or paths for path in paths[name]]
+
+
+def _build(result: SearchResult, path: Path) -> Table:
+    """Build the table of a search: a row for each setting of each method, a column for each task."""
+    tasks = [*dict.fromkeys(search.task for search in result.searches)]
+    methods = [*dict.fromkeys(search.method for search in result.searches)]
+    has_mean = len(tasks) > 1
+    command = command_line(["hifi", *train_arguments(tasks, methods, result.backbone, result.protocol), "-c", str(path)])
+    notes = [
+        "score: mean over seeds of the primary metric, with its standard deviation, on the split that chooses the epoch",
+        f"trains each method with the setting chosen for the task: {command}",
+    ]
+    return Table(
+        title=f"Search {result.grid} (protocol {result.protocol}, backbone {result.backbone})",
+        headings=[
+            *(TableHeading(label_of("tasks", task), 2, name=task) for task in tasks),
+            *([TableHeading("Mean", 2)] if has_mean else []),
+            TableHeading("Seeds"),
+            TableHeading("Best on"),
+        ],
+        rows=[row for method in methods for row in _rows(result, method, tasks, has_mean=has_mean)],
+        corner="Method, setting",
+        notes=notes if any(search.chosen for search in result.searches) else notes[:1],
+    )
+
+
+def _rows(result: SearchResult, method: str, tasks: Sequence[str], *, has_mean: bool) -> Iterator[TableRow]:
+    """Build a row for each setting of a method that was tried on any task."""
+    searches = {search.task: search for search in result.searches if search.method == method}
+    tried = {(task, _label(each.setting)): each for task, search in searches.items() for each in search.tried}
+    means = {_label(each.setting): each.mean for each in result.over_tasks(method)}
+    best = result.best_over_tasks(method)
+    for label in dict.fromkeys(label for _, label in tried):
+        scores = [tried.get((task, label)) for task in tasks]
+        marks = [
+            label_of("tasks", task)
+            for task, search in searches.items()
+            if search.chosen and _label(search.chosen.setting) == label
         ]
-    return tables
+        if best and _label(best.setting) == label:
+            at_end = " (at an end of the range)" if _is_at_end(best.setting, result.varied.get(method, {})) else ""
+            marks.append(f"mean{at_end}")
+        mean, seeds = means.get(label), sorted({score.seeds for score in scores if score})
+        cells = [
+            *map(_score_cell, scores),
+            *([TableCell(text=DASH) if mean is None else TableCell(100 * mean)] if has_mean else []),
+            TableCell(text=" and ".join(map(str, seeds)), value=seeds),
+            TableCell(text=", ".join(marks), value=marks),
+        ]
+        yield TableRow(f"{label_of('methods', method)}, {label}", tuple(cells), method=method)
 
 
-def _build(result: SearchResult, search: MethodSearch, path: Path) -> Table:
-    labels = f"{label_of('methods', search.method)} on {label_of('tasks', search.task)}"
-    arguments = train_arguments([search.task], [search.method], result.backbone, result.protocol)
-    command = ["hifi", *arguments, "-c", str(path)]
-    return Table(
-        title=f"Search {result.grid}: {labels} (protocol {result.protocol}, backbone {result.backbone})",
-        headings=[TableHeading("Score", 2), TableHeading("SD", 2), TableHeading("Seeds", 0), TableHeading("Chosen")],
-        rows=[
-            TableRow(
-                _label(tried.setting),
-                (
-                    TableCell(
-                        None if tried.score is None else 100 * tried.score, text="diverged" * (tried.score is None) or None
-                    ),
-                    _percent(tried.deviation),
-                    TableCell(float(tried.seeds)),
-                    TableCell(text="chosen" if tried == search.chosen else ""),
-                ),
-            )
-            for tried in search.tried
-        ],
-        corner="Setting",
-        notes=[
-            "score: mean over seeds on the split that chooses the epoch; SD: over seeds",
-            *([f"the chosen setting: {command_line(command)}"] if search.chosen else []),
-        ],
-    )
+def _score_cell(tried: SettingScore | None) -> TableCell:
+    if tried is None:
+        return TableCell(text=DASH)
+    if tried.score is None:
+        return TableCell(text="diverged")
+    return TableCell(100 * tried.score, deviation=None if tried.deviation is None else 100 * tried.deviation)
 
 
-def _build_over_tasks(result: SearchResult, method: str) -> Table:
-    """Build the table of one method's settings on several tasks, from which one setting for all of them can be chosen."""
-    settings, best = result.over_tasks(method), result.best_over_tasks(method)
-    varied = result.varied.get(method, {})
-    ends = [{key: values[at]} for key, values in varied.items() for at in (0, -1)] if len(varied) == 1 else []
-    mark = "highest mean, at an end of the range" if best and best.setting in ends else "highest mean"
-    return Table(
-        title=f"Search {result.grid}: {label_of('methods', method)} over tasks"
-        f" (protocol {result.protocol}, backbone {result.backbone})",
-        headings=[TableHeading(label, 2) for label in ["Mean", *(label_of("tasks", task) for task in settings[0].scores)]]
-        + [TableHeading("Best")],
-        rows=[
-            TableRow(
-                _label(tried.setting),
-                (
-                    *(_percent(value) for value in [tried.mean, *tried.scores.values()]),
-                    TableCell(text=mark if best == tried else ""),
-                ),
-            )
-            for tried in settings
-        ],
-        corner="Setting",
-        notes=["mean of the tasks' primary metrics, on the split that chooses the epoch"],
-    )
+def _is_at_end(setting: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a search of one key has the lowest or the highest value in a setting."""
+    return len(varied) == 1 and any(setting == {key: values[at]} for key, values in varied.items() for at in (0, -1))
 
 
-def _percent(value: float | None) -> TableCell:
-    return TableCell(None if value is None else 100 * value)
-
-
-def _label(setting: dict[str, str]) -> str:
+def _label(setting: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in setting.items()) or "as configured"
 
 
