@@ -70,7 +70,9 @@ def test_one_setting_for_several_tasks_is_that_with_the_highest_mean(hifi):
         "lora": [[10, 20, 15, ["CoLA"]], [20, 20, 20, ["mean"]], [30, "diverged", None, ["RTE"]]],
     }
     assert table["rows"][0]["label"] == "Full-FT, learning_rate=1e-05"
-    assert any("--task rte,cola --method full-ft,bitfit,lora --backbone bert-large" in note for note in table["notes"])
+    commands = [note for note in table["notes"] if "hifi train" in note]
+    assert len(commands) == 2 and "--task rte,cola --method full-ft,lora " in commands[0]
+    assert "--task rte --method bitfit " in commands[1], "it was not searched on CoLA"
 
 
 def test_a_setting_chosen_over_tasks_is_named_in_cells_of_all_tasks(hifi):

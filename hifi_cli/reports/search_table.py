@@ -38,10 +38,14 @@ def _build(result: SearchResult, path: Path) -> Table:
     tasks = [*dict.fromkeys(search.task for search in result.searches)]
     methods = [*dict.fromkeys(search.method for search in result.searches)]
     has_mean = len(tasks) > 1
-    command = command_line(["hifi", *train_arguments(tasks, methods, result.backbone, result.protocol), "-c", str(path)])
-    notes = [
-        "score: mean over seeds of the primary metric, with its standard deviation, on the split that chooses the epoch",
-        f"trains each method with the setting chosen for the task: {command}",
+    methods_by_tasks: dict[tuple[str, ...], list[str]] = {}  # a command names only settings that were chosen
+    for method in methods:
+        chosen_on = tuple(search.task for search in result.searches if search.method == method and search.chosen)
+        methods_by_tasks.setdefault(chosen_on, []).append(method)
+    arguments = [
+        train_arguments(chosen_on, names, result.backbone, result.protocol)
+        for chosen_on, names in methods_by_tasks.items()
+        if chosen_on
     ]
     return Table(
         title=f"Search {result.grid} (protocol {result.protocol}, backbone {result.backbone})",
@@ -53,7 +57,13 @@ def _build(result: SearchResult, path: Path) -> Table:
         ],
         rows=[row for method in methods for row in _rows(result, method, tasks, has_mean=has_mean)],
         corner="Method, setting",
-        notes=notes if any(search.chosen for search in result.searches) else notes[:1],
+        notes=[
+            "score: mean over seeds of the primary metric, with its standard deviation, on the split that chooses the epoch",
+            *(
+                f"train with the setting that is best on each task: {command_line(['hifi', *words, '-c', str(path)])}"
+                for words in arguments
+            ),
+        ],
     )
 
 
