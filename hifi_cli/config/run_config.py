@@ -239,8 +239,11 @@ class RunConfig(TrainingConfig):
         )
 
     def expected_cost(self, rows: int) -> float:
-        """The expected duration of the run in training examples seen, where its task has `rows` of them."""
-        return float(self.epochs * (self.limit or rows))
+        """The expected duration of the run in training examples seen, where its task has `rows` of them.
+
+        A few-shot run is taken to have two classes, as most tasks have.
+        """
+        return float(self.epochs * (2 * self.shots if self.shots else self.limit or rows))
 
     @property
     def evaluates_every_epoch(self) -> bool:
