@@ -53,6 +53,15 @@ def test_the_stored_tables_are_those_of_the_stored_runs(hifi, file, monkeypatch)
 
 
 @pytest.mark.slow
+def test_the_stored_runs_give_a_report(hifi, monkeypatch):
+    monkeypatch.delenv("HIFI_DATA_DIR", raising=False)
+    answer = hifi("report", "--results-dir", str(RESULTS), "--out", "report.html")
+    assert answer.code == 0, answer.err
+    text = Path("report.html").read_text()
+    assert "protocol laptop, backbone minilm" in text and "protocol laptop-fewshot, backbone minilm" in text
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FIGURES, ids=lambda file: file.stem)
 def test_the_stored_figures_are_those_of_the_stored_runs(hifi, file, monkeypatch):
     monkeypatch.delenv("HIFI_DATA_DIR", raising=False)

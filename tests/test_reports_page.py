@@ -259,3 +259,11 @@ def test_a_click_on_a_heading_sorts_a_table():
         [["a", "b", "published", "d", "c"], [None, "descending"]],
         [["a", "b", "published", "c", "d"], ["ascending", None]],
     ]
+
+
+def test_a_run_that_did_not_evaluate_every_epoch_has_no_maximum(hifi):
+    scores = {"last": 0.5, "best": 0.6, "max": None}
+    write_run("results", "full-ft", "rte", 1, 0.6, shots=16, scores=scores)
+    answer = hifi("report")
+    assert answer.code == 0, answer.err
+    assert "<td>50.00</td><td>60.00</td><td>-</td>" in Path("results/report.html").read_text()
