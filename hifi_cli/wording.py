@@ -1,9 +1,22 @@
-"""How messages show counts and durations."""
+"""How messages show counts, lists of numbers and durations."""
+
+from collections.abc import Iterable
 
 
 def counted_noun(count: int, noun: str) -> str:
     """Return a count with its noun: `1 epoch`, `2 epochs`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Return distinct numbers as `--seeds` accepts them: `1,2,3`, from four consecutive ones on a range, `1-5,8`."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 3 else ",".join(map(str, run)) for run in ranges)
 
 
 def format_duration(seconds: float | None) -> str:

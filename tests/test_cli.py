@@ -11,10 +11,12 @@ import torch
 import yaml
 from hifi_processes import environment
 
+from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
 from hifi_cli.files import with_checksum
 from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.splits import load_splits
+from hifi_cli.wording import number_ranges
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 
@@ -379,3 +381,19 @@ def test_the_choices_of_options_are_those_of_the_code_behind_them():
     assert {*ranking.RANKINGS, "random", *head_measures.MEASURES} == set(get_args(Ranking))
     assert tuple(head_measures.MEASURES) == get_args(MeasuredRanking)
     assert {"tensorboard", "wandb", "trackio"} == set(trackers.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        ([], ""),
+        ([7], "7"),
+        ([3, 1, 2], "1,2,3"),
+        ([1, 2, 3, 4], "1-4"),
+        ([1, 2, 5, 6, 7, 8, 10], "1,2,5-8,10"),
+        (range(6, 84), "6-83"),
+    ],
+)
+def test_printed_seeds_are_those_that_the_option_accepts(seeds, text):
+    assert number_ranges(seeds) == text
+    assert not text or parse_seeds(text) == sorted(seeds)

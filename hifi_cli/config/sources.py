@@ -17,6 +17,7 @@ from hifi_cli.config.protocols import CaseSpec, ProtocolSpec, protocol_chain
 from hifi_cli.config.run_config import BackboneConfig, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
+from hifi_cli.wording import number_ranges
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -362,5 +363,5 @@ def train_arguments(
     """Return the arguments of `hifi` that train every combination of tasks, methods and seeds; no seeds: the default one."""
     arguments = ["train", "--task", ",".join(tasks), "--method", ",".join(methods)]
     arguments += ["--backbone", backbone, "--protocol", protocol]
-    seed_words = [str(seed) for seed in seeds]
-    return [*arguments, *(["--seeds", ",".join(seed_words)] if seed_words else []), *(["--force"] if force else [])]
+    seed_ranges = number_ranges(seeds)
+    return [*arguments, *(["--seeds", seed_ranges] if seed_ranges else []), *(["--force"] if force else [])]

@@ -11,6 +11,7 @@ from hifi_cli.files import command_line
 from hifi_cli.reports.proportions import rate_interval
 from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
+from hifi_cli.wording import number_ranges
 
 _REMEDIES = {
     "limited": "--include limited includes them",
@@ -34,8 +35,8 @@ def comparable_runs(
     notes: list[str] = []
     selected = [record for record in records if not seeds or record.result.seed in seeds]
     if others := sorted({record.result.seed for record in records} - {record.result.seed for record in selected}):
-        other_seeds = ",".join(map(str, others))
-        notes.append(f"{_runs(len(records) - len(selected))} with other seeds left out (--seeds {other_seeds} includes them)")
+        other_seeds = f"--seeds {number_ranges(others)} includes them"
+        notes.append(f"{_runs(len(records) - len(selected))} with other seeds left out ({other_seeds})")
     excluded = Counter(flag for record in selected if (flag := _excluding_flag(record, counted)))
     notes += [f"{_runs(count, flag)} left out ({_REMEDIES.get(flag, _NO_SCORE)})" for flag, count in excluded.items()]
     selected = [record for record in selected if not _excluding_flag(record, counted)]

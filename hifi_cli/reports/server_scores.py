@@ -15,7 +15,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_bytes
 from hifi_cli.reports.table import TableCell
-from hifi_cli.wording import counted_noun
+from hifi_cli.wording import counted_noun, number_ranges
 
 # The columns of the server's score page: task, and the metrics in the page's order.
 COLUMNS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -56,8 +56,8 @@ class ServerScores:
         values = [score for seed, score in by_seed.items() if not seeds or seed in seeds]
         notes = [f"{len(values)} of {len(seeds)} seeds"] if values and len(values) < len(seeds) else []
         if others := len(by_seed) - len(values):
-            listed = ",".join(str(seed) for seed in sorted(by_seed) if seed not in seeds)
-            notes.append(f"{counted_noun(others, 'submission')} with other seeds left out (--seeds {listed} includes them)")
+            left_out = number_ranges(seed for seed in by_seed if seed not in seeds)
+            notes.append(f"{counted_noun(others, 'submission')} with other seeds left out (--seeds {left_out} includes them)")
         return TableCell(
             mean=statistics.fmean(values) if values else None,
             deviation=statistics.stdev(values) if len(values) > 1 else None,
