@@ -78,7 +78,7 @@ reproduce-laptop: $(READY)
 	for figure in hifi-6-k ehft-6a ehft-6b ehft-1 ehft-stages; do \
 		$(LAPTOP_GRID) figure-$$figure --protocol laptop $(OR_DIVERGED) || exit 1; \
 	done
-	for figure in $(LAPTOP_FIGURES); do $(BIN)/hifi figure $$figure --protocol laptop $(LAPTOP) || exit 1; done
+	for figure in $(LAPTOP_FIGURES); do $(BIN)/hifi figure $$figure --train --protocol laptop $(LAPTOP) || exit 1; done
 	$(LAPTOP_GRID) laptop --tasks mrpc,rte $(OR_DIVERGED)
 	$(LAPTOP_GRID) laptop --tasks cola,stsb,wic $(OR_DIVERGED)
 	$(LAPTOP_GRID) figure-head-bench --protocol laptop $(OR_DIVERGED)

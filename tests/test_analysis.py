@@ -233,6 +233,26 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     assert rows["full-ft"]["mean"] > 0.01
 
 
+def test_runs_without_weights_are_trained_again_if_a_figure_reads_weights(ask, resources, tmp_path):
+    """Results without weights still give a figure that was computed before."""
+    methods = ("linear-probing", "bitfit")
+    figure_data.compute(*ask("features", None, methods, train=True), tmp_path / "x.csv")
+    numbers = (tmp_path / "x.csv").read_bytes()
+    analysis, request = ask("features", None, methods)
+    kept, lost = (run.directory for run in figure_data.required_runs(analysis, request))
+    result, unchanged = lost.read_result(), kept.results.read_bytes()
+    lost.delta.unlink()
+    figure_data.compute(analysis, request, tmp_path / "x.csv")
+    with pytest.raises(MissingError, match=rf"1 of 2 finished runs have no weights, first {lost.delta}; --train trains"):
+        figure_data.compute(analysis, request, tmp_path / "x.csv", force=True)
+    figure_data.compute(*ask("features", None, methods, train=True), tmp_path / "x.csv", force=True)
+    assert lost.read_result().delta_sha256 == result.delta_sha256 and kept.results.read_bytes() == unchanged
+    assert (tmp_path / "x.csv").read_bytes() == numbers
+    written = (tmp_path / "x.csv").stat().st_mtime_ns
+    figure_data.compute(analysis, request, tmp_path / "x.csv")  # its stored inputs are those of the repeated run
+    assert (tmp_path / "x.csv").stat().st_mtime_ns == written
+
+
 def test_the_epoch_of_the_measured_model_is_named(ask, tmp_path):
     for words, epoch, note in (
         (

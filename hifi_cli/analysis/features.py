@@ -15,6 +15,8 @@ from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 
+READS_WEIGHTS = True  # of its finished runs
+
 
 class Settings(ConfigModel):
     """Which examples are used."""

@@ -8,9 +8,9 @@ from types import ModuleType
 import pandas as pd
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable
-from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished
+from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished, ensure_weights
 from hifi_cli.config.base import parse
-from hifi_cli.files import atomic_path, digest, file_digest, locked, read_json, write_json
+from hifi_cli.files import atomic_path, file_digest, locked, read_json, write_json
 from hifi_cli.reports.figures.figure_spec import (
     METADATA_SCHEMA,
     FigureInputs,
@@ -58,12 +58,14 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
         if request.train or not getattr(analysis, "RUNS_ARE_OPTIONAL", False):
             ensure_finished(required_runs(analysis, request), request)
         inputs = _inputs(analysis, request)
-        inputs_hash = digest(inputs.model_dump(mode="json"))
         previous = None if force else _previous_metadata(path)
-        if previous and previous.inputs_hash == inputs_hash:
+        if previous and previous.inputs_hash == inputs.hash:
             logger.info(f"numbers: {path} (computed before)")
             notes, versions = previous.analysis_notes, previous.provenance
         else:
+            if getattr(analysis, "READS_WEIGHTS", False):
+                ensure_weights(required_runs(analysis, request), request)
+                inputs = _inputs(analysis, request)  # a run that is trained again has another results.json
             table: FigureTable = analysis.compute(request)
             metadata_path.unlink(missing_ok=True)  # a CSV without metadata is recomputed; with another's it would be wrong
             with atomic_path(path) as temporary:
@@ -82,7 +84,7 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             overrides=list(request.overrides),
             notes=[note for note in (spec.note, *notes, *_limit_notes(request)) if note],
             analysis_notes=notes,
-            inputs_hash=inputs_hash,
+            inputs_hash=inputs.hash,
             inputs=inputs,
             provenance=versions,
         )

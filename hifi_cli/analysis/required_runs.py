@@ -89,6 +89,22 @@ def ensure_finished(required: Sequence[RequiredRun], request: FigureRequest) -> 
             raise RunFailed(f"the run in {run.directory.path} {status}: the figure cannot be drawn with it")
 
 
+def ensure_weights(required: Sequence[RequiredRun], request: FigureRequest) -> None:
+    """Check that finished runs have their weights; train those without again where the request says so.
+
+    Shared results usually have no weights.
+
+    Raises:
+        MissingError: some have none.
+    """
+    without = [run for run in required if not run.directory.delta.is_file()]
+    if without and not request.train:
+        count = f"{len(without)} of {len(required)} finished runs"
+        raise MissingError(f"{count} have no weights, first {without[0].directory.delta}; --train trains these runs again")
+    for run in without:
+        runs.run(run.config, request.resources, force=True)
+
+
 def jobs(required: Sequence[RequiredRun]) -> list[Job]:
     """Return the `hifi train` commands that make some runs."""
     return training_jobs([run.cell for run in required], processes=1)

@@ -11,6 +11,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.runs import evaluate
 from hifi_cli.runs.trainer import Callback, Trainer
 
+READS_WEIGHTS = True  # of its finished runs
 PAIRS = {
     "pretrained-stage1": ("pretrained", "stage1"),
     "stage1-stage2": ("stage1", "stage2"),

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
-from hifi_cli.files import check_schema, read_json, safe_name
+from hifi_cli.files import check_schema, digest, read_json, safe_name
 
 METADATA_SCHEMA = 2  # of the JSON next to a figure's CSV
 
@@ -78,6 +78,10 @@ class FigureInputs(ConfigModel):
     """The id of the pretrained weights; None likewise."""
     runs: list[list[str]]
     """Configuration hash and results.json digest of each finished run; name and digest of other files."""
+
+    @property
+    def hash(self) -> str:
+        return digest(self.model_dump(mode="json"))
 
 
 class FigureMetadata(ConfigModel):
