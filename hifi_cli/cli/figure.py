@@ -28,7 +28,7 @@ def figure(
         ),
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Train the runs that are missing, or whose weights are.", rich_help_panel=options.HOW)
+        bool, typer.Option("--train", help="Train the runs or weights that are missing.", rich_help_panel=options.HOW)
     ] = False,
     print_commands: Annotated[
         bool, typer.Option("--print", help="Print the commands of the missing runs, and stop.", rich_help_panel=options.HOW)
