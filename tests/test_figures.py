@@ -23,7 +23,8 @@ from hifi_cli.runs.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
 
-KEPT = sorted((Path(__file__).parent.parent / "results" / "figures").glob("*.csv"))
+STORED = Path(__file__).parent.parent / "results"
+KEPT = sorted([*STORED.glob("figures/*.csv"), *STORED.glob("laptop/figures/*.csv")])
 
 
 @pytest.mark.parametrize("name", registry.names("figures"))
