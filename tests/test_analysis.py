@@ -243,6 +243,10 @@ def test_runs_without_weights_are_trained_again_if_a_figure_reads_weights(ask, r
     result, unchanged = lost.read_result(), kept.results.read_bytes()
     lost.delta.unlink()
     figure_data.compute(analysis, request, tmp_path / "x.csv")
+    assert figure_data.runs_to_train(analysis, request, tmp_path / "x.csv") == []
+    (again,) = jobs(figure_data.runs_to_train(analysis, request, tmp_path / "new.csv"))
+    line = again.command_line(JobOptions(resources.results_dir, resources.data_dir))
+    assert "--method bitfit" in line and "--force" in line
     with pytest.raises(MissingError, match=rf"1 of 2 finished runs have no weights, first {lost.delta}; --train trains"):
         figure_data.compute(analysis, request, tmp_path / "x.csv", force=True)
     figure_data.compute(*ask("features", None, methods, train=True), tmp_path / "x.csv", force=True)
@@ -251,6 +255,21 @@ def test_runs_without_weights_are_trained_again_if_a_figure_reads_weights(ask, r
     written = (tmp_path / "x.csv").stat().st_mtime_ns
     figure_data.compute(analysis, request, tmp_path / "x.csv")  # its stored inputs are those of the repeated run
     assert (tmp_path / "x.csv").stat().st_mtime_ns == written
+
+
+def test_runs_on_the_same_examples_share_the_features_of_the_pretrained_encoder(ask, monkeypatch):
+    analysis, request = ask("features", None, ("linear-probing", "bitfit"), train=True)
+    request = replace(request, overrides=("epochs=1", "batch_size=8"))
+    ensure_finished(figure_data.required_runs(analysis, request), request)
+    lengths, features = [], analysis.features
+    monkeypatch.setattr(analysis, "features", lambda *args: lengths.append(len(args[1])) or features(*args))
+    rows = analysis.compute(request).rows
+    assert len(rows) == 2 and len(lengths) == 3, "once for the pretrained encoder, then once per run"
+    lengths.clear()
+    few = replace(request, overrides=(*request.overrides, "shots=2"), spec=request.spec.model_copy(update={"seeds": (1, 2)}))
+    ensure_finished(figure_data.required_runs(analysis, few), few)
+    analysis.compute(few)
+    assert len(lengths) == 8, "each seed has other examples"
 
 
 def test_the_epoch_of_the_measured_model_is_named(ask, tmp_path):

@@ -1,5 +1,8 @@
 """How far fine-tuning moves the features that the task head reads (EH-FT, figure 1)."""
 
+from collections.abc import Iterable, Iterator
+from operator import is_
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -31,9 +34,8 @@ def compute(request: FigureRequest) -> FigureTable:
     `epoch` is the epoch whose model the run kept, counted from 1.
     """
     rows: list[Row] = []
-    for run in required_runs(request):
+    for run, examples, pad, before in with_pretrained_features(required_runs(request), request):
         config, resources = run.config, request.resources
-        examples, pad, before = pretrained_features(run, request)
         with evaluate.reload(run.directory.path, resources) as (prepared, result):
             distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)
         rows.append(
@@ -53,12 +55,22 @@ def compute(request: FigureRequest) -> FigureTable:
     return FigureTable(rows, [_note_on_epochs(request, rows), request.over_seeds])
 
 
-def pretrained_features(run: RequiredRun, request: FigureRequest) -> tuple[list[Example], dict[str, int], NDArray[np.float64]]:
-    """Return the training examples that are compared, their padding values, and their features in the pretrained encoder."""
-    pretrained = request.resources.pretrained(run.config)
-    pad = padding_values(pretrained.tokenizer)
-    examples = single_sequences(load_splits(run.config, request.resources).train[: request.settings.examples])
-    return examples, pad, features(Encoder(pretrained.model), examples, pad)
+def with_pretrained_features(
+    required: Iterable[RequiredRun], request: FigureRequest
+) -> Iterator[tuple[RequiredRun, list[Example], dict[str, int], NDArray[np.float64]]]:
+    """Yield each run with its training examples, their padding values, and their features in the pretrained encoder.
+
+    Runs on the same examples share these features: they do not depend on method and seed.
+    """
+    previous: list[Example] = []
+    for run in required:
+        chosen = load_splits(run.config, request.resources).train[: request.settings.examples]
+        if len(chosen) != len(previous) or not all(map(is_, chosen, previous)):
+            pretrained = request.resources.pretrained(run.config)
+            pad, examples = padding_values(pretrained.tokenizer), single_sequences(chosen)
+            before = features(Encoder(pretrained.model), examples, pad)
+            previous = chosen
+        yield run, examples, pad, before
 
 
 def _note_on_epochs(request: FigureRequest, rows: list[Row]) -> str:

@@ -46,6 +46,15 @@ def required_runs(analysis: ModuleType, request: FigureRequest) -> list[Required
     return runs
 
 
+def runs_to_train(analysis: ModuleType, request: FigureRequest, path: Path) -> list[RequiredRun]:
+    """Return the runs without which the CSV cannot be computed: unfinished ones, or ones without weights if it needs them."""
+    required = required_runs(analysis, request)
+    unfinished = [run for run in required if not run.is_finished]
+    if not _reads_weights(analysis) or (not unfinished and _current_metadata(path, _inputs(analysis, request))):
+        return unfinished
+    return [run for run in required if not (run.is_finished and run.has_weights)]
+
+
 def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: bool = False) -> None:
     """Compute a figure's CSV, unless the existing one was computed from the same inputs; write its metadata next to it.
 
@@ -58,12 +67,12 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
         if request.train or not getattr(analysis, "RUNS_ARE_OPTIONAL", False):
             ensure_finished(required_runs(analysis, request), request)
         inputs = _inputs(analysis, request)
-        previous = None if force else _previous_metadata(path)
-        if previous and previous.inputs_hash == inputs.hash:
+        previous = None if force else _current_metadata(path, inputs)
+        if previous:
             logger.info(f"numbers: {path} (computed before)")
             notes, versions = previous.analysis_notes, previous.provenance
         else:
-            if getattr(analysis, "READS_WEIGHTS", False):
+            if _reads_weights(analysis):
                 ensure_weights(required_runs(analysis, request), request)
                 inputs = _inputs(analysis, request)  # a run that is trained again has another results.json
             table: FigureTable = analysis.compute(request)
@@ -92,13 +101,19 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             write_json(metadata_path, {"schema": METADATA_SCHEMA, **metadata.model_dump(mode="json")})
 
 
-def _previous_metadata(path: Path) -> FigureMetadata | None:
-    """Return the metadata of an existing CSV; None where there is none, or one of another schema."""
+def _reads_weights(analysis: ModuleType) -> bool:
+    return getattr(analysis, "READS_WEIGHTS", False)
+
+
+def _current_metadata(path: Path, inputs: FigureInputs) -> FigureMetadata | None:
+    """Return the metadata of a CSV that was computed from these inputs; None where there is none."""
     metadata_path = path.with_suffix(".json")
     if not path.is_file() or not metadata_path.is_file():
         return None
-    is_readable = read_json(metadata_path, what="figure's metadata").get("schema") == METADATA_SCHEMA
-    return read_metadata(path) if is_readable else None
+    if read_json(metadata_path, what="figure's metadata").get("schema") != METADATA_SCHEMA:
+        return None
+    metadata = read_metadata(path)
+    return metadata if metadata.inputs_hash == inputs.hash else None
 
 
 def _inputs(analysis: ModuleType, request: FigureRequest) -> FigureInputs:

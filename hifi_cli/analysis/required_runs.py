@@ -38,6 +38,11 @@ class RequiredRun:
         """Whether it finished with exactly this configuration."""
         return self.directory.results.is_file() and self.result().config_hash == self.config.hash
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether its trained weights are here; shared results usually have none."""
+        return self.directory.delta.is_file()
+
     def result(self) -> RunResult:
         """Read its result; see `RunDirectory.read_result`."""
         return self.directory.read_result()
@@ -92,12 +97,10 @@ def ensure_finished(required: Sequence[RequiredRun], request: FigureRequest) -> 
 def ensure_weights(required: Sequence[RequiredRun], request: FigureRequest) -> None:
     """Check that finished runs have their weights; train those without again where the request says so.
 
-    Shared results usually have no weights.
-
     Raises:
         MissingError: some have none.
     """
-    without = [run for run in required if not run.directory.delta.is_file()]
+    without = [run for run in required if not run.has_weights]
     if without and not request.train:
         count = f"{len(without)} of {len(required)} finished runs"
         raise MissingError(f"{count} have no weights, first {without[0].directory.delta}; --train trains these runs again")
@@ -106,5 +109,6 @@ def ensure_weights(required: Sequence[RequiredRun], request: FigureRequest) -> N
 
 
 def jobs(required: Sequence[RequiredRun]) -> list[Job]:
-    """Return the `hifi train` commands that make some runs."""
-    return training_jobs([run.cell for run in required], processes=1)
+    """Return the `hifi train` commands that make some runs; finished ones among them are trained again."""
+    finished = [run.cell for run in required if run.is_finished]
+    return training_jobs([run.cell for run in required], processes=1, damaged=finished)

@@ -53,9 +53,8 @@ def compute(request: FigureRequest) -> FigureTable:
     seed.
     """
     rows: list[Row] = []
-    for run in required_runs(request):
+    for run, examples, pad, pretrained in features.with_pretrained_features(required_runs(request), request):
         config, resources = run.config, request.resources
-        examples, pad, pretrained = features.pretrained_features(run, request)
         states = {"pretrained": pretrained}
         stage1 = train(config, resources, StopAfterStage1())
         states["stage1"] = features.features(stage1.encoder, examples, pad)

@@ -64,10 +64,10 @@ def figure(
         resources = ResourceCache(results_dir, data_dir)
         analysis, request = figure_data.make_request(spec, resources, overrides=tuple(overrides or ()), train=train)
         if print_commands:
-            missing = [run for run in figure_data.required_runs(analysis, request) if not run.is_finished]
+            missing = figure_data.runs_to_train(analysis, request, csv)
             show.print_commands(jobs(missing), JobOptions(results_dir, data_dir), format)
             if not missing:
-                options.logger.info(f"{name}: no run is missing; everything else is computed by hifi figure {name}")
+                options.logger.info(f"{name}: nothing has to be trained; everything else is computed by hifi figure {name}")
             return
         figure_data.compute(analysis, request, csv, force=force)
     draw.draw(csv, picture)

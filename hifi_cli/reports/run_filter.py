@@ -34,9 +34,9 @@ def comparable_runs(
     """
     notes: list[str] = []
     selected = [record for record in records if not seeds or record.result.seed in seeds]
-    if others := sorted({record.result.seed for record in records} - {record.result.seed for record in selected}):
-        other_seeds = f"--seeds {number_ranges(others)} includes them"
-        notes.append(f"{_runs(len(records) - len(selected))} with other seeds left out ({other_seeds})")
+    if others := {record.result.seed for record in records} - {record.result.seed for record in selected}:
+        remedy = f"--seeds {number_ranges(others)} includes them"
+        notes.append(f"{_runs(len(records) - len(selected))} with other seeds left out ({remedy})")
     excluded = Counter(flag for record in selected if (flag := _excluding_flag(record, counted)))
     notes += [f"{_runs(count, flag)} left out ({_REMEDIES.get(flag, _NO_SCORE)})" for flag, count in excluded.items()]
     selected = [record for record in selected if not _excluding_flag(record, counted)]
