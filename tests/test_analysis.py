@@ -215,6 +215,14 @@ def test_stage_2_begins_at_the_pretrained_weights(ask):
     assert half[-1]["distance"] > half[6]["distance"]
 
 
+def test_methods_are_measured_at_the_same_steps_of_their_stages(ask):
+    rows = compute(ask("training-curves", {"every": 4, "stage1_fractions": [0.5]}, ("full-ft", "eh-ft-bitfit")))
+    steps = {(row["method"], row["stage"]): [] for row in rows}
+    for row in rows:
+        steps[row["method"], row["stage"]].append(row["stage_step"])
+    assert steps == {("full-ft", 1): [1, 4, 8, 12], ("eh-ft-bitfit", 1): [1, 4, 6], ("eh-ft-bitfit", 2): [1, 4, 6]}
+
+
 def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, resources, encoders, tmp_path):
     with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte --method linear-probing,full-ft "):
         figure_data.compute(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")

@@ -26,7 +26,7 @@ class Settings(ConfigModel):
     stage1_fractions: list[float] = []
     """Fractions of the steps for stage 1 of two-stage methods; empty: as each method is configured."""
     every: int = 1
-    """Steps between two measurements."""
+    """Steps of a stage between two measurements; its first and its last step are always measured."""
     curves: list[Literal["distance", "loss", "head_gradient", "backbone_gradient"]] = Field(
         ["loss", "head_gradient", "backbone_gradient"], min_length=1
     )
@@ -39,7 +39,7 @@ class TrajectoryRecorder(Callback):
 
     Attributes:
         pretrained: the backbone's weights before training.
-        every: steps between two records.
+        every: steps of a stage between two records, besides its first and last.
         rows: the records.
     """
 
@@ -60,7 +60,7 @@ class TrajectoryRecorder(Callback):
     def on_step_end(self, trainer: Trainer) -> None:
         step, phase = trainer.progress.step, trainer.progress.phase
         phase_step = step - (trainer.phase_ends[phase - 1] if phase else 0)
-        is_due = step % self.every == 0 or phase_step == 1
+        is_due = phase_step == 1 or phase_step % self.every == 0 or step in trainer.phase_ends
         if is_due:
             trainer.before_evaluation()
         distance = distance_from(self.pretrained, trainer.model) if is_due else None
