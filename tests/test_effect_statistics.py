@@ -14,9 +14,9 @@ from hifi_cli.reports import example_statistics
 from hifi_cli.reports.effect_statistics import (
     detectable_effect,
     equivalence,
+    improvement_interval,
     interquartile_mean,
     probability_of_improvement,
-    seed_bootstrap,
 )
 from hifi_cli.reports.example_statistics import ExamplePairs, hierarchical_bootstrap, paired_bootstrap
 from hifi_cli.reports.method_ranks import rank_methods
@@ -48,9 +48,22 @@ def test_robust_mean_and_probability_of_improvement_by_hand():
     first, second = [[3.0, 5.0], [1.0, 1.0]], [[4.0, 2.0], [1.0, 2.0]]
     # task 1: 3 > 2, 5 > 4, 5 > 2 of four pairs; task 2: two ties of four pairs, and two losses
     assert probability_of_improvement(first, second) == pytest.approx((3 / 4 + 2 * 0.5 / 4) / 2)
-    low, high = seed_bootstrap([[1.0, 2.0, 3.0, 4.0]], [[1.5, 2.5, 0.5, 3.5]])
-    assert 0 <= low < 0.6 < high <= 1
-    assert seed_bootstrap([[5.0, 6.0]], [[1.0, 2.0]]) == (1.0, 1.0) and seed_bootstrap([[1.0]], [[0.0]]) is None
+
+
+def test_the_interval_of_improvement_is_a_score_interval():
+    assert improvement_interval([[1.0]], [[0.0]]) == pytest.approx(rate_interval(1, 1))  # one pair: Wilson's interval
+    low, high = improvement_interval([[5.0, 6.0]], [[1.0, 2.0]])
+    assert 0.2 < low < 0.6 and high == 1.0 and improvement_interval([[1.0, 2.0]], [[5.0, 6.0]]) == (0.0, pytest.approx(1 - low))
+    both = improvement_interval([[5.0, 6.0]] * 2, [[1.0, 2.0]] * 2)
+    assert low < both[0] < 0.8, "two tasks say more than one"
+
+
+@pytest.mark.parametrize(("tasks", "seeds", "true"), [(1, 5, 0.92), (1, 5, 0.5), (2, 5, 0.8), (4, 3, 0.7)])
+def test_the_interval_of_improvement_covers_the_true_probability(tasks, seeds, true):
+    rng, shift = np.random.default_rng(0), np.sqrt(2) * stats.norm.ppf(true)
+    first, second = rng.normal(shift, 1, (200, tasks, seeds)), rng.normal(0, 1, (200, tasks, seeds))
+    intervals = [improvement_interval(*groups) for groups in zip(first.tolist(), second.tolist(), strict=True)]
+    assert np.mean([low <= true <= high for low, high in intervals]) >= 0.92
 
 
 DEMSAR = {  # table 6 of Demsar (JMLR 2006): AUC of four variants of C4.5 on 14 data sets
@@ -216,7 +229,7 @@ def test_details_print_intervals_over_examples_and_ranks(hifi):
     main, details, ranks = json.loads(answer.out)
     cells = details["rows"][0]["cells"]
     low, high = cells["seeds_and_examples"]["value"]
-    assert low < cells["mean"]["value"] < high and cells["p_better"]["value"] == {"probability": 1.0, "interval": [1.0, 1.0]}
+    assert low < cells["mean"]["value"] < high and cells["p_better"]["text"] == "1.00 (0.74 to 1.00)"
     assert any("BitFit and Full-FT are equal up to 20 points (two one-sided t-tests, p = " in note for note in main["notes"])
     assert [row["label"] for row in ranks["rows"]] == ["BitFit", "Full-FT", "LoRA"]
     answer = hifi("compare", "bitfit", "full-ft", "--details", "--score", "last", "--format", "json")

@@ -142,15 +142,27 @@ def test_methods_that_collapse_unlike_get_a_verdict_for_both_countings(hifi):
         assert "BitFit is better on this task" in left_out
 
 
-def test_methods_that_collapse_alike_get_one_verdict(hifi):
+def test_methods_that_collapse_alike_get_a_verdict_for_both_countings_too(hifi):
     grid("bitfit", "full-ft", seeds=range(1, 8))
     for method, seed in (("bitfit", 8), ("full-ft", 9)):
         for other in ("bitfit", "full-ft"):
             write_run("results", other, "rte", seed, 0.5, collapsed=other == method)
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--format", "json"))
     assert rows[0]["cells"]["collapsed"]["text"] == "1 / 1" and rows[0]["cells"]["pairs"]["value"] == 9
-    assert "Without them" not in notes[0]
+    assert rows[0]["verdict"] == "better" and "Without them (7 pairs on 1 task): BitFit is better" in notes[0]
     assert "BitFit on RTE: 1 of 9 runs collapsed (95 % interval of the rate: 2 to 43 %), included" in notes
+
+
+def test_runs_that_are_left_out_are_not_among_the_failed(hifi):
+    grid("bitfit", "full-ft", seeds=range(1, 7))
+    write_run("results", "bitfit", "rte", 8, 0.2, collapsed=True)
+    for seed in (11, 12, 13):
+        write_run("results", "full-ft", "rte", seed, 0.2, collapsed=True, limited=True, setting="limit")
+    write_run("results", "full-ft", "rte", 14, 0.2, collapsed=True, setting="other")
+    for words, full_ft in (((), [0, 6]), (("--include", "limited,unequal"), [4, 10])):
+        rows, _ = said(hifi("compare", "bitfit", "full-ft", *words, "--format", "json"))
+        failed = [[side["collapsed"], side["runs"]] for side in rows[0]["cells"]["failed"]["value"]]
+        assert failed == [[1, 7], full_ft]
 
 
 def test_a_method_whose_every_run_collapsed_is_still_compared(hifi):

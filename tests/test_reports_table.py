@@ -139,7 +139,7 @@ def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi)
     write_run("results", "full-ft", "rte", 9, 0.1)
     cell = rows_of(hifi("table", users_table, "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
     assert cell["value"] == pytest.approx(87.5) and cell["notes"] == [
-        "1 run with other seeds left out (--seeds 9 includes them)"
+        "1 run with other seeds left out (--seeds 1,2,9 includes them)"
     ]
     cell = rows_of(hifi("table", users_table, "--seeds", "9", "--format", "json"))["full-ft", "runs"]["cells"]["rte"]
     assert cell["value"] == pytest.approx(10.0)

@@ -53,10 +53,10 @@ def test_submissions_with_other_seeds_are_left_out_with_a_note(hifi):
     words = ["--tasks", "rte", "--methods", "bitfit,lora", "--format", "json"]
     rows = json.loads(hifi("table", "hifi-2", "--test-scores", "other.csv", *words).out)["rows"]  # of seeds 1, 2, 3
     cells = {row["name"]: row["cells"]["rte"] for row in rows}
-    note = "1 submission with other seeds left out (--seeds 11 includes them)"
+    note = "1 submission with other seeds left out (--seeds 1,2,3,11 includes them)"
     assert (cells["bitfit"]["value"], cells["bitfit"]["notes"]) == (70.0, ["1 of 3 seeds", note])
     assert cells["lora"]["value"] is None
-    assert cells["lora"]["notes"] == ["2 submissions with other seeds left out (--seeds 11,12 includes them)"]
+    assert cells["lora"]["notes"] == ["2 submissions with other seeds left out (--seeds 1,2,3,11,12 includes them)"]
 
 
 @pytest.mark.parametrize("format_", ["text", "md", "tex", "csv", "json"])

@@ -162,7 +162,7 @@ def methods_of(claim: Claim) -> list[str]:
 def _of_comparison(first: str, second: str, setting: Setting) -> Evidence:
     records = setting.records([first, second])
     pairs = run_pairs.paired(records, first, second, tasks=setting.tasks, score=setting.score, counted=setting.counted)
-    sides = [Failures.of([record for record in records if record.result.method == method]) for method in (first, second)]
+    sides = [run_filter.failures(setting.records([method]), setting.counted) for method in (first, second)]
     return Evidence(
         label=" above ".join(pairs.labels),
         values={task: dict(differences) for task, differences in pairs.differences.items()},
@@ -186,11 +186,7 @@ def _of_trend(claim: TrendClaim, setting: Setting) -> Evidence:
     else:
         cells, notes = _method_scores(claim, setting)
         missing = setting.missing([*claim.values], setting.seeds)
-        sides = [
-            setting.records([method for method, x in claim.values.items() if x in values])
-            for values in (claim.first, claim.second)
-        ]
-        failures = (Failures.of(sides[0]), Failures.of(sides[1]))
+        failures = (_failures_at(claim, claim.first, setting), _failures_at(claim, claim.second, setting))
     values: Values = {}
     runs = 0
     for (task, repetition), numbers in cells.items():
@@ -212,6 +208,14 @@ def _of_trend(claim: TrendClaim, setting: Setting) -> Evidence:
 def contrast(numbers: Mapping[float, float], first: Sequence[float], second: Sequence[float]) -> float:
     """Return the mean of the numbers at `first` minus the mean of those at `second`."""
     return sum(numbers[x] for x in first) / len(first) - sum(numbers[x] for x in second) / len(second)
+
+
+def _failures_at(claim: TrendClaim, values: Sequence[float], setting: Setting) -> Failures:
+    """Count the failures of all methods that stand for some values."""
+    sides = [
+        run_filter.failures(setting.records([method]), setting.counted) for method, x in claim.values.items() if x in values
+    ]
+    return sum(sides, Failures(0, 0, 0))
 
 
 def _method_scores(claim: TrendClaim, setting: Setting) -> tuple[dict[tuple[str, Any], dict[float, float]], list[str]]:

@@ -25,7 +25,6 @@ from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.reports.claim_evidence import Evidence, Setting, evidence, methods_of
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
-from hifi_cli.reports.proportions import Failures
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.statistics import LEVEL, mean_interval, seeds_needed, shows_above
@@ -204,7 +203,7 @@ def decide_comparison(
     interval = mean_interval([np.asarray(values, dtype=np.float64) for values in groups], level)
     verdict, reason = decide(groups, region, level=level, comparisons=comparisons), ""
     for side in _higher_sides(verdict, effect, region):
-        if entry.failures and _diverges_more(entry.failures[side], entry.failures[1 - side]):
+        if entry.failures and entry.failures[side].diverges_more(entry.failures[1 - side]):
             verdict, reason = "undecided", f"{entry.sides[side]} diverged more often, and a diverged run has no score"
     if missing := len(entry.tasks) - len(entry.tasks_with_values):
         verdict, reason = "undecided", f"{missing} of its {len(entry.tasks)} tasks have no runs to compare"
@@ -252,10 +251,6 @@ def _higher_sides(verdict: Verdict, effect: float, region: Region) -> list[int]:
         return [1 if effect < region.possible[0] else 0]
     low, high = region.supported
     return [side for side, bounded in enumerate((low > -inf, high < inf)) if bounded and verdict == "supported"]
-
-
-def _diverges_more(first: Failures, second: Failures) -> bool:
-    return first.diverged * second.runs > second.diverged * first.runs
 
 
 def _distance(finding: Finding) -> float:

@@ -16,7 +16,7 @@ from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow, sig
 
 _NOTES = (
     "IQM: mean of the middle half of all paired differences; P(better): probability that a run of the first method beats a run"
-    " of the other, with the interval over seeds; Equal within: the smallest margin at which two one-sided t-tests show"
+    " of the other, with the 95 % interval for new seeds; Equal within: the smallest margin at which two one-sided t-tests show"
     " equivalence at the 5 % level; Detectable: the difference that as many runs show with 80 % probability",
     "Seeds and examples: 95 % interval of the mean difference for new seeds and new examples, by a hierarchical bootstrap"
     f" (tasks fixed, {example_statistics.RESAMPLES:,} draws); the interval above is for new seeds and these examples",
@@ -48,7 +48,7 @@ def _row(comparison: Comparison, score: Score | None) -> tuple[TableRow, list[st
     ]
     equal, detectable = effect_statistics.equivalence(groups), effect_statistics.detectable_effect(groups)
     better = effect_statistics.probability_of_improvement(*sides)
-    span = effect_statistics.seed_bootstrap(*sides)
+    span = effect_statistics.improvement_interval(*sides)
     examples, problems = _examples(comparison, score)
     cells = (
         signed_cell(comparison.statistics.mean),
@@ -56,7 +56,7 @@ def _row(comparison: Comparison, score: Score | None) -> tuple[TableRow, list[st
         signed_cell(effect_statistics.interquartile_mean([value for values in groups for value in values])),
         TableCell(
             better,
-            text=f"{better:.2f}" + (f" ({span[0]:.2f} to {span[1]:.2f})" if span else ""),
+            text=f"{better:.2f} ({span[0]:.2f} to {span[1]:.2f})",
             value={"probability": better, "interval": span},
         ),
         TableCell(None if equal is None else equal.smallest_margin),

@@ -7,6 +7,7 @@ from typing import Literal
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError
+from hifi_cli.reports import run_filter
 from hifi_cli.reports.effect_statistics import equivalence
 from hifi_cli.reports.proportions import Failures, equal_rates_p
 from hifi_cli.reports.run_pairs import PairedRuns, paired
@@ -97,11 +98,11 @@ def compare(
     rows, sentences, comparisons = [], [], compare_pairs(chosen)
     for number, main in enumerate(comparisons):
         collapsed = with_collapsed[number].collapsed
-        failures = _failures(main.pairs, records)
-        if collapsed[0] == collapsed[1]:
-            conclusion = verdict(main, records)
+        failures = _failures(main.pairs, records, counted)
+        if any(collapsed):
+            conclusion = _both_verdicts(all_comparisons[number], sound_comparisons[number], collapsed, failures)
         else:
-            conclusion = _both_verdicts(all_comparisons[number], sound_comparisons[number], collapsed, records)
+            conclusion = verdict(main, failures)
         rows.append(_row(main, collapsed, failures, tasks, conclusion.word))
         compared = f"{' and '.join(main.pairs.labels)} {_tasks_and_seeds(main.pairs)}"
         sentences.append(f"{compared}: {conclusion.sentence}{_difference_between_tasks(main)}")
@@ -119,10 +120,13 @@ def compare(
     return table, comparisons
 
 
-def _failures(pairs: PairedRuns, records: Sequence[RunRecord]) -> tuple[Failures, Failures]:
+def _failures(pairs: PairedRuns, records: Sequence[RunRecord], counted: frozenset[str]) -> tuple[Failures, Failures]:
     """Count the failed runs of both methods on the tasks that are compared, runs without a partner included."""
     runs = [record for record in records if record.cell[1] in pairs.runs]
-    first, second = (Failures.of([record for record in runs if record.cell[0] == name]) for name in (pairs.first, pairs.second))
+    first, second = (
+        run_filter.failures([record for record in runs if record.cell[0] == name], counted)
+        for name in (pairs.first, pairs.second)
+    )
     return first, second
 
 
@@ -165,7 +169,7 @@ def compare_pairs(all_pairs: Sequence[PairedRuns]) -> list[Comparison]:
     ]
 
 
-def verdict(comparison: Comparison, records: Sequence[RunRecord]) -> Conclusion:
+def verdict(comparison: Comparison, failures: tuple[Failures, Failures]) -> Conclusion:
     """Say what can be concluded from one comparison, and what cannot.
 
     A difference is shown where the test and the interval agree: the test is valid for few seeds and any distribution of
@@ -191,35 +195,32 @@ def verdict(comparison: Comparison, records: Sequence[RunRecord]) -> Conclusion:
         interval = f"{_interval(statistics)}{more}"
         sentence = f"this test shows no difference ({reason}), which does not mean that they are equal; {interval}"
         return Conclusion("no difference shown", sentence)
-    return _better(comparison, records, f"by {abs(statistics.mean):.2f} points on average ({_interval(statistics)}, {p})")
+    return _better(comparison, failures, f"by {abs(statistics.mean):.2f} points on average ({_interval(statistics)}, {p})")
 
 
-def _better(comparison: Comparison, records: Sequence[RunRecord], size: str) -> Conclusion:
+def _better(comparison: Comparison, failures: tuple[Failures, Failures], size: str) -> Conclusion:
     """Return the verdict for the method with the higher scores, unless it diverged more often than the other."""
-    pairs = comparison.pairs
-    methods = [(pairs.first, pairs.labels[0]), (pairs.second, pairs.labels[1])]
-    (method, label), (other, other_label) = methods if comparison.statistics.mean > 0 else methods[::-1]
-    runs = [[run for run in records if run.cell[0] == name and run.cell[1] in pairs.runs] for name in (method, other)]
-    diverged, others_diverged = (sum("diverged" in run.flags for run in method_runs) for method_runs in runs)
-    if diverged * len(runs[1]) > others_diverged * len(runs[0]):
+    methods = list(zip(comparison.pairs.labels, failures, strict=True))
+    (label, runs), (other_label, others_runs) = methods if comparison.statistics.mean > 0 else methods[::-1]
+    if runs.diverges_more(others_runs):
         return Conclusion(
             "no conclusion",
-            f"no conclusion: {label} is ahead {size}, but {diverged} of its {len(runs[0])} runs diverged, compared with"
-            f" {others_diverged} of {len(runs[1])} of {other_label}, and a diverged run has no score",
+            f"no conclusion: {label} is ahead {size}, but {runs.diverged} of its {runs.runs} runs diverged, compared with"
+            f" {others_runs.diverged} of {others_runs.runs} of {other_label}, and a diverged run has no score",
         )
-    several = len(pairs.differences) > 1
+    several = len(comparison.pairs.differences) > 1
     scope, others = ("these tasks", "encoders") if several else ("this task", "tasks, encoders")
     sentence = f"{label} is better on {scope} {size}; this says nothing about other {others} or settings"
     return Conclusion("better" if comparison.statistics.mean > 0 else "worse", sentence)
 
 
 def _both_verdicts(
-    everything: Comparison, sound: Comparison, collapsed: tuple[int, int], records: Sequence[RunRecord]
+    everything: Comparison, sound: Comparison, collapsed: tuple[int, int], failures: tuple[Failures, Failures]
 ) -> Conclusion:
     """Return the verdicts with and without the pairs that have a collapsed run: the two may differ."""
     labels = everything.pairs.labels
     sound_pairs = f"{counted_noun(sound.statistics.pairs, 'pair')} on {counted_noun(len(sound.pairs.differences), 'task')}"
-    conclusions = verdict(everything, records), verdict(sound, records)
+    conclusions = verdict(everything, failures), verdict(sound, failures)
     same = conclusions[0].word == conclusions[1].word
     return Conclusion(
         conclusions[0].word if same else "depends on collapsed runs",

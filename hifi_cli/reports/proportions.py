@@ -22,9 +22,16 @@ class Failures:
         diverged = sum("diverged" in names for names in flags)
         return cls(sum("collapsed" in names for names in flags), diverged, len(flags))
 
+    def __add__(self, other: "Failures") -> "Failures":
+        return Failures(self.collapsed + other.collapsed, self.diverged + other.diverged, self.runs + other.runs)
+
     @property
     def failed(self) -> int:
         return self.collapsed + self.diverged
+
+    def diverges_more(self, other: "Failures") -> bool:
+        """Return whether a larger share of these runs diverged."""
+        return self.diverged * other.runs > other.diverged * self.runs
 
     @property
     def values(self) -> dict[str, object]:

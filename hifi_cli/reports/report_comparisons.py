@@ -7,6 +7,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.registry import label_of
 from hifi_cli.files import command_line
 from hifi_cli.reports import method_comparison
+from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_pairs import paired
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_request import TableRequest
@@ -53,5 +54,8 @@ def _build(spec: ScoresSpec, request: TableRequest, reference: str) -> Iterator[
     options = dict(zip(("--protocol", "--backbone", "--shots"), setting, strict=True))
     options |= {"--tasks": ",".join(tasks)} if tasks else {}
     options |= {"--score": score} if score else {}
+    options |= {"--include": ",".join(sorted(counted - COUNTED))} if counted - COUNTED else {}
+    options |= {"--exclude": ",".join(sorted(COUNTED - counted))} if COUNTED - counted else {}
     command = ["hifi", "compare", *methods, *(word for pair in options.items() for word in pair)]
+    command += request.results.results_argument
     yield replace(table, notes=[*table.notes, *left_out, f"the command: {command_line(command)}"])

@@ -8,7 +8,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.sources import train_arguments
 from hifi_cli.files import command_line
-from hifi_cli.reports.proportions import rate_interval
+from hifi_cli.reports.proportions import Failures, rate_interval
 from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
 from hifi_cli.wording import number_ranges
@@ -19,6 +19,7 @@ _REMEDIES = {
     "collapsed": "by --exclude collapsed",
 }
 _NO_SCORE = "they have no score"
+FAILED = frozenset({"collapsed", "diverged"})
 COUNTED = frozenset({"collapsed"})  # predicting one class is a result of the method: leaving it out favors unstable methods
 
 
@@ -35,7 +36,7 @@ def comparable_runs(
     notes: list[str] = []
     selected = [record for record in records if not seeds or record.result.seed in seeds]
     if others := {record.result.seed for record in records} - {record.result.seed for record in selected}:
-        remedy = f"--seeds {number_ranges(others)} includes them"
+        remedy = f"--seeds {number_ranges({*seeds, *others})} includes them"
         notes.append(f"{_runs(len(records) - len(selected))} with other seeds left out ({remedy})")
     excluded = Counter(flag for record in selected if (flag := _excluding_flag(record, counted)))
     notes += [f"{_runs(count, flag)} left out ({_REMEDIES.get(flag, _NO_SCORE)})" for flag, count in excluded.items()]
@@ -56,6 +57,14 @@ def comparable_runs(
     if seeds and selected and len(selected) < len(seeds):
         notes.append(f"{len(selected)} of {len(seeds)} seeds")
     return selected, notes
+
+
+def failures(records: Sequence[RunRecord], counted: Collection[str]) -> Failures:
+    """Count the failures of one method, among the runs that are in its means or would be if they had not failed."""
+    by_task: dict[str, list[RunRecord]] = {}
+    for record in records:
+        by_task.setdefault(record.result.task, []).append(record)
+    return Failures.of([run for runs in by_task.values() for run in comparable_runs(runs, [], {*counted, *FAILED})[0]])
 
 
 def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> str:
@@ -109,7 +118,7 @@ def missing_runs(
     tasks_by_seeds: dict[tuple[tuple[int, ...], bool], list[str]] = {}
     for task in dict.fromkeys(tasks):
         full = [record for record in finished.get(task, []) if "limited" not in record.flags]
-        final = {record.result.seed for record in full if {"collapsed", "diverged"} & set(record.flags)}
+        final = {record.result.seed for record in full if FAILED & set(record.flags)}
         final |= {record.result.seed for record in included.get(task, [])}
         taken = {record.result.seed for record in finished.get(task, [])}
         for force in (False, True):

@@ -112,8 +112,12 @@ class Results:
     @property
     def arguments(self) -> list[str]:
         """The directories as options of a command that is printed."""
-        results_dir = ["--results-dir", str(self.directory)] if self.directory != Path("results") else []
-        return [*results_dir, *(["--data-dir", str(self.data_dir)] if self.data_dir else [])]
+        return [*self.results_argument, *(["--data-dir", str(self.data_dir)] if self.data_dir else [])]
+
+    @property
+    def results_argument(self) -> list[str]:
+        """The results directory as an option of a command that is printed."""
+        return ["--results-dir", str(self.directory)] if self.directory != Path("results") else []
 
     @cached_property
     def records(self) -> list[RunRecord]:

@@ -56,8 +56,8 @@ class ServerScores:
         values = [score for seed, score in by_seed.items() if not seeds or seed in seeds]
         notes = [f"{len(values)} of {len(seeds)} seeds"] if values and len(values) < len(seeds) else []
         if others := len(by_seed) - len(values):
-            left_out = number_ranges(seed for seed in by_seed if seed not in seeds)
-            notes.append(f"{counted_noun(others, 'submission')} with other seeds left out (--seeds {left_out} includes them)")
+            remedy = f"--seeds {number_ranges({*seeds, *by_seed})} includes them"
+            notes.append(f"{counted_noun(others, 'submission')} with other seeds left out ({remedy})")
         return TableCell(
             mean=statistics.fmean(values) if values else None,
             deviation=statistics.stdev(values) if len(values) > 1 else None,
