@@ -26,7 +26,7 @@ from hifi_cli.runs.device import rng_state, set_rng_state
 
 Delta = dict[str, Tensor]
 _MAX_SECONDS = 300.0  # of work that a kill in the middle of an epoch may cost
-_LAYOUT = 3  # of the file; one of another layout is not used
+_LAYOUT = 4  # of the file; one of another layout is not used
 _MIN_RATIO = 20  # a checkpoint is saved when the time since the last one is this many times what saving it took
 
 logger = logging.getLogger("hifi")
@@ -40,7 +40,7 @@ class Progress:
         epoch: finished epochs.
         step: finished optimizer steps.
         phase: number of the current phase, from 0.
-        epochs_before_last_phase: epochs that ended before the last phase: their models are not those of the method.
+        skipped_epochs: first epochs whose models may not be reported; see `Trainer.is_candidate`.
         selection_scores: the primary metric on the selection split, after each epoch.
         log_history: lines of metrics.jsonl so far.
         loss_sum: sum of the losses since the last logged loss.
@@ -52,7 +52,7 @@ class Progress:
     epoch: int = 0
     step: int = 0
     phase: int = 0
-    epochs_before_last_phase: int = 0
+    skipped_epochs: int = 0
     selection_scores: list[float] = field(default_factory=list)
     log_history: list[MetricsLine] = field(default_factory=list)
     seconds: float = 0.0
@@ -83,14 +83,14 @@ class Progress:
         self.epoch += 1
         self._add_time()
 
-    def add_score(self, selection: float, *, is_last_phase: bool) -> None:
+    def add_score(self, selection: float, *, is_candidate: bool) -> None:
         """Add the score of the epoch that ended, on the selection split."""
         self.selection_scores.append(selection)
-        self.epochs_before_last_phase += not is_last_phase
+        self.skipped_epochs += not is_candidate
 
     def is_best(self, selection: float) -> bool:
-        """Whether a score on the selection split is higher than those of all finished epochs of the last phase."""
-        return selection > max(self.selection_scores[self.epochs_before_last_phase :], default=-math.inf)
+        """Whether a score on the selection split is higher than those of all finished epochs that may be reported."""
+        return selection > max(self.selection_scores[self.skipped_epochs :], default=-math.inf)
 
     def _add_time(self) -> None:
         now = time.monotonic()
@@ -99,9 +99,9 @@ class Progress:
 
     @property
     def best_epoch(self) -> int:
-        """The first epoch of the last phase, counted from 1, with the highest score on the selection split."""
-        scores = self.selection_scores[self.epochs_before_last_phase :]
-        return 1 + self.epochs_before_last_phase + scores.index(max(scores))
+        """The epoch with the highest score on the selection split, counted from 1; the first of several with equal scores."""
+        scores = self.selection_scores[self.skipped_epochs :]
+        return 1 + self.skipped_epochs + scores.index(max(scores))
 
 
 class SavedState(TypedDict):

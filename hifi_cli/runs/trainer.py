@@ -100,6 +100,12 @@ class PhaseState:
         lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factors)
         return cls(phase.method, training, optimizer, lr_scheduler, phase.method.clip_groups(model))
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether a step had a learning rate above 0: the first step of a warm-up has rate 0."""
+        steps = self.lr_scheduler.last_epoch  # taken so far, in spite of its name
+        return any(factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in range(min(steps, 2)))
+
 
 class Trainer:
     """Trains a prepared model through the phases of its method and evaluates it after each epoch.
@@ -262,9 +268,14 @@ class Trainer:
         self.reset_loss()
 
     @property
-    def is_last_phase(self) -> bool:
-        """Whether the current phase is the last one: only its models are those of the method."""
-        return self.progress.phase == len(self.phases) - 1
+    def is_candidate(self) -> bool:
+        """Whether the model may be reported: the last phase has trained it. The last model of a run always may.
+
+        Where an epoch is one step (few-shot), the model after a first step with rate 0 is still untrained.
+        """
+        assert self.phase_state
+        is_last_phase = self.progress.phase == len(self.phases) - 1
+        return is_last_phase and (self.phase_state.has_trained or self.progress.step == self.total_steps)
 
     def evaluate(self, evaluation: EpochEvaluation) -> EpochMetrics:
         """Score the model after an epoch."""
@@ -274,7 +285,7 @@ class Trainer:
             or self.config.evaluates_every_epoch
             or epoch == self.config.epochs
             # where the last epoch's delta is kept, that of the best one cannot be evaluated later
-            or (self.config.report == "last" and self.is_last_phase and self.progress.is_best(selection))
+            or (self.config.report == "last" and self.is_candidate and self.progress.is_best(selection))
         )
         return EpochMetrics(epoch=epoch, selection=selection, **(evaluation.reported() if is_reported else {}))
 
@@ -283,9 +294,9 @@ class Trainer:
         self.progress.end_epoch()
         if metrics:
             assert self.evaluation
-            self.progress.add_score(metrics.selecting_score(self.evaluation.primary), is_last_phase=self.is_last_phase)
+            self.progress.add_score(metrics.selecting_score(self.evaluation.primary), is_candidate=self.is_candidate)
             self.log(metrics)
-            if self.is_last_phase and (self.config.report == "last" or self.progress.best_epoch == self.progress.epoch):
+            if self.is_candidate and (self.config.report == "last" or self.progress.best_epoch == self.progress.epoch):
                 delta = self.method.delta(self.model)
                 self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
         self.reset_loss()
