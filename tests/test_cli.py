@@ -192,6 +192,11 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
 
     assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})
     assert "heads must be between 0 and 3" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
+    assert "the heads of a layer must be ascending, each of them once" in given(
+        {"backbone": "tiny-bert", "heads": [[0, 0], [1]]}
+    )
+    twice = one_line(tiny("train", "--method", "hifi-layerwise", "heads.given=[[0],[1,1]]"), 2)
+    assert "heads.given: a head is named twice in a layer" in twice
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0]]})
     assert "heads.json is damaged (heads: " in given({"backbone": "tiny-bert", "heads": "all"})
     assert "only 4 heads" in one_line(tiny("select", "--k", "5"), 2)

@@ -11,6 +11,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
+from hifi_cli.tasks import fewshot, task_spec
 
 QKVO = ["query", "key", "value", "output"]
 
@@ -117,6 +118,24 @@ def test_methods_of_other_papers_do_not_train_at_full_fts_rate(protocol, task):
     joined = resolve(method="eh-ft-hifi", **where)
     full = resolve(method="full-ft", **where)
     assert (joined.stage1.learning_rate, joined.learning_rate) == (2e-4, full.learning_rate)
+
+
+@pytest.mark.parametrize("protocol", ["hifi-fewshot", "laptop-fewshot"])
+def test_few_shot_runs_have_as_many_epochs_on_every_task(protocol):
+    """The tasks and methods of the protocol that it is based on have other numbers."""
+    supported = []
+    for task in registry.names("tasks"):
+        try:
+            fewshot.check_supported(task_spec.load(task))
+            supported.append(task)
+        except UsageError:
+            continue
+    epochs = {
+        (task, method): resolve(task=task, method=method, protocol=protocol, backbone="minilm").epochs
+        for task in supported
+        for method in ("full-ft", "bitfit", "compacter", "hifi-layerwise", "eh-ft-bitfit")
+    }
+    assert len(supported) > 10 and {cell: number for cell, number in epochs.items() if number != 50} == {}
 
 
 @pytest.mark.parametrize("name", registry.names("protocols"))

@@ -102,7 +102,11 @@ def distance_from(pretrained: dict[str, Tensor], model: nn.Module) -> float:
     Weights that a stage keeps under another name, inside modules of a method, do not count.
     """
     weights = dict(model.named_parameters())
-    squares = ((weights[name] - value).double().pow(2).sum() for name, value in pretrained.items() if name in weights)
+    squares = (
+        (weights[name] - value.to(weights[name].device)).double().pow(2).sum()
+        for name, value in pretrained.items()
+        if name in weights
+    )
     return math.sqrt(sum(float(square) for square in squares))
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hifi_cli import hub
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import BackboneConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import file_digest
+from hifi_cli.files import digest, file_digest, read_json
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.records.run_files import StartingRun
@@ -91,7 +92,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     """Read a backbone from safetensors, with a task head.
 
     Raises:
-        MissingError: it is not available.
+        MissingError: it is not available, or its weights are not those of the encoder.
         UsageError: transformers has no model of this kind for the task.
     """
     import transformers
@@ -115,19 +116,39 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise _not_available(backbone, source, error) from None
-    Encoder(model).split_projections()
+    encoder = Encoder(model)
+    _check_encoder_weights(encoder, report["missing_keys"], source)
+    encoder.split_projections()
     weights_id = local_weights_id(source) or str(commit or getattr(config, "_commit_hash", None))
     missing_keys = sorted(report["missing_keys"])
     if task_head.is_own:
-        model = EncoderWithTaskHead(Encoder(model).base, task_head)
+        model = EncoderWithTaskHead(encoder.base, task_head)
         missing_keys = [name for name, _ in model.named_parameters() if name.startswith("task_head.")]
     return Pretrained(model, tokenizer, missing_keys, weights_id)
 
 
+def _check_encoder_weights(encoder: Encoder, missing_keys: Iterable[str], source: str) -> None:
+    """Raise MissingError where the weights file lacks parameters of the encoder: transformers would draw them at random."""
+    prefix, names = f"{encoder.model.base_model_prefix}.", {name for name, _ in encoder.base.named_parameters()}
+    lacking = sorted({name.removeprefix(prefix) for name in missing_keys} & names)
+    lacking = [name for name in lacking if not name.startswith("pooler.")]  # part of the task head
+    if lacking:
+        raise MissingError(
+            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's {len(names)} parameters,"
+            f" first {lacking[0]}; they are of another architecture, or stored under other names"
+        )
+
+
 def local_weights_id(source: str) -> str | None:
-    """The SHA-256 of the weights file in a local directory; None for a repository of the hub."""
+    """The SHA-256 of the weights in a local directory, in one file or several; None for a repository of the hub."""
     weights = Path(source) / "model.safetensors"
-    return file_digest(weights) if weights.is_file() else None
+    if weights.is_file():
+        return file_digest(weights)
+    index = weights.with_name(f"{weights.name}.index.json")
+    if not index.is_file():
+        return None
+    names = sorted(set(read_json(index, what="index of the weights").get("weight_map", {}).values()))
+    return digest([[name, file_digest(weights.with_name(name))] for name in names], 64)
 
 
 def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any]) -> Any:

@@ -171,4 +171,6 @@ class HeadSelection(StoredFile):
             raise ValueError("values must hold one number per head")
         if any(not 0 <= head < self.num_heads for heads in self.heads for head in heads):
             raise ValueError(f"heads must be between 0 and {self.num_heads - 1}")
+        if any(heads != sorted(set(heads)) for heads in self.heads):
+            raise ValueError("the heads of a layer must be ascending, each of them once")
         return self

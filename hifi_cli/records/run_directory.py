@@ -13,14 +13,14 @@ import yaml
 from pydantic import ValidationError
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import parse
+from hifi_cli.config.base import describe_error, parse
 from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, config_hash_of, run_path_of
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import bytes_digest, locked, make_directory, read_bytes, read_jsonl, write_text
 from hifi_cli.records.run_files import EpochMetrics, Manifest, MetricsLine, Prediction, RunResult, metrics_line
-from hifi_cli.records.stored_file import describe_problem
+from hifi_cli.records.stored_file import Record
 
 DELTA = "delta.safetensors"
 Line = TypeVar("Line")
@@ -359,7 +359,7 @@ def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Li
         try:
             lines.append(parse_line(content))
         except ValidationError as error:
-            raise UsageError(f"{path} is damaged (line {number}: {describe_problem(error)}); {_AGAIN}") from None
+            raise UsageError(f"{path} is damaged (line {number}: {describe_error(error, Record)}); {_AGAIN}") from None
     return lines
 
 

@@ -45,14 +45,8 @@ class StoredFile(Record):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise UsageError(f"{path} is damaged ({describe_problem(error)}); {cls.remedy}") from None
+            raise UsageError(f"{path} is damaged ({describe_error(error, cls)}); {cls.remedy}") from None
 
     def write(self, path: Path) -> None:
         """Write the file atomically, with its schema number and its checksum."""
         write_json(path, with_checksum({"schema": self.schema_number, **self.model_dump()}))
-
-
-def describe_problem(error: ValidationError) -> str:
-    """The first problem in one line; a problem of several keys together names none."""
-    first = error.errors()[0]
-    return describe_error(error, Record) if first["loc"] else first["msg"].removeprefix("Value error, ")

@@ -115,7 +115,8 @@ class FrozenCasts:
     """bfloat16 copies of the frozen parameters of Linear layers.
 
     torch.autocast itself casts a frozen weight in every forward pass: it remembers only casts of weights that train. The
-    results are the same, bit for bit. The float32 parameters stay in memory, because scores are those of the float32 model.
+    results are the same, bit for bit, unless a method computes with a frozen weight itself (DoRA's norms, RoCoFT's columns),
+    which is then rounded earlier. The float32 parameters stay in memory, because scores are those of the float32 model.
     """
 
     def __init__(self, model: nn.Module) -> None:
