@@ -98,7 +98,7 @@ def test_a_published_difference_below_its_own_error_is_named():
 
 def test_misprints_and_what_one_task_decides_are_named():
     assert "68.31 here" in effect_of("ehft", "above-first-stages").misprints[0]
-    assert effect_of("ehft", "above-full-ft", 2).doubts[1] == "mostly from one task: +0.20 without cb"
+    assert effect_of("ehft", "above-full-ft", 2).doubts[1] == "mostly from one task: +0.20 without CB"
     claim = claim_spec.load("hifi").claims["sparse-above-structured"]
     assert isinstance(claim, OrderClaim) and claim.levels[1][0] == "adapter"
     assert effect_of("hifi", "sparse-above-structured", 5).doubts[0] == "the published numbers say the opposite"

@@ -264,7 +264,7 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
     assert [column["label"] for column in content["columns"][:2]] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
     assert (
         content["notes"][0]
-        == "only the layout is the paper's: protocol laptop instead of hifi, backbone minilm instead of bert-large"
+        == "not the table's own setting: protocol laptop instead of hifi, backbone minilm instead of bert-large"
     )
     assert content["rows"][0]["scores"] == {"mrpc": [80.0]}
 

@@ -120,6 +120,11 @@ def write_look(plan, gap, noise=0.01):
         write_run("results", cell.method, cell.task, cell.seed, 0.6 + shift, protocol="demo", backbone="demo")
 
 
+def grids_in(table):
+    """The commands of missing runs of claims that looks decide."""
+    return [line["command"] for line in table["missing"] if not line["command"].startswith("hifi table")]
+
+
 def test_a_clear_difference_is_decided_at_an_early_look(file, hifi):
     plan = SequentialClaims("mine", file, Path("results"), 20)
     assert plan.looks.declared == [4, 8, 12, 16, 20] and not plan.is_over
@@ -127,8 +132,8 @@ def test_a_clear_difference_is_decided_at_an_early_look(file, hifi):
         write_look(plan, 5)
         plan.look()
     assert plan.number == 2 and plan.undecided == []  # 8 pairs cannot reach the first level, 16 reach the second
-    verdict = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)["rows"][0]["cells"]["verdict"]["value"]
-    assert verdict == "supported (look 2 of 5)"
+    table = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
+    assert table["rows"][0]["cells"]["verdict"]["value"] == "supported (look 2 of 5)" and grids_in(table) == []
     again = SequentialClaims("mine", file, Path("results"), 20)
     assert again.number == 2 and again.is_over
     with pytest.raises(ConflictError, match="use --max-seeds 20"):
@@ -160,6 +165,9 @@ def test_an_undecided_claim_takes_every_declared_look_and_no_more(file, hifi):
     while not plan.is_over:
         write_look(plan, 0.3, noise=0.03)
         looks.append(plan.look())
+        commands = grids_in(json.loads(hifi("claims", "mine.yaml", "--format", "json").out))
+        assert len(commands) == (not plan.is_over)
+        assert all(command.startswith("hifi grid GRID.yaml --until-decided --max-seeds 6 ") for command in commands)
     assert [look.verdicts for look in looks] == [{"probing": "undecided"}] * len(plan.looks.declared)
     assert looks[-1].seeds == dict.fromkeys(file.tasks, 6)
     row = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)

@@ -85,10 +85,12 @@ class Setting:
         return commands
 
     def figure_command(self, name: str, *, more_seeds: int = 0) -> MissingRuns:
-        """Return the command that computes a figure, with more seeds than its YAML has."""
+        """Return the command that computes a figure, with more seeds than its CSV has."""
         spec = figure_spec.load(name, protocol=self.protocol)
         words = ["--backbone", self.backbone] if self.backbone != spec.backbone else []
-        words += ["--seeds", f"1-{max(spec.seeds) + more_seeds}"] if more_seeds else []
+        if more_seeds:
+            frame, _ = _figure(name, self)
+            words += ["--seeds", f"1-{int(frame['seed'].max()) + more_seeds}"]
         words += ["--train"] if spec.kind in ("sweep", "features", "stage-features") else []  # these kinds read finished runs
         return self.command("figure", name, *words)
 
@@ -267,12 +269,14 @@ def _of_property(claim: PropertyClaim, setting: Setting) -> Evidence:
 def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
     """Return the CSV of a figure under a protocol and backbone, or None, and the command that computes it.
 
-    A CSV with overrides (`limit=32`) is of another setting than the claim's.
+    A CSV with overrides (`limit=32`) or of other tasks than the figure's is of another setting than the claim's.
     """
     import pandas as pd
 
     if setting.figure_csv:
         return pd.read_csv(setting.figure_csv), []
+    spec = figure_spec.load(name, protocol=setting.protocol)
+    expected = (setting.protocol, setting.backbone, [], {*spec.tasks})
     for path in sorted((setting.results.directory / "figures").glob(f"{name}*.csv")):
         if len(figure_spec.name_of(path) or "") > len(name):
             continue  # hifi-7-flatness is not hifi-7
@@ -280,13 +284,14 @@ def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
             metadata = figure_spec.read_metadata(path)
         except SchemaError:
             continue  # computed by another version
-        if (metadata.protocol, metadata.backbone, metadata.overrides) == (setting.protocol, setting.backbone, []):
+        if (metadata.protocol, metadata.backbone, metadata.overrides, {*metadata.tasks}) == expected:
             return pd.read_csv(path), []
     return None, [setting.figure_command(name)]
 
 
 def _cells(frame: Any, per: Sequence[str], x: str, y: str) -> dict[tuple[str, Any], dict[float, float]]:
     """Return the mean of `y` by task and repetition, and by `x`."""
+    _check_columns(frame, [*per, x, y], number=y)
     cells: dict[tuple[str, Any], dict[float, float]] = {}
     for (task, *keys, value), number in frame.groupby(["task", *per, x])[y].mean().items():
         cells.setdefault((str(task), tuple(keys)), {})[float(value)] = float(number)
@@ -295,6 +300,7 @@ def _cells(frame: Any, per: Sequence[str], x: str, y: str) -> dict[tuple[str, An
 
 def _reduced(frame: Any, claim: PropertyClaim, rows: Mapping[str, Any]) -> Values:
     """Return one number per task and repetition from the chosen rows of a figure's CSV."""
+    _check_columns(frame, [*claim.per, *rows, claim.column], number=claim.column)
     for column, accepted in rows.items():
         if isinstance(accepted, dict):
             frame = frame[frame[column].between(accepted.get("min", -float("inf")), accepted.get("max", float("inf")))]
@@ -304,6 +310,16 @@ def _reduced(frame: Any, claim: PropertyClaim, rows: Mapping[str, Any]) -> Value
     for (task, *keys), numbers in frame.groupby(["task", *claim.per])[claim.column]:
         values.setdefault(str(task), {})[tuple(keys)] = float(_REDUCTIONS[claim.take](numbers))
     return values
+
+
+def _check_columns(frame: Any, columns: Sequence[str], *, number: str) -> None:
+    """Raise UsageError for a column that a figure's CSV does not have, or a number that is text."""
+    known = [*frame.columns]
+    for column in columns:
+        if column not in known:
+            raise UsageError(f"the figure's CSV has no column '{column}' (it has {', '.join(known)})")
+    if frame[number].dtype.kind not in "biuf":
+        raise UsageError(f"column '{number}' of the figure's CSV holds texts; a claim is about a number")
 
 
 def _of_measure(measure: str, method: str, setting: Setting) -> Evidence:

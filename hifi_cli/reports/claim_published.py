@@ -23,12 +23,14 @@ class PublishedEffect:
         half_width: of its 95 % interval, from the printed standard deviations; None where there are none.
         doubts: why this number does not carry the claim by itself.
         misprints: what it rests on that may be a misprint.
+        columns: of the published table, whose mean it is.
     """
 
     value: float | None
     half_width: float | None = None
     doubts: list[str] = field(default_factory=list)
     misprints: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
 
 
 def published_effects(claim: Claim) -> list[PublishedEffect]:
@@ -66,8 +68,8 @@ def _of_pair(claim: ComparisonClaim | OrderClaim, first: str, second: str) -> Pu
     largest = max(differences, key=lambda column: abs(differences[column]))
     others = [difference for column, difference in differences.items() if column != largest]
     if value > 0 and len(others) > 1 and np.mean(others) < value / 2:
-        doubts.append(f"mostly from one task: {np.mean(others):+.2f} without {largest}")
-    return PublishedEffect(value, half, doubts, _misprints(table, [first, second], columns))
+        doubts.append(f"mostly from one task: {np.mean(others):+.2f} without {column_label(largest)}")
+    return PublishedEffect(value, half, doubts, _misprints(table, [first, second], columns), columns)
 
 
 def _of_trend(claim: TrendClaim) -> PublishedEffect:
@@ -78,7 +80,7 @@ def _of_trend(claim: TrendClaim) -> PublishedEffect:
     means = {x: float(np.mean([_mean(table, method, column) for column in columns])) for method, x in claim.values.items()}
     doubts = [] if table.rows[next(iter(claim.values))].deviations else ["no standard deviations are printed"]
     value = contrast(means, claim.first, claim.second)
-    return PublishedEffect(value, None, doubts, _misprints(table, [*claim.values], columns))
+    return PublishedEffect(value, None, doubts, _misprints(table, [*claim.values], columns), columns)
 
 
 def _half_width(table: PublishedTable, first: str, second: str, columns: list[str]) -> tuple[float | None, str]:
@@ -128,6 +130,12 @@ def _mean(table: PublishedTable, row: str, column: str) -> float:
 def _deviations(table: PublishedTable, row: str, columns: list[str]) -> list[float] | None:
     values = [table.deviation(row, column) for column in columns]
     return [value for value in values if isinstance(value, float)] if all(isinstance(v, float) for v in values) else None
+
+
+def column_label(column: str) -> str:
+    """Return the label of a published column: its task's, and which of MNLI's validation splits."""
+    task, dash, split = column.partition("-")
+    return label_of("tasks", task) + dash + split
 
 
 def _label(method: str) -> str:

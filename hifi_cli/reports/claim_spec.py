@@ -108,6 +108,9 @@ class TrendClaim(BasePublishedClaim):
     def _has_one_source(self) -> "TrendClaim":
         if bool(self.figure) == bool(self.values):
             raise ValueError("a trend has either `figure` or `values`")
+        known = {*self.values.values()}
+        if self.values and (unknown := {*self.first, *self.second} - known):
+            raise ValueError(f"no method stands for {min(unknown):g} (`first` and `second` name numbers of `values`)")
         return self
 
 

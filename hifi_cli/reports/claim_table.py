@@ -5,7 +5,8 @@ from math import inf
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
-from hifi_cli.reports.claim_spec import ClaimsFile, ComparisonClaim, OrderClaim
+from hifi_cli.reports.claim_published import column_label
+from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
 from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region
 from hifi_cli.reports.proportions import equal_rates_p
 from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRow
@@ -100,7 +101,7 @@ def _note(result: ClaimResult, backbone: str) -> str:
     """Return everything that a reader must know about a claim, in one footnote."""
     claim, findings = result.claim, result.findings
     only = f"; {claim.only_backbone}" if claim.only_backbone not in (None, backbone) else ""
-    sentences = [f"{claim.text.rstrip('.')} ({claim.where}{only})", claim.note, *_tasks(findings)]
+    sentences = [f"{claim.text.rstrip('.')} ({claim.where}{only})", claim.note, *_tasks(findings), *_repetitions(claim)]
     if len(findings) > 1:
         sentences.append("; ".join(_comparison(result, finding) for finding in findings))
     elif doubts := findings[0].published.doubts:
@@ -123,9 +124,20 @@ def _comparison(result: ClaimResult, finding: Finding) -> str:
 
 
 def _tasks(findings: Sequence[Finding]) -> list[str]:
-    """Return the tasks whose runs are the claim's numbers."""
-    known = dict.fromkeys(task for finding in findings for task in finding.evidence.tasks_with_values)
-    return [f"ours on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
+    """Return the tasks whose runs are the claim's numbers, and the published columns where they are of other tasks."""
+    known = list(dict.fromkeys(task for finding in findings for task in finding.evidence.tasks_with_values))
+    columns = list(dict.fromkeys(column for finding in findings for column in finding.published.columns))
+    sentences = [f"ours on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
+    if columns and {column.partition("-")[0] for column in columns} != {*findings[0].evidence.tasks}:
+        sentences.append(f"published on {', '.join(map(column_label, columns))}")
+    return sentences
+
+
+def _repetitions(claim: Claim) -> list[str]:
+    """Say what an interval is over, where it is not over seeds."""
+    if not isinstance(claim, TrendClaim | PropertyClaim) or not claim.figure or "seed" in claim.per:
+        return []
+    return [] if isinstance(claim, PropertyClaim) and claim.every else [f"the interval is over {' and '.join(claim.per)}s"]
 
 
 def _failures(finding: Finding) -> list[str]:
@@ -141,17 +153,17 @@ def _failures(finding: Finding) -> list[str]:
 def _split_notes(file: ClaimsFile, results: Sequence[ClaimResult]) -> list[str]:
     """Say where published scores are of another split or encoder than ours."""
     tables = {
-        result.claim.published
+        (result.claim.published, result.claim.only_backbone or file.backbone)
         for result in results
         if isinstance(result.claim, ComparisonClaim | OrderClaim) and result.claim.published and result.finding.evidence.values
     }
     notes = []
-    for name in sorted(tables):
+    for name, backbone in sorted(tables):
         _, table = published.load(name)
-        differing = [f"of {table.backbone}"] if table.backbone != file.backbone else []
+        differing = [f"of {table.backbone}"] if table.backbone != backbone else []
         differing += [f"on the {table.split}"] if table.split and table.split != "validation" else []
         if differing:
-            notes.append(f"table {table.number}'s published scores are {' '.join(differing)}, ours of {file.backbone}")
+            notes.append(f"table {table.number}'s published scores are {' '.join(differing)}, ours of {backbone}")
     return notes
 
 

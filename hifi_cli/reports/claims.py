@@ -19,8 +19,9 @@ from typing import Literal, cast
 
 import numpy as np
 
+from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
-from hifi_cli.files import digest
+from hifi_cli.files import command_line, digest
 from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.reports.claim_evidence import Evidence, Setting, evidence, methods_of
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
@@ -109,9 +110,13 @@ def evaluate(
     path = ClaimLooks.path_of(results.directory, Path(name).stem, file.protocol, file.backbone)
     if not name or score or counted != COUNTED or not path.is_file():
         return decided
-    return apply_look_verdicts(
-        decided, ClaimLooks.read(path), {key: claim_digest(claim, file) for key, claim in file.claims.items()}
-    )
+    looks, is_own = ClaimLooks.read(path), registry.is_file(name)
+    words = ["grid", "GRID.yaml" if is_own else f"claims-{name}", "--until-decided", "--max-seeds", str(looks.declared[-1])]
+    words += ["--backbone", file.backbone, "--protocol", file.protocol, *results.arguments]
+    remark = f"  # GRID.yaml: your grid with claims: {name}" if is_own else ""
+    next_look = MissingRuns("", (), (), command_line(["hifi", *words]) + remark)
+    digests = {key: claim_digest(claim, file) for key, claim in file.claims.items()}
+    return apply_look_verdicts(decided, looks, digests, next_look)
 
 
 def claim_digest(claim: Claim, file: ClaimsFile) -> str:
@@ -120,22 +125,24 @@ def claim_digest(claim: Claim, file: ClaimsFile) -> str:
     return digest([content, claim.tasks or file.tasks, claim.protocol or file.protocol, file.backbone, file.margin])
 
 
-def apply_look_verdicts(results: Sequence[ClaimResult], looks: ClaimLooks, digests: Mapping[str, str]) -> list[ClaimResult]:
+def apply_look_verdicts(
+    results: Sequence[ClaimResult], looks: ClaimLooks, digests: Mapping[str, str], next_look: MissingRuns
+) -> list[ClaimResult]:
     """Return the results with the verdicts of the declared looks, whose levels allow to look several times.
 
     Args:
         digests: of the claims as they are now.
+        next_look: the command for a claim that is undecided while looks are left; other runs change no verdict of a look.
     """
-    declared = len(looks.declared)
-    verdicts = {claim: verdict for claim, verdict in looks.verdicts.items() if looks.claims.get(claim) == digests[claim]}
-    return [
-        replace(
-            result, verdict=cast("Verdict", verdicts[result.name][0]), look=f"look {verdicts[result.name][1]} of {declared}"
-        )
-        if result.name in verdicts
-        else result
-        for result in results
-    ]
+    decided = []
+    for result in results:
+        if result.name in looks.verdicts and looks.claims.get(result.name) == digests[result.name]:
+            verdict, number = looks.verdicts[result.name]
+            is_open = verdict == "undecided" and number < len(looks.declared)
+            look = f"look {number} of {len(looks.declared)}"
+            result = replace(result, verdict=cast("Verdict", verdict), look=look, missing=[next_look] if is_open else [])
+        decided.append(result)
+    return decided
 
 
 def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, setting: Setting, *, level: float = LEVEL) -> ClaimResult:
@@ -159,8 +166,9 @@ def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, setting: Setting, 
     result = ClaimResult(
         name, claim, verdict, deciding, findings, sum(entry.runs for entry in all_evidence), _unique(all_evidence)
     )
-    if verdict == "undecided" and not result.missing and result.more_seeds:
-        result.missing.extend(_more_runs(claim, setting, result.more_seeds))
+    has_one_seed = any(finding.effect is not None and finding.interval is None for finding in findings)
+    if verdict == "undecided" and not result.missing and (more_seeds := 1 if has_one_seed else result.more_seeds):
+        result.missing.extend(_more_runs(claim, setting, more_seeds))
     return result
 
 

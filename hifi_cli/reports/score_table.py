@@ -75,7 +75,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
         TableHeading(label, spec.decimals, "high", name)
         for label, name in zip([*labels, *(["Avg."] if averaged else [])], names, strict=True)
     ]
-    notes = [] if spec.shots else _runs_of_other_shots(all_records, shots)
+    notes = _runs_of_other_shots(all_records, shots)
     notes += request.results.variant_notes(*setting)
     notes = [*_server_notes(server, rows), *([] if server else notes)]
     reference = published.load(spec.published) if request.published and spec.published else None

@@ -66,7 +66,7 @@ def build_all(specs: Sequence[TableSpec], request: TableRequest, *, layout: Tabl
 def _with_layout_note(table: Table, spec: TableSpec, layout: TableSpec | None) -> Table:
     changed = [(key, getattr(layout, key), getattr(spec, key)) for key in ("protocol", "backbone")] if layout else []
     changes = [f"{key} {now} instead of {before}" for key, before, now in changed if now != before]
-    return replace(table, notes=[f"only the layout is the paper's: {', '.join(changes)}", *table.notes]) if changes else table
+    return replace(table, notes=[f"not the table's own setting: {', '.join(changes)}", *table.notes]) if changes else table
 
 
 SCORES: tuple[Score, ...] = ("best", "last", "max")
