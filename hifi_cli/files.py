@@ -166,8 +166,10 @@ def _sync(path: Path) -> None:
 
 
 def not_written(path: Path, error: OSError) -> RunFailed:
-    """The error for a file that could not be written; the former file is unchanged."""
-    return RunFailed(f"cannot write {path}: {error.strerror}; the former file is unchanged: make room and repeat the command")
+    """The error for a file that could not be written; a former file is unchanged."""
+    if error.errno == errno.ENOSPC:
+        return RunFailed(f"cannot write {path}: {error.strerror}; nothing was changed: make room and repeat the command")
+    return RunFailed(f"cannot write {path}: {error.strerror}; nothing was changed: name another place")
 
 
 def _is_full(error: Exception, directory: Path) -> bool:

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from finished_runs import read_json
 from synthetic_runs import config_hash, write_run
@@ -16,7 +15,6 @@ from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
 from hifi_cli.files import with_checksum
 from hifi_cli.grids.jobs import Job
-from hifi_cli.models.pretrained import local_weights_id
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.run_records import Results
 
@@ -273,31 +271,9 @@ def test_another_encoder_in_a_directory_of_the_same_name_is_another_run(hifi, fi
         assert answer.code == 4 and "holds a run on other weights than those in" in answer.err
 
 
-def test_weights_in_several_files_tell_encoders_apart(encoders, tmp_path):
-    from transformers import AutoModel
-
-    model, ids = AutoModel.from_pretrained(encoders["bert"]), []
-    for change in (0.0, 1.0):
-        with torch.no_grad():
-            model.encoder.layer[0].attention.self.query.weight.add_(change)
-        directory = tmp_path / str(change)
-        model.save_pretrained(directory, max_shard_size="40KB")
-        assert len(list(directory.glob("model-*.safetensors"))) > 1 and not (directory / "model.safetensors").exists()
-        ids.append(local_weights_id(directory))
-    assert len(set(ids)) == 2 and all(len(weights_id) == 64 for weights_id in ids)
-
-
-@pytest.mark.parametrize("head", ["pooler", "mlp"])
-def test_weights_under_other_names_are_no_encoder(tiny, encoders, tmp_path, head):
-    from safetensors.torch import load_file, save_file
-
-    other = tmp_path / "other" / encoders["bert"].name
-    shutil.copytree(encoders["bert"], other)
-    weights = {f"student.{name}": value for name, value in load_file(other / "model.safetensors").items()}
-    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-    answer = tiny("train", "--method", "full-ft", "--backbone", other, f"task_head.kind={head}")
-    assert answer.code == 3 and not list(Path("results").rglob("results.json"))
-    assert "its weights lack 37 of the encoder's" in answer.err and "first embeddings.LayerNorm.bias" in answer.err
+def test_a_head_is_given_once(tiny):
+    answer = tiny("train", "--method", "hifi-layerwise", "heads.given=[[0],[1,1]]")
+    assert answer.code == 2 and answer.err.endswith("heads.given: a head is named twice in a layer\n")
 
 
 def test_a_conflict_in_a_list_is_found_before_any_run_trains(finish_run, tiny):

@@ -25,7 +25,7 @@ def notes_of(hifi):
     return {row["name"]: row["cells"]["rte"].get("notes", []) for row in content["rows"]}, content["notes"]
 
 
-UNEQUAL = "a search chose the setting of the cells with such a note only; where others were tuned less, a comparison is unequal"
+UNEQUAL = "a search chose the settings of cells with such a footnote only; comparing them with cells tuned less is not fair"
 
 
 def test_tables_say_what_was_searched_and_with_what_budget(hifi):

@@ -100,7 +100,7 @@ def grid(
         int | None,
         typer.Option(
             min=1,
-            help="Searches: settings tried per method, as many for each; chosen on a holdout.",
+            help="Searches: settings tried, the same number for each method; chosen on a holdout.",
             rich_help_panel=options.WHICH,
         ),
     ] = None,

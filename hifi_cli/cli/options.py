@@ -229,7 +229,7 @@ DryRun = Annotated[
 ]
 Quiet = Annotated[
     bool,
-    typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="Print errors only.", rich_help_panel=OUTPUT),
+    typer.Option("-q", "--quiet", callback=_level(logging.ERROR), help="No progress and no warnings.", rich_help_panel=OUTPUT),
 ]
 Verbose = Annotated[
     bool,

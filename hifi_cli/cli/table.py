@@ -86,6 +86,9 @@ def table(
         results = results.or_only_subdirectory(protocol or (layout.protocol if layout else None))
         if not results.records and not layout:
             raise results.no_run_error("hifi table")
+        layouts = [layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots)
+        if not layouts:
+            raise results.no_setting_error(protocol=protocol, backbone=backbone, shots=shots)
         specs = [
             table_spec.with_changes(
                 spec,
@@ -97,9 +100,9 @@ def table(
                 shots=shots,
                 known=results.names if tasks or methods else {},
             )
-            for spec in ([layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots))
+            for spec in layouts
         ]
-        measurements = _measurements(specs[0], results_dir, data_dir) if specs else {}
+        measurements = _measurements(specs[0], results_dir, data_dir)
         server = server_scores.read(test_scores) if test_scores else None
         request = TableRequest(results, score, counted, published, server, **measurements)
         build = table_types.build_under_all_scores if compare_scores else table_types.build_all

@@ -83,6 +83,9 @@ def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
     all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, settings, tuple(overrides))]
     if grid.trials:
         trials.refuse_reported_split((cell.config for cell in all_cells), grid.name)
+    given = {word.partition("=")[0] for word in overrides}
+    if varied := sorted(given & {key for cell in all_cells for key, _ in cell.settings}):
+        raise UsageError(f"grid {grid.name}: {varied[0]} varies in this grid: leave it out, or give another grid")
     run_paths = {cell.run_path for cell in all_cells}
     if len(run_paths) < len(all_cells):
         raise UsageError(f"grid {grid.name}: two of its runs are the same; name each task, method, seed and value once")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from hifi_cli import hub
@@ -114,7 +115,7 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
             dtype=torch.float32,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # a damaged file
         raise _not_available(backbone, source, error) from None
     encoder = Encoder(model)
     _check_encoder_weights(encoder, report["missing_keys"], source)

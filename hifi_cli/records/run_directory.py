@@ -378,7 +378,7 @@ def _named_files(config: RunConfig) -> list[tuple[str, str]]:
 def _first_difference(stored: RunConfig, requested: RunConfig) -> str:
     left, right = stored.model_dump(mode="json"), requested.model_dump(mode="json")
     for key, value in right.items():
-        if left[key] != value and isinstance(value, dict):
+        if left[key] != value and isinstance(left[key], dict) and isinstance(value, dict):
             inner = next((name for name in value if left[key].get(name) != value[name]), None)
             if inner:
                 return f"{key}.{inner} is {left[key].get(inner)} there, {value[inner]} here"

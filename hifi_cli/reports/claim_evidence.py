@@ -276,7 +276,7 @@ def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
     if setting.figure_csv:
         return pd.read_csv(setting.figure_csv), []
     spec = figure_spec.load(name, protocol=setting.protocol)
-    expected = (setting.protocol, setting.backbone, [], {*spec.tasks})
+    expected: tuple[str, str, list[str], set[str]] = (setting.protocol, setting.backbone, [], {*spec.tasks})
     for path in sorted((setting.results.directory / "figures").glob(f"{name}*.csv")):
         if len(figure_spec.name_of(path) or "") > len(name):
             continue  # hifi-7-flatness is not hifi-7

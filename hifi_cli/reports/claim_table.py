@@ -1,13 +1,15 @@
 """The table of claims and verdicts, in the form that every format prints."""
 
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
+from typing import get_args
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
 from hifi_cli.reports.claim_published import column_label
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
-from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region
+from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region, Verdict
 from hifi_cli.reports.proportions import equal_rates_p
 from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRow
 from hifi_cli.wording import counted_noun
@@ -17,18 +19,21 @@ RULE = (
     " and the sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
     " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look"
 )
-_HEADINGS = ("Verdict", "Ours", "Interval", "Published", "Required", "Contradicted", "Unit", "Runs")
+_HEADINGS = (
+    *(TableHeading(label) for label in ("Verdict", "Ours", "Interval", "Published")),
+    TableHeading("Supported if", name="required"),
+    TableHeading("Contradicted if", name="contradicted"),
+    *(TableHeading(label) for label in ("Unit", "Runs")),
+)
 
 
 def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
     """Build the table of a file's claims; a footnote of each row holds the claim's text."""
-    counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in ("supported", "contradicted")}
+    counts = Counter(result.verdict for result in results)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict))
     return Table(
-        title=(
-            f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {counts['supported']} supported,"
-            f" {counts['contradicted']} contradicted, {len(results) - sum(counts.values())} open"
-        ),
-        headings=[TableHeading(label) for label in _HEADINGS],
+        title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",
+        headings=[*_HEADINGS],
         rows=[_row(result, file.backbone) for result in results],
         corner="Claim",
         notes=[RULE, *_split_notes(file, results)],
@@ -108,7 +113,7 @@ def _note(result: ClaimResult, backbone: str) -> str:
         sentences.append(f"published: {'; '.join(doubts)}")
     misprints = list(dict.fromkeys(text for finding in findings for text in finding.published.misprints))
     sentences += [f"rests on possible misprints: {'; '.join(misprints)}"] if misprints else []
-    sentences += [finding.reason for finding in findings]
+    sentences += [finding.reason or _test_alone(finding) for finding in findings]
     sentences += [text for finding in findings for text in _failures(finding)]
     sentences += [note for finding in findings if finding.evidence.values for note in finding.evidence.notes]
     return ". ".join(sentence[:1].upper() + sentence[1:] for sentence in dict.fromkeys(sentences) if sentence)
@@ -138,6 +143,14 @@ def _repetitions(claim: Claim) -> list[str]:
     if not isinstance(claim, TrendClaim | PropertyClaim) or not claim.figure or "seed" in claim.per:
         return []
     return [] if isinstance(claim, PropertyClaim) and claim.every else [f"the interval is over {' and '.join(claim.per)}s"]
+
+
+def _test_alone(finding: Finding) -> str:
+    """Say where only the test stands against a verdict that the interval would allow."""
+    low, high = finding.region.supported
+    if finding.verdict != "undecided" or not finding.interval or not low <= finding.interval[0] <= finding.interval[1] <= high:
+        return ""
+    return "the interval is inside what is required, but with so few seeds the sign-flip test cannot show it"
 
 
 def _failures(finding: Finding) -> list[str]:
@@ -180,8 +193,8 @@ def _span(result: ClaimResult, finding: Finding) -> str:
 
 
 def _number(result: ClaimResult, value: float) -> str:
-    """Return a difference in points with its sign, and any other number with three digits."""
-    return f"{value:+.2f}" if result.unit == "points" else f"{value:.3g}"
+    """Return a difference in points with its sign, and any other number with four digits."""
+    return f"{value:+.2f}" if result.unit == "points" else f"{value:.4g}"
 
 
 def _bounds(ends: tuple[float, float]) -> list[float | None]:

@@ -20,7 +20,8 @@ VerdictWord = Literal["better", "worse", "no difference shown", "no conclusion",
 
 NUMBERS = (
     "Mean: mean over tasks of each task's mean over seeds; 95 % interval: t-interval from the spread over seeds within each"
-    " task; p: exact two-sided sign-flip test of the mean; all of them are about these tasks and new seeds"
+    " task; p: exact two-sided sign-flip test of the mean; all of them are about these tasks and new seeds;"
+    " Collapsed, Failed: runs of the first / of the other method, Failed with Wilson's 95 % interval of the rate"
 )
 
 

@@ -50,7 +50,10 @@ def _build(spec: ScoresSpec, request: TableRequest, reference: str) -> Iterator[
         return
     table, _ = method_comparison.compare(records, methods, tasks=tasks, score=score, counted=counted)
     names = ", ".join(label_of("methods", method) for method in without_pairs)
-    left_out = [f"not compared, because they share no task and seed: {names}"] if names else []
+    others_count = len(methods) - 1
+    corrected = f"the verdicts are corrected for {others_count} comparisons; each claim is decided for itself"
+    left_out = [corrected] if others_count > 1 else []
+    left_out += [f"not compared, because they share no task and seed: {names}"] if names else []
     options = dict(zip(("--protocol", "--backbone", "--shots"), setting, strict=True))
     options |= {"--tasks": ",".join(tasks)} if tasks else {}
     options |= {"--score": score} if score else {}

@@ -175,6 +175,15 @@ class Results:
             return MissingError(f"no finished run in {self.directory}, but in {listed}: {first}")
         return MissingError(f"no finished run in {self.directory}; make one with hifi train")
 
+    def no_setting_error(self, **options: str | None) -> MissingError:
+        """Return the error for options (`protocol`, `backbone`, `shots`) that no finished run has; it says which there are."""
+        given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
+        present = [
+            f"{protocol} on {backbone}" + (f" with {shots} shots" if shots != "full" else "")
+            for protocol, backbone, shots in sorted({record.setting for record in self.records})
+        ]
+        return MissingError(f"no finished run of {given} in {self.directory}; there are runs of {', '.join(present)}")
+
     def or_only_subdirectory(self, protocol: str | None = None) -> "Results":
         """These results; if they hold no run, those of the only directory inside that holds some, as `make demo` leaves them.
 

@@ -139,7 +139,5 @@ def table_notes(rows: Sequence[TableRow]) -> list[str]:
     cells = [cell for row in rows if row.source == "runs" for cell in row.cells if cell.seed_scores]
     searched = [any(note.startswith(_START) for note in cell.notes) for cell in cells]
     is_unequal = any(searched) and not all(searched)
-    note = (
-        "a search chose the setting of the cells with such a note only; where others were tuned less, a comparison is unequal"
-    )
+    note = "a search chose the settings of cells with such a footnote only; comparing them with cells tuned less is not fair"
     return [note] if is_unequal else []

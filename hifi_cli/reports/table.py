@@ -49,7 +49,7 @@ class TableCell:
 
 def signed_cell(value: float) -> TableCell:
     """Return the cell of a difference, which is printed with its sign."""
-    return TableCell(value, text=f"{value:+.2f}")
+    return TableCell(value, text=f"{round(value, 2) + 0.0:+.2f}")  # + 0.0: no minus before a rounded zero
 
 
 @dataclass(frozen=True)

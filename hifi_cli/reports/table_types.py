@@ -93,8 +93,8 @@ def _largest_spread(group: list[Table]) -> list[str]:
         for heading, floor, ceiling in zip(last.headings, line.cells, maximum.rows[number].cells, strict=True)
         if floor.mean is not None and ceiling.mean is not None and heading.best
     ]
-    if not spreads:
+    largest, label, heading = max(spreads, key=lambda spread: spread[0], default=(0.0, "", None))
+    if not heading or not largest:
         return []
-    largest, label, heading = max(spreads, key=lambda spread: spread[0])
     where = f"{largest:.{heading.decimals}f} ({label}, {heading.label})"
     return [f"the choice of the score alone changes a cell by up to {where}, from last to max; best is between them"]

@@ -35,16 +35,23 @@ def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], D
     """The result of a finished run, and its delta with what it belongs to.
 
     Raises:
-        MissingError: no finished run is there.
+        MissingError: no finished run is there, or only its results.
         UsageError: the delta is not the file that the run wrote.
         RunFailed: the run diverged and has no model.
     """
     result = directory.read_result()
     if not result.is_done:
         raise RunFailed(f"the run in {directory.path} {result.status} and left no model")
-    if not directory.delta.is_file() or file_digest(directory.delta) != result.delta_sha256:
-        raise UsageError(f"{directory.delta} is missing or is not the file the run wrote; train the run again with --force")
+    check_has_weights(directory)
+    if file_digest(directory.delta) != result.delta_sha256:
+        raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
     return result, *deltas.load(directory.delta)
+
+
+def check_has_weights(directory: RunDirectory) -> None:
+    """Raise MissingError if a finished run was copied without its weights."""
+    if not directory.delta.is_file():
+        raise MissingError(f"no {directory.delta}: copy the run with its weights (--weights), or train it again (--force)")
 
 
 def check_backbone(directory: RunDirectory, config: RunConfig, weights_id: str, metadata: DeltaMetadata) -> None:

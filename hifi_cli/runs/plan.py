@@ -19,7 +19,7 @@ from hifi_cli.runs.finished_model import find_start, read_delta
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import batch_size, holdout_ids, holdout_size
 from hifi_cli.runs.trainer import phase_ends
-from hifi_cli.tasks import fewshot
+from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.task_spec import TaskSpec
 
 FLOAT_BYTES = 4
@@ -79,6 +79,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     """
     task = resources.task_of(config)
     methods.check_settings(config)
+    metrics.check_names(task)
     directory = RunDirectory.of(config, resources.results_dir)
     missing, examples, size = [], None, None
     try:

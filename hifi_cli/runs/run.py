@@ -87,6 +87,7 @@ def run(
         MissingError, UsageError: something it needs is missing or wrong, the requested GPU for example.
     """
     configure(config)  # refuses a missing GPU before anything is written
+    metrics.check_names(resources.task_of(config))
     directory = RunDirectory.of(config, resources.results_dir)
     make_directory(directory.path)
     with locked(directory.lock, wait=False) if distributed.is_main() else nullcontext(True) as is_locked:

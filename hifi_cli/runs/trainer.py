@@ -269,10 +269,7 @@ class Trainer:
 
     @property
     def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last phase has trained it. The last model of a run always may.
-
-        Where an epoch is one step (few-shot), the model after a first step with rate 0 is still untrained.
-        """
+        """Whether the model may be reported: the last phase has trained it (the last model of a run always may)."""
         assert self.phase_state
         is_last_phase = self.progress.phase == len(self.phases) - 1
         return is_last_phase and (self.phase_state.has_trained or self.progress.step == self.total_steps)

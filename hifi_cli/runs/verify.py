@@ -8,6 +8,7 @@ from hifi_cli.records.run_checks import Verdict, problems
 from hifi_cli.records.run_directory import RunDirectory, run_directories
 from hifi_cli.runs import evaluate as evaluation
 from hifi_cli.runs.evaluate import Evaluation
+from hifi_cli.runs.finished_model import check_has_weights
 from hifi_cli.runs.resources import ResourceCache
 
 
@@ -55,8 +56,7 @@ def verify(
             return Verification(path, Verdict.DIFFERS, contradictions)
         if not directory.read_result().is_done:
             return Verification(path, Verdict.DIVERGED)
-        if not directory.delta.is_file():
-            raise MissingError(f"no {directory.delta.name}: copy the run with its weights (--weights)")
+        check_has_weights(directory)
         resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
         evaluated = evaluation.evaluate(path, resources)
     except HifiError as error:

@@ -249,6 +249,14 @@ def tags_of(spec: TaskSpec, rows: Sequence[Row]) -> list[Tags]:
     return [[spec.labels[tag] for tag in row.label] for row in rows if isinstance(row.label, tuple)]
 
 
+def check_names(spec: TaskSpec) -> None:
+    """Raise UsageError if a task names an unknown metric."""
+    known = METRICS | ROW_METRICS | TAG_METRICS
+    for name in dict.fromkeys([*spec.metrics, *(name for names in spec.split_metrics.values() for name in names)]):
+        if name not in known:
+            raise UsageError(f"task {spec.label}: unknown metric '{name}'{nearest(name, known)}")
+
+
 def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
     """Compute every metric of a task.
 
@@ -256,11 +264,9 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
         UsageError: the task names an unknown metric, or `evaluate` does not return the primary metric.
         MissingError: the metric of the `evaluate` library cannot be loaded.
     """
-    known = METRICS | ROW_METRICS | TAG_METRICS
+    check_names(spec)
     scores = {}
     for name in spec.metrics:
-        if name not in known:
-            raise UsageError(f"task {spec.label}: unknown metric '{name}'{nearest(name, known)}")
         if name in ROW_METRICS:
             scores[name] = ROW_METRICS[name](rows, predictions)
         elif name in TAG_METRICS:

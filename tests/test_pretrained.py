@@ -1,0 +1,42 @@
+"""Encoders in local directories: what tells their weights apart, and what is refused."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from hifi_cli.models.pretrained import local_weights_id
+
+
+def test_weights_in_several_files_tell_encoders_apart(encoders, tmp_path):
+    model, ids = AutoModel.from_pretrained(encoders["bert"]), []
+    for change in (0.0, 1.0):
+        with torch.no_grad():
+            model.encoder.layer[0].attention.self.query.weight.add_(change)
+        directory = tmp_path / str(change)
+        model.save_pretrained(directory, max_shard_size="40KB")
+        assert len(list(directory.glob("model-*.safetensors"))) > 1 and not (directory / "model.safetensors").exists()
+        ids.append(local_weights_id(directory))
+    assert len(set(ids)) == 2 and all(len(weights_id) == 64 for weights_id in ids)
+
+
+@pytest.mark.parametrize("head", ["pooler", "mlp"])
+def test_weights_under_other_names_are_no_encoder(tiny, encoders, tmp_path, head):
+    other = tmp_path / "other" / encoders["bert"].name
+    shutil.copytree(encoders["bert"], other)
+    weights = {f"student.{name}": value for name, value in load_file(other / "model.safetensors").items()}
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    answer = tiny("train", "--method", "full-ft", "--backbone", other, f"task_head.kind={head}")
+    assert answer.code == 3 and not list(Path("results").rglob("results.json"))
+    assert "its weights lack 37 of the encoder's" in answer.err and "first embeddings.LayerNorm.bias" in answer.err
+
+
+def test_damaged_weights_are_refused_in_a_line(tiny, encoders, tmp_path):
+    other = tmp_path / "other" / encoders["bert"].name
+    shutil.copytree(encoders["bert"], other)
+    (other / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes()[:1000])
+    answer = tiny("train", "--method", "full-ft", "--backbone", other)
+    assert answer.code == 3 and f"no usable encoder in {other}: " in answer.err.splitlines()[-1]

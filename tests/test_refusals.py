@@ -1,0 +1,52 @@
+"""What is refused before anything runs, with a message that says what is wrong."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from synthetic_runs import write_run
+from tiny_inputs import QUICK
+
+from hifi_cli.config import registry
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_key_that_varies_in_a_grid_cannot_be_set(hifi):
+    answer = hifi("grid", "demo-search", "heads.k=1", "--print")
+    assert answer.code == 2 and "heads.k varies in this grid" in answer.err and not answer.out
+
+
+@pytest.mark.parametrize(("words", "given"), [(["--protocol", "laptop"], "--protocol laptop"), (["--shots", "3"], "--shots 3")])
+def test_a_table_of_a_setting_without_runs_says_which_there_are(hifi, words, given):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    write_run("results", "full-ft", "rte", 1, 0.5, shots=16)
+    answer = hifi("table", *words, "--out", "table.md")
+    assert answer.code == 3 and not Path("table.md").exists()
+    message = f"no finished run of {given} in results; there are runs of hifi on bert-large with 16 shots, hifi on bert-large"
+    assert message in answer.err
+
+
+def test_a_conflict_in_a_section_that_the_stored_run_lacks(finish_run, tiny):
+    finish_run()
+    answer = tiny("train", "--method", "full-ft", "stage1.method=bitfit")
+    assert answer.code == 4 and "stage1 is None there" in answer.err
+
+
+def test_an_unknown_metric_of_a_task_is_found_by_the_dry_run(hifi, encoders, data):
+    content = registry.load("tasks", "rte") | {"metrics": ["acuracy"], "primary": "acuracy"}
+    Path("mine.yaml").write_text(yaml.safe_dump(content))
+    words = ["train", "--task", "mine.yaml", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", data, *QUICK]
+    for more in (["--dry-run"], []):
+        answer = hifi(*words, *more)
+        assert answer.code == 2 and "unknown metric 'acuracy'; did you mean 'accuracy'?" in answer.err
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("command", ["eval", "predict", "verify", "export"])
+def test_runs_that_were_copied_without_weights_say_so(finish_run, hifi, data, command):
+    run = finish_run()
+    (run / "delta.safetensors").unlink()
+    more = {"predict": [data / "RTE/dev.tsv"], "export": ["--to", "out"]}.get(command, ["--data-dir", data])
+    answer = hifi(command, run, *more)
+    assert answer.code == 3 and "delta.safetensors: copy the run with its weights (--weights)" in answer.out + answer.err
