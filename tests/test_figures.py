@@ -93,7 +93,7 @@ def test_figure_command_writes_numbers_and_a_picture(tiny, tmp_path):
     assert (answer.code, answer.out) == (0, f"{tmp_path / 'd.pdf'}\n")
     assert (tmp_path / "d.pdf").read_bytes().startswith(b"%PDF")
     [numbers] = (tmp_path / "results" / "figures").glob("*.csv")
-    assert numbers.name == "hifi-6-d-tiny-bert-rte.csv"
+    assert numbers.name == "hifi-6-d-tiny-bert-rte-scoring.samples--4.csv"
     with numbers.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 19 * 2  # damping factors and layers

@@ -1,5 +1,6 @@
 """What is refused before anything runs, with a message that says what is wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,40 @@ def test_runs_that_were_copied_without_weights_say_so(finish_run, hifi, data, co
     more = {"predict": [data / "RTE/dev.tsv"], "export": ["--to", "out"]}.get(command, ["--data-dir", data])
     answer = hifi(command, run, *more)
     assert answer.code == 3 and "delta.safetensors: copy the run with its weights (--weights)" in answer.out + answer.err
+
+
+def test_a_run_of_other_settings_is_not_offered_to_be_replaced(hifi):
+    for seed in (1, 2):
+        write_run("results", "full-ft", "rte", seed, 0.5, setting="other")
+    write_run("results", "full-ft", "rte", 3, 0.5)
+    commands = [line["command"] for line in json.loads(hifi("table", "--seeds", "1-4", "--format", "json").out)["missing"]]
+    assert commands and not any("--force" in command for command in commands)
+
+
+def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5, protocol="laptop", backbone="minilm")
+    answer = hifi("claims", "rankings")
+    assert answer.code == 0 and "no finished run of --protocol hifi in results; there are runs of laptop on minilm" in answer.err
+    assert "no finished run" not in hifi("claims", "rankings", "--protocol", "laptop").err
+
+
+def test_options_that_a_run_directory_already_answers_are_refused(finish_run, hifi):
+    run = finish_run()
+    answer = hifi("eval", run, "--method", "bitfit")
+    assert answer.code == 2 and "remove --task, --method, --shots and --seeds" in answer.err
+
+
+def test_a_kind_of_claim_that_there_is_not_is_named_in_short(hifi):
+    claim = {"kind": "better", "text": "t", "where": "w"}
+    content = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"], "claims": {"mine": claim}}
+    Path("mine.yaml").write_text(yaml.safe_dump(content))
+    answer = hifi("claims", "mine.yaml")
+    assert answer.code == 2 and "claims.mine.kind: 'better' is not one of 'superior'" in answer.err
+
+
+def test_a_figure_with_overrides_does_not_replace_the_plain_one(tiny):
+    for words in (["heads.k=2"], ["heads.k=1"]):
+        assert tiny("figure", "ranking", "scoring.samples=4", *words).code == 0
+    assert len(list(Path("results/figures").glob("ranking*.csv"))) == 2
+    answer = tiny("figure", "ranking", "scoring.samples=4", "heads.k=99")
+    assert answer.code == 2 and "k=99: the encoder has only 4 heads in a layer" in answer.err

@@ -3,7 +3,7 @@
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.runs import head_selection
-from hifi_cli.scoring.ranking import RANKINGS, Array, Ranked
+from hifi_cli.scoring.ranking import RANKINGS, Array, Ranked, check_k
 
 PAGERANKS = ("pagerank-literal", "pagerank", "pagerank-personalized")
 SIGNALS = ("richness", "correlation")
@@ -28,6 +28,7 @@ def compute(request: FigureRequest) -> FigureTable:
         config = request.config(task)
         k, epsilon = config.heads.k, config.heads.epsilon
         scores, _ = head_selection.scores(config, request.resources)
+        check_k(k, scores.num_heads)
         for layer in range(scores.num_layers):
             richness, correlation = scores.richness_array[layer], scores.correlation_array[layer]
             keys = {"task": task, "layer": layer}

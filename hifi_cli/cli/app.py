@@ -141,7 +141,10 @@ def main() -> None:
         _fail(f"hifi: {error.strerror or error}{where}: make it readable and writable, or make room, and repeat the command", 1)
     except Exception as error:
         if hasattr(error, "format_message"):  # the option parser's own errors
-            _fail(f"hifi: {error.format_message().replace('Value error, ', '')} (hifi --help)", 2)
+            message = error.format_message().replace("Value error, ", "")
+            if not message:  # a bare `hifi`, whose help is printed already
+                sys.exit(2)
+            _fail(f"hifi: {message} (hifi --help)", 2)
         if type(error).__name__ == "Abort":
             _fail("hifi: interrupted", 130)
         if debug:

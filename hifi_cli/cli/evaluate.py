@@ -46,6 +46,8 @@ def evaluate(
     from hifi_cli.runs.resources import ResourceCache
 
     if run_dir:
+        if task or method or shots or seeds != options.DEFAULT_SEEDS:
+            raise UsageError(f"{run_dir} is one run: remove --task, --method, --shots and --seeds")
         paths = [run_dir]
     else:
         resolved = options.resolve_runs(

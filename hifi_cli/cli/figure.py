@@ -44,7 +44,7 @@ def figure(
     from hifi_cli.reports.figures import draw, figure_spec
 
     is_csv = name.endswith(".csv")
-    changes = [word for word in (protocol, backbone and Path(backbone).name, *options.names(tasks)) if word]
+    changes = [word for word in (protocol, backbone and Path(backbone).name, *options.names(tasks), *(overrides or ())) if word]
     csv = Path(name) if is_csv else figure_spec.csv_path(name, results_dir, changes)
     picture = out or csv.with_suffix(".png")
     draw.check_format(picture)

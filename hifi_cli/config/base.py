@@ -75,6 +75,10 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
             return f"'{key}' is missing"
         case "model_type":
             return f"{key or 'the content'} must be a mapping of keys to values, not {problem['input']!r:.60}"
+        case "union_tag_invalid":
+            context = problem["ctx"]
+            path = ".".join([*([key] if key else []), context["discriminator"].strip("'")])
+            return f"{path}: '{context['tag']}' is not one of {context['expected_tags']}"
         case "value_error":  # of our own validators
             message = problem["msg"].removeprefix("Value error, ")
             return f"{key}: {message}" if key else message

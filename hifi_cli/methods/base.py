@@ -21,6 +21,7 @@ from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, file_digest
 from hifi_cli.models.encoder import Encoder
+from hifi_cli.scoring.ranking import check_k
 
 Heads = list[list[int]]
 ENTRY_POINTS = "hifi.methods"  # group of the methods that other packages install
@@ -290,8 +291,7 @@ def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
     """The configured heads, or as many heads as would be chosen: sizes and costs do not depend on which; None without any."""
     if not needs_heads(config) or config.heads.given:
         return config.heads.given
-    if config.heads.k > encoder.num_heads:
-        raise UsageError(f"heads.k={config.heads.k}: the encoder has only {encoder.num_heads} heads in a layer")
+    check_k(config.heads.k, encoder.num_heads)
     lowest = encoder.num_layers // 2 if config.heads.strategy == "midtop" else 0
     return [list(range(config.heads.k)) if layer >= lowest else [] for layer in range(encoder.num_layers)]
 

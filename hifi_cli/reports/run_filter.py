@@ -108,7 +108,8 @@ def missing_runs(
 ) -> list[MissingRuns]:
     """Return the missing runs of a method; one command holds all tasks with the same seeds.
 
-    A run directory with a limited or unequal run needs `--force`; a full run that collapsed or diverged would do so again.
+    A run directory with a limited run needs `--force`; one with a full run of other settings is not replaced without the
+    user's word, and one that collapsed or diverged would do so again.
 
     Args:
         finished: finished runs per task.
@@ -120,9 +121,9 @@ def missing_runs(
         full = [record for record in finished.get(task, []) if "limited" not in record.flags]
         final = {record.result.seed for record in full if FAILED & set(record.flags)}
         final |= {record.result.seed for record in included.get(task, [])}
-        taken = {record.result.seed for record in finished.get(task, [])}
+        limited = {record.result.seed for record in finished.get(task, []) if "limited" in record.flags}
         for force in (False, True):
-            absent = tuple(seed for seed in seeds if seed not in final and (seed in taken) is force)
+            absent = tuple(seed for seed in seeds if seed not in final and (seed in limited) is force)
             if absent:
                 tasks_by_seeds.setdefault((absent, force), []).append(task)
     return [
@@ -142,7 +143,7 @@ def _command(
     named_tasks = [task for task in task_arguments if not registry.is_file(task)]
     named = {"methods": [method], "tasks": named_tasks, "protocols": [protocol]}
     unknown = [f"{kind[:-1]} {name}" for kind, names in named.items() for name in names if name not in registry.names(kind)]
-    remark = f"  # not available yet: {', '.join(unknown)}" if unknown else ""
+    remark = f"  # give the path of the YAML: {', '.join(unknown)}" if unknown else ""
     return command_line(["hifi", *arguments]) + remark
 
 

@@ -18,7 +18,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import EpochMetrics, MetricsLine
 from hifi_cli.runs import provenance
 from hifi_cli.runs.device import select_device
-from hifi_cli.runs.trainer import Callback
+from hifi_cli.runs.trainer import Callback, Trainer
 from hifi_cli.wording import format_duration
 
 logger = logging.getLogger("hifi")
@@ -117,6 +117,11 @@ class MetricLogger(Callback):
             self.display.stop()
         for tracker in self.trackers:
             tracker.finish()
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        """Say where the first epoch leaves the model as it was."""
+        if self.is_main and trainer.steps_per_epoch == 1 and trainer.config.warmup and not trainer.progress.step:
+            logger.info(f"{self.run}: an epoch is one step, and warm-up begins with rate 0: the first epoch trains nothing")
 
     def on_resume(self, log_history: list[MetricsLine]) -> None:
         """Write the lines to the new metrics.jsonl; terminal and trackers got them before the run was stopped."""

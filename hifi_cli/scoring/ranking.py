@@ -152,6 +152,12 @@ class ChosenHeads:
     overlap: dict[str, list[int]]
 
 
+def check_k(k: int, heads: int) -> None:
+    """Raise UsageError if more heads are to be chosen than a layer has."""
+    if k > heads:
+        raise UsageError(f"k={k}: the encoder has only {heads} heads in a layer")
+
+
 def choose_heads(
     richness: Array,
     correlation: Array,
@@ -186,8 +192,7 @@ def choose_heads(
             without `measured`.
     """
     heads = richness.shape[1]
-    if k > heads:
-        raise UsageError(f"k={k}: the encoder has only {heads} heads in a layer")
+    check_k(k, heads)
     ranked = rank_heads(richness, correlation, rank=rank, damping=damping, epsilon=epsilon, seed=seed, measured=measured)
     if rank == "pagerank-literal" and all(is_flat(layer, damping, epsilon) for layer in ranked):
         spread = max(float(np.ptp(layer.values)) for layer in ranked)
