@@ -344,6 +344,13 @@ def test_hidden_features_make_the_logits_and_only_the_head_is_trained(ask, resou
     rows = compute(ask("tsne", {"perplexity": 5}, ("lp-ft",), (1,), *words))
     assert {row["split"] for row in rows} == {"train", "dev"}
     assert len(rows) == 48 + 24
+    more = compute(ask("tsne", {"perplexity": 5}, ("lp-ft",), (1, 2), *words))
+    assert more[:-2] == rows, "seeds after the first have no map"
+    assert [(row["seed"], row["split"], row["x"], row["label"]) for row in more[-2:]] == [
+        (2, "train", None, None),
+        (2, "dev", None, None),
+    ]
+    assert more[-1]["silhouette"] != rows[-1]["silhouette"]
 
 
 def test_tsne_refuses_a_head_without_hidden_layer(ask):

@@ -64,7 +64,9 @@ def test_a_run_of_other_settings_is_not_offered_to_be_replaced(hifi):
 def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5, protocol="laptop", backbone="minilm")
     answer = hifi("claims", "rankings")
-    assert answer.code == 0 and "no finished run of --protocol hifi in results; there are runs of laptop on minilm" in answer.err
+    assert (
+        answer.code == 0 and "no finished run of --protocol hifi in results; there are runs of laptop on minilm" in answer.err
+    )
     assert "no finished run" not in hifi("claims", "rankings", "--protocol", "laptop").err
 
 

@@ -36,8 +36,9 @@ class Settings(ConfigModel):
 
 
 def compute(request: FigureRequest) -> FigureTable:
-    """Compute one row per task, head, split and example: coordinates and label, and the head's score and silhouette.
+    """Compute the head's score and silhouette on both splits, for every task, head and seed; and a map for the first seed.
 
+    Of the first seed there is a row per example, with coordinates and label; of the others one row per split without them.
     Every head reads the pretrained backbone, as at the start of full fine-tuning. Both splits share one map.
 
     Raises:
@@ -46,11 +47,12 @@ def compute(request: FigureRequest) -> FigureTable:
     rows: list[Row] = []
     for task in request.spec.tasks:
         for method in request.spec.methods:
-            rows += _map(request, request.config(task, method))
+            for seed in request.spec.seeds:
+                rows += _rows(request, request.config(task, method, seed), has_map=seed == request.spec.seeds[0])
     return FigureTable(rows, ["every head reads the pretrained backbone; training and development examples share one map"])
 
 
-def _map(request: FigureRequest, config: RunConfig) -> list[Row]:
+def _rows(request: FigureRequest, config: RunConfig, *, has_map: bool) -> list[Row]:
     task = request.resources.task_of(config)
     if task.kind != "classification" or config.task_head.kind != "mlp":
         raise UsageError(
@@ -61,7 +63,8 @@ def _map(request: FigureRequest, config: RunConfig) -> list[Row]:
     parts = {"train": splits.train[: request.settings.examples], "dev": splits.reported[: request.settings.examples]}
     hidden, logits = hidden_features(runner, [example for part in parts.values() for example in part])
     perplexity = min(request.settings.perplexity, (len(hidden) - 1) / 3)
-    coordinates = TSNE(perplexity=perplexity, random_state=request.settings.seed, init="pca").fit_transform(hidden)
+    tsne = TSNE(perplexity=perplexity, random_state=request.settings.seed, init="pca")
+    coordinates = tsne.fit_transform(hidden) if has_map else None
     rows, start = [], 0
     for split, examples in parts.items():
         part = slice(start, start := start + len(examples))
@@ -69,10 +72,14 @@ def _map(request: FigureRequest, config: RunConfig) -> list[Row]:
         predicted = metrics.predictions_of(task, examples, logits[part])
         score = metrics.compute(task, rows_of(examples), predicted)[task.primary]
         silhouette = float(silhouette_score(hidden[part], labels)) if len(set(labels)) > 1 else math.nan
-        for (x, y), label in zip(coordinates[part], labels, strict=True):
-            keys = {"task": config.task, "method": config.method, "head": _head(config), "split": split}
-            point = {"x": float(x), "y": float(y), "label": task.labels[label]}
-            rows.append({**keys, **point, "score": score, "metric": task.primary, "silhouette": silhouette})
+        keys = {"task": config.task, "method": config.method, "head": _head(config), "seed": config.seed, "split": split}
+        points: list[Row] = [{"x": None, "y": None, "label": None}]
+        if coordinates is not None:
+            points = [
+                {"x": float(x), "y": float(y), "label": task.labels[label]}
+                for (x, y), label in zip(coordinates[part], labels, strict=True)
+            ]
+        rows += [{**keys, **point, "score": score, "metric": task.primary, "silhouette": silhouette} for point in points]
     return rows
 
 

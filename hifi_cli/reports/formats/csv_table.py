@@ -21,7 +21,7 @@ def _csv(table: Table) -> str:
     for heading, several in zip(table.headings, full, strict=True):
         label = f"{heading.label}{heading.unit}"
         names += [f"{label} mean", f"{label} std", f"{label} seeds"] if several else [label]
-    writer.writerow(map(_spreadsheet_safe, ["method", "source", *names]))
+    writer.writerow(map(_spreadsheet_safe, [table.corner.lower(), "source", *names]))
     for row in table.rows:
         values: list[Any] = []
         for cell, several in zip(row.cells, full, strict=True):
