@@ -90,3 +90,56 @@ def test_a_figure_with_overrides_does_not_replace_the_plain_one(tiny):
     assert len(list(Path("results/figures").glob("ranking*.csv"))) == 2
     answer = tiny("figure", "ranking", "scoring.samples=4", "heads.k=99")
     assert answer.code == 2 and "k=99: the encoder has only 4 heads in a layer" in answer.err
+
+
+CLAIM = {"kind": "superior", "text": "t", "where": "w", "first": "bitfit", "second": "full-ft"}
+CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"second": "ful-ft"}, "unknown method 'ful-ft'; did you mean 'full-ft'?"),
+        ({"second": "bitfit"}, "`first` and `second` are the same method"),
+        ({"tasks": ["rtee"]}, "unknown task 'rtee'; did you mean 'rte'?"),
+        ({"first": "my-lora.yaml"}, "'my-lora.yaml': give the name that its runs have, 'my-lora'"),
+        ({"protocol": "mine.yaml"}, "'mine.yaml': give the name that its runs have, 'mine'"),
+    ],
+)
+def test_a_wrong_name_in_a_file_of_claims_is_refused(hifi, changes, message):
+    Path("mine.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"mine": {**CLAIM, **changes}}}))
+    answer = hifi("claims", "mine.yaml")
+    assert answer.code == 2 and message in answer.err
+
+
+def test_the_users_own_method_is_known_from_its_runs(hifi):
+    Path("mine.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"mine": {**CLAIM, "first": "my-lora"}}}))
+    assert hifi("claims", "mine.yaml").code == 2
+    for seed in range(1, 9):
+        write_run("results", "my-lora", "rte", seed, 0.7 + seed / 1000)
+        write_run("results", "full-ft", "rte", seed, 0.5)
+    assert "supported" in hifi("claims", "mine.yaml").out
+
+
+@pytest.mark.parametrize(("key", "message"), [("columns", "unknown task 'nope'"), ("rows", "unknown method 'nope'")])
+def test_a_wrong_name_in_a_table_is_refused(hifi, key, message):
+    content = {"protocol": "hifi", "backbone": "bert-large", "rows": ["full-ft"], "columns": ["rte"]} | {key: ["nope"]}
+    Path("mine.yaml").write_text(yaml.safe_dump(content))
+    answer = hifi("table", "mine.yaml")
+    assert answer.code == 2 and message in answer.err and not answer.out
+
+
+def test_a_claim_on_a_column_that_a_figure_does_not_have(hifi):
+    Path("results/figures").mkdir(parents=True)
+    kept = Path(__file__).parents[1] / "results/laptop/figures"
+    for suffix in (".csv", ".json"):
+        Path(f"results/figures/hifi-6-d-laptop{suffix}").write_text((kept / f"hifi-6-d-laptop{suffix}").read_text())
+    claim = {"kind": "property", "text": "t", "where": "w", "figure": "hifi-6-d", "per": ["layer"], "at_least": 1}
+    for column, message in (
+        ("nope", "has no column 'nope' (it has task, "),
+        ("task", "column 'task' of the figure's CSV holds"),
+    ):
+        content = {**CLAIMS, "protocol": "laptop", "backbone": "minilm", "claims": {"mine": {**claim, "column": column}}}
+        Path("mine.yaml").write_text(yaml.safe_dump(content))
+        answer = hifi("claims", "mine.yaml")
+        assert answer.code == 2 and message in answer.err

@@ -164,7 +164,7 @@ def grid(
     else:
         all_cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
     if not all_cells:
-        raise UsageError(f"grid {spec.name} has no runs; hifi table {spec.name} prints a table that needs none")
+        options.logger.warning(f"note: grid {spec.name} has no runs; its table needs none")
     cells = grid_cells.shard(all_cells, shard) if shard else all_cells
     scheduler = _scheduler(cells, job_options, directory, retries=retries)
     if force and print_only:

@@ -102,6 +102,9 @@ def table(
             )
             for spec in layouts
         ]
+        if layout:  # a user's own may name what there is not
+            table_spec.check_names("methods", [name for row in layout.rows for name in row.methods], results.names["methods"])
+            table_spec.check_names("tasks", [column.task for column in layout.columns], results.names["tasks"])
         measurements = _measurements(specs[0], results_dir, data_dir)
         server = server_scores.read(test_scores) if test_scores else None
         request = TableRequest(results, score, counted, published, server, **measurements)

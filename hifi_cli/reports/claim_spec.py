@@ -58,6 +58,12 @@ class ComparisonClaim(BasePublishedClaim):
     second: str
     """The method it is compared with."""
 
+    @model_validator(mode="after")
+    def _compares_two_methods(self) -> "ComparisonClaim":
+        if self.first == self.second:
+            raise ValueError("`first` and `second` are the same method")
+        return self
+
 
 class OrderClaim(BasePublishedClaim):
     """Every method of a level scores higher than every method of the next level."""

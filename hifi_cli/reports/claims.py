@@ -30,6 +30,7 @@ from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.statistics import LEVEL, mean_interval, seeds_needed, shows_above
 from hifi_cli.reports.table import MissingRuns
+from hifi_cli.reports.table_spec import check_names
 
 Verdict = Literal["supported", "contradicted", "undecided", "not run"]
 MOST_SEEDS = 100  # an estimate above this number is not printed
@@ -104,6 +105,11 @@ def evaluate(
         name: of the file; the verdicts of its declared looks are used, if there were any. They are about the runs' own scores
             and the claims as they were at the looks: with another `score` or `counted`, or for a changed claim, they are not.
     """
+    known = results.names
+    for claim in file.claims.values():
+        check_names("methods", methods_of(claim), known["methods"])
+        check_names("tasks", claim.tasks or file.tasks, known["tasks"])
+        check_names("protocols", [claim.protocol or file.protocol], known["protocols"])
     decided = [
         evaluate_claim(key, claim, file, Setting.of(claim, file, results, score, counted)) for key, claim in file.claims.items()
     ]

@@ -202,10 +202,11 @@ class Results:
 
     @property
     def names(self) -> dict[str, set[str]]:
-        """The methods and tasks that were run."""
+        """The methods, tasks and protocols that were run."""
         return {
             "methods": {record.result.method for record in self.records},
             "tasks": {record.result.task for record in self.records},
+            "protocols": {record.result.protocol for record in self.records},
         }
 
 

@@ -1,6 +1,7 @@
 """Table specifications: what a table's YAML says, and how the command line changes it."""
 
 from collections.abc import Iterable, Set
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -8,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed
 from hifi_cli.config.protocols import protocol_chain
+from hifi_cli.errors import UsageError
 
 
 def _named(key: str) -> BeforeValidator:
@@ -146,11 +148,16 @@ def shots_of(protocol: str) -> str:
 
 
 def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
-    """Refuse a name that has neither a YAML nor a finished run.
+    """Refuse a name that has neither a YAML nor a finished run, and a path: runs of the user's own YAML have its name.
 
     Args:
         known: names of finished runs.
+
+    Raises:
+        UsageError: there is one.
     """
     for name in names:
+        if registry.is_file(name):
+            raise UsageError(f"'{name}': give the name that its runs have, '{Path(name).stem}'")
         if name not in known and name not in registry.names(kind):
             raise registry.unknown(kind, name, known)
