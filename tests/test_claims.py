@@ -284,7 +284,8 @@ def test_properties_are_read_from_the_figures_that_were_kept():
     steps = laptop("hifi", "pagerank-12-steps", "results/laptop")
     iterations = pd.read_csv(PROJECT / "results/laptop/figures/hifi-6-d-laptop.csv").iterations
     assert steps.finding.interval == (iterations.min(), iterations.max()) and steps.verdict == "supported"
-    assert laptop("hifi", "flatter-minimum").verdict == "contradicted"
+    flatter = laptop("hifi", "flatter-minimum")
+    assert flatter.finding.effect > 1 and flatter.verdict == "undecided", "one seed"
 
 
 def test_a_figure_with_overrides_decides_no_claim(tmp_path):

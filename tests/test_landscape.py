@@ -88,6 +88,15 @@ def test_landscapes_of_both_methods_and_regimes(ask, plane):
         assert centre["trained"] == pytest.approx(centre["all"], rel=1e-5)  # the merged model is the same model
 
 
+def test_every_seed_has_its_own_landscape_in_the_same_directions(ask):
+    settings = {"shots": [None], "plane": "random", "points": 3, "examples": 4}
+    rows = compute(ask("landscape", settings, ("hifi-layerwise",), (1, 2)))
+    by_seed = {seed: [row for row in rows if row["seed"] == seed] for seed in (1, 2)}
+    places = {seed: [(row["moved"], row["x"], row["y"]) for row in rows] for seed, rows in by_seed.items()}
+    assert places[1] == places[2] and len(places[1]) == 2 * 9
+    assert [row["loss"] for row in by_seed[1]] != [row["loss"] for row in by_seed[2]]
+
+
 def test_a_few_shot_panel_without_enough_rows_is_refused_before_anything_trains(ask, monkeypatch):
     monkeypatch.setattr(landscape, "train", lambda *_: pytest.fail("trained"))
     with pytest.raises(UsageError, match=r"training rows of '.*'; 500 shots require 1000"):

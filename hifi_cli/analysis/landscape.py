@@ -1,5 +1,6 @@
 """Loss contours and training trajectories (HiFi, figure 7), after Li et al. (NeurIPS 2018)."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -77,7 +78,7 @@ class SnapshotRecorder(Callback):
 
 
 def compute(request: FigureRequest) -> FigureTable:
-    """Compute a row per grid point (`part` contour: x, y, loss) and, for `pca`, per snapshot (`part` trajectory: x, y, step).
+    """Compute rows of each run: per grid point (`part` contour: x, y, loss); for `pca` per snapshot (trajectory: x, y, step).
 
     `moved` says which weights the plane moves: those the method trains, or all of the model's. `share_x` and `share_y` are
     what the two directions explain of the trajectory's variance.
@@ -92,7 +93,7 @@ def compute(request: FigureRequest) -> FigureTable:
             else _random(request.settings, prepared, run.examples)
         )
         rows += [{**run.labels, **row} for row in points]
-    return FigureTable(rows, [f"loss of up to {request.settings.examples} training examples, dropout off; one seed"])
+    return FigureTable(rows, [f"loss of up to {request.settings.examples} training examples, dropout off"])
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,13 @@ class _Run:
 def _runs(request: FigureRequest) -> Iterator[_Run]:
     for task in request.spec.tasks:
         for shots in request.settings.shots:
-            for method in request.spec.methods:
+            for method, seed in itertools.product(request.spec.methods, request.spec.seeds):
                 few_shot = {"shots": shots, "epochs": request.settings.few_shot_epochs}
-                config = request.config(task, method, extra=few_shot if shots else {})
+                config = request.config(task, method, seed, few_shot if shots else {})
                 train_examples = load_splits(config, request.resources).train
                 examples = head_selection.sample(train_examples, request.settings.examples, request.settings.seed)
                 regime = f"{shots}-shot" if shots else "full-shot"
-                labels = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
+                labels = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method), "seed": seed}
                 yield _Run(labels, config, examples)
 
 

@@ -291,7 +291,7 @@ def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
 
 def _cells(frame: Any, per: Sequence[str], x: str, y: str) -> dict[tuple[str, Any], dict[float, float]]:
     """Return the mean of `y` by task and repetition, and by `x`."""
-    _check_columns(frame, [*per, x, y], number=y)
+    _check_columns(frame, [*per, x, y], y)
     cells: dict[tuple[str, Any], dict[float, float]] = {}
     for (task, *keys, value), number in frame.groupby(["task", *per, x])[y].mean().items():
         cells.setdefault((str(task), tuple(keys)), {})[float(value)] = float(number)
@@ -300,7 +300,7 @@ def _cells(frame: Any, per: Sequence[str], x: str, y: str) -> dict[tuple[str, An
 
 def _reduced(frame: Any, claim: PropertyClaim, rows: Mapping[str, Any]) -> Values:
     """Return one number per task and repetition from the chosen rows of a figure's CSV."""
-    _check_columns(frame, [*claim.per, *rows, claim.column], number=claim.column)
+    _check_columns(frame, [*claim.per, *rows, claim.column], claim.column)
     for column, accepted in rows.items():
         if isinstance(accepted, dict):
             frame = frame[frame[column].between(accepted.get("min", -float("inf")), accepted.get("max", float("inf")))]
@@ -312,12 +312,15 @@ def _reduced(frame: Any, claim: PropertyClaim, rows: Mapping[str, Any]) -> Value
     return values
 
 
-def _check_columns(frame: Any, columns: Sequence[str], *, number: str) -> None:
+def _check_columns(frame: Any, columns: Sequence[str], number: str) -> None:
     """Raise UsageError for a column that a figure's CSV does not have, or a number that is text."""
     known = [*frame.columns]
     for column in columns:
         if column not in known:
-            raise UsageError(f"the figure's CSV has no column '{column}' (it has {', '.join(known)})")
+            raise UsageError(
+                f"the figure's CSV has no column '{column}' (it has {', '.join(known)}); if an older version computed it,"
+                " hifi figure NAME --force computes it again"
+            )
     if frame[number].dtype.kind not in "biuf":
         raise UsageError(f"column '{number}' of the figure's CSV holds texts; a claim is about a number")
 

@@ -18,8 +18,10 @@ _SMOOTH_POINTS = 121  # of a panel, in each direction
 def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
     """Draw a panel per regime (rows) and method (columns): contours of the loss in one scale, the trajectory over them.
 
-    Contours are interpolated between the measured points, and their levels are round numbers.
+    Contours are interpolated between the measured points, and their levels are round numbers. All panels are of the first seed.
     """
+    seeds = frame["seed"].unique()
+    frame = frame[frame["seed"] == seeds[0]]
     columns = list(frame[["method", "label", "moved"]].drop_duplicates().itertuples(index=False))
     rows = list(frame[["task", "regime"]].drop_duplicates().itertuples(index=False))
     figure, axes = style.grid(len(rows) * len(columns), columns=len(columns), height=2.3)
@@ -41,6 +43,7 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
     assert image is not None
     figure.colorbar(image, ax=axes, label="training loss", fraction=0.03, pad=0.02, aspect=35, ticks=levels[::2], format="%g")
     points = metadata.inputs.settings["points"]
+    metadata.notes.append(f"seed {seeds[0]} of {len(seeds)}" if len(seeds) > 1 else "one seed")
     metadata.notes.append(f"contours: interpolated between {points} x {points} measured points")
     return figure
 
