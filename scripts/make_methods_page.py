@@ -48,7 +48,7 @@ def _section(implementation: str, specs: dict[str, MethodSpec]) -> str:
         "",
         inspect.cleandoc(method.__doc__ or ""),
         "",
-        "| method | what it is | source | sets |",
+        "| method | what it is | source | settings |",
         "|---|---|---|---|",
         *(_row(f"`{name}`", spec.description, spec.source, _code(spec.config)) for name, spec in specs.items()),
         "",

@@ -17,8 +17,8 @@ class BitFit(Method):
         biases: Literal["all", "layers"] = "all"
         """`all`: every parameter with `bias` in its name and the classifier, as BitFit's authors do; of a pooler, the weights
         train too if they are not pretrained. `layers`: the biases of the encoder's layers and the whole task head, as EH-FT's
-        code does. There, a LayerNorm belongs to the layer that reads it: that of the embeddings trains with layer 0, the output
-        LayerNorm of the last layer does not train."""
+        code does. There, the LayerNorm of the embeddings counts as part of the first layer and trains; the output LayerNorm of
+        the last layer does not."""
 
     def prepare(self, encoder: Encoder) -> None:
         parameters = [name for name, _ in encoder.model.named_parameters()]

@@ -284,7 +284,7 @@ class RunResult(StoredFile):
     """
 
     schema_number: ClassVar[int] = 2
-    description: ClassVar[str] = "results.json of a finished run"
+    description: ClassVar[str] = "results"
     remedy: ClassVar[str] = "train the run again with --force"
 
     status: Literal["done", "diverged"]

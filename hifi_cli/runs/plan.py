@@ -251,7 +251,7 @@ def _check_backbone_file(config: RunConfig, file: str) -> None:
         return
     if source != config.backbone.hub:
         raise MissingError(f"no {file} in {source}; --backbone names the directory of an encoder with its weights")
-    then = "HF_HUB_OFFLINE forbids to download it" if hub.is_offline() else "a run downloads it"
+    then = "HF_HUB_OFFLINE forbids downloading it" if hub.is_offline() else "a run downloads it"
     raise MissingError(f"{file} of {source} is not in the hub's cache; {then}")
 
 
