@@ -143,3 +143,18 @@ def test_a_claim_on_a_column_that_a_figure_does_not_have(hifi):
         Path("mine.yaml").write_text(yaml.safe_dump(content))
         answer = hifi("claims", "mine.yaml")
         assert answer.code == 2 and message in answer.err
+
+
+def test_the_suffix_of_the_file_names_the_format(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.5)
+    for suffix, content in (
+        ("md", "|---|"),
+        ("csv", "method,source"),
+        ("tex", "\\begin{tabular}"),
+        ("json", '"rows"'),
+        ("txt", "┃"),
+    ):
+        assert hifi("table", "--out", f"table.{suffix}").code == 0
+        assert content in Path(f"table.{suffix}").read_text(), suffix
+    assert hifi("table", "--out", "table.md", "--format", "csv").code == 0
+    assert Path("table.md").read_text().startswith("method,")

@@ -25,7 +25,7 @@ def claims(
             autocompletion=_complete,
         ),
     ] = None,
-    format: options.TableFormat = "text",  # noqa: A002
+    format: options.TableFormat = None,  # noqa: A002
     score: options.ScoreChoice = None,
     include: options.Include = None,
     exclude: options.Exclude = None,
@@ -65,7 +65,11 @@ def claims(
         if results.records and all(record.result.protocol != file.protocol for record in results.records):
             options.logger.warning(f"note: {results.no_setting_error(protocol=file.protocol)}")
     decided = {name: verdicts.evaluate(file, results, name=name, score=score, counted=counted) for name, file in files.items()}
-    text = render(format, [claim_table.build(file, decided[name]) for name, file in files.items()], standalone=standalone)
+    text = render(
+        options.table_format(format, out),
+        [claim_table.build(file, decided[name]) for name, file in files.items()],
+        standalone=standalone,
+    )
     if picture:
         from hifi_cli.reports.figures import claim_effects
 

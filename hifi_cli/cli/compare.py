@@ -37,7 +37,7 @@ def compare(
             rich_help_panel=options.OUTPUT,
         ),
     ] = False,
-    format: options.TableFormat = "text",  # noqa: A002
+    format: options.TableFormat = None,  # noqa: A002
     results_dir: options.ResultsDir = Path("results"),
     standalone: options.Standalone = False,
     out: options.Out = None,
@@ -81,5 +81,5 @@ def compare(
         left_out = results.variant_notes(records[0].result.protocol, records[0].result.backbone, methods)
         table = replace(table, notes=[*table.notes, *left_out])
         tables = [table, *(comparison_details.build(comparisons, score) if details else [])]
-    text = render(format, tables, standalone=standalone)
+    text = render(options.table_format(format, out), tables, standalone=standalone)
     write_or_print(text, out, "comparison")

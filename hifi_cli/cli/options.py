@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -181,7 +181,10 @@ ScoreChoice = Annotated[
     Score | None,
     typer.Option("--score", help="The score of which epoch; default: as the protocol reports.", rich_help_panel=WHICH),
 ]
-TableFormat = Annotated[Format, typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT)]
+TableFormat = Annotated[
+    Format | None,
+    typer.Option("--format", help="Format of the output; default: by the suffix of --out, or text.", rich_help_panel=OUTPUT),
+]
 OutputFormat = Annotated[
     Literal["text", "json"],
     typer.Option(
@@ -366,6 +369,12 @@ def counted_flags(include: Words | None, exclude: Words | None) -> frozenset[str
     from hifi_cli.reports.run_filter import COUNTED
 
     return COUNTED.union(include or ()).difference(exclude or ())
+
+
+def table_format(name: Format | None, out: Path | None) -> Format:
+    """The format of a table: the one that was named, or that of the file's suffix."""
+    by_suffix = {".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
+    return name or cast("Format", by_suffix.get(out.suffix if out else "", "text"))
 
 
 def shots_of_runs(text: str | None) -> str | None:

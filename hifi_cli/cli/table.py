@@ -22,7 +22,7 @@ def table(
         str | None,
         typer.Argument(metavar="[GRID]", help="After search: only this grid's.", autocompletion=options.complete("grids")),
     ] = None,
-    format: options.TableFormat = "text",  # noqa: A002
+    format: options.TableFormat = None,  # noqa: A002
     score: options.ScoreChoice = None,
     compare_scores: Annotated[
         bool,
@@ -112,7 +112,7 @@ def table(
         tables = build(specs, request, layout=layout)
         if not results.records and isinstance(layout, table_spec.ScoresSpec) and not server:
             options.logger.warning(str(results.no_run_error(f"hifi table {name}")))
-    text = render(format, tables, standalone=standalone)
+    text = render(options.table_format(format, out), tables, standalone=standalone)
     write_or_print(text, out, "table")
     if strict and any(table.incomplete for table in tables):
         raise typer.Exit(1)
