@@ -36,8 +36,8 @@ def test_a_conflict_in_a_section_that_the_stored_run_lacks(finish_run, tiny):
 
 def test_an_unknown_metric_of_a_task_is_found_by_the_dry_run(hifi, encoders, data):
     content = registry.load("tasks", "rte") | {"metrics": ["acuracy"], "primary": "acuracy"}
-    Path("mine.yaml").write_text(yaml.safe_dump(content))
-    words = ["train", "--task", "mine.yaml", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", data, *QUICK]
+    Path("task.yaml").write_text(yaml.safe_dump(content))
+    words = ["train", "--task", "task.yaml", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", data, *QUICK]
     for more in (["--dry-run"], []):
         answer = hifi(*words, *more)
         assert answer.code == 2 and "unknown metric 'acuracy'; did you mean 'accuracy'?" in answer.err
@@ -78,10 +78,10 @@ def test_options_that_a_run_directory_already_answers_are_refused(finish_run, hi
 
 def test_a_kind_of_claim_that_there_is_not_is_named_in_short(hifi):
     claim = {"kind": "better", "text": "t", "where": "w"}
-    content = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"], "claims": {"mine": claim}}
-    Path("mine.yaml").write_text(yaml.safe_dump(content))
-    answer = hifi("claims", "mine.yaml")
-    assert answer.code == 2 and "claims.mine.kind: 'better' is not one of 'superior'" in answer.err
+    content = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"], "claims": {"better": claim}}
+    Path("claims.yaml").write_text(yaml.safe_dump(content))
+    answer = hifi("claims", "claims.yaml")
+    assert answer.code == 2 and "claims.better.kind: 'better' is not one of 'superior'" in answer.err
 
 
 def test_a_figure_with_overrides_does_not_replace_the_plain_one(tiny):
@@ -103,29 +103,29 @@ CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tas
         ({"second": "bitfit"}, "`first` and `second` are the same method"),
         ({"tasks": ["rtee"]}, "unknown task 'rtee'; did you mean 'rte'?"),
         ({"first": "my-lora.yaml"}, "'my-lora.yaml': give the name that its runs have, 'my-lora'"),
-        ({"protocol": "mine.yaml"}, "'mine.yaml': give the name that its runs have, 'mine'"),
+        ({"protocol": "my-laptop.yaml"}, "'my-laptop.yaml': give the name that its runs have, 'my-laptop'"),
     ],
 )
 def test_a_wrong_name_in_a_file_of_claims_is_refused(hifi, changes, message):
-    Path("mine.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"mine": {**CLAIM, **changes}}}))
-    answer = hifi("claims", "mine.yaml")
+    Path("claims.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"better": {**CLAIM, **changes}}}))
+    answer = hifi("claims", "claims.yaml")
     assert answer.code == 2 and message in answer.err
 
 
 def test_the_users_own_method_is_known_from_its_runs(hifi):
-    Path("mine.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"mine": {**CLAIM, "first": "my-lora"}}}))
-    assert hifi("claims", "mine.yaml").code == 2
+    Path("claims.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"better": {**CLAIM, "first": "my-lora"}}}))
+    assert hifi("claims", "claims.yaml").code == 2
     for seed in range(1, 9):
         write_run("results", "my-lora", "rte", seed, 0.7 + seed / 1000)
         write_run("results", "full-ft", "rte", seed, 0.5)
-    assert "supported" in hifi("claims", "mine.yaml").out
+    assert "supported" in hifi("claims", "claims.yaml").out
 
 
 @pytest.mark.parametrize(("key", "message"), [("columns", "unknown task 'nope'"), ("rows", "unknown method 'nope'")])
 def test_a_wrong_name_in_a_table_is_refused(hifi, key, message):
     content = {"protocol": "hifi", "backbone": "bert-large", "rows": ["full-ft"], "columns": ["rte"]} | {key: ["nope"]}
-    Path("mine.yaml").write_text(yaml.safe_dump(content))
-    answer = hifi("table", "mine.yaml")
+    Path("table.yaml").write_text(yaml.safe_dump(content))
+    answer = hifi("table", "table.yaml")
     assert answer.code == 2 and message in answer.err and not answer.out
 
 
@@ -139,9 +139,9 @@ def test_a_claim_on_a_column_that_a_figure_does_not_have(hifi):
         ("nope", "has no column 'nope' (it has task, "),
         ("task", "column 'task' of the figure's CSV holds"),
     ):
-        content = {**CLAIMS, "protocol": "laptop", "backbone": "minilm", "claims": {"mine": {**claim, "column": column}}}
-        Path("mine.yaml").write_text(yaml.safe_dump(content))
-        answer = hifi("claims", "mine.yaml")
+        content = {**CLAIMS, "protocol": "laptop", "backbone": "minilm", "claims": {"better": {**claim, "column": column}}}
+        Path("claims.yaml").write_text(yaml.safe_dump(content))
+        answer = hifi("claims", "claims.yaml")
         assert answer.code == 2 and message in answer.err
 
 

@@ -111,4 +111,4 @@ def ensure_weights(required: Sequence[RequiredRun], request: FigureRequest) -> N
 def jobs(required: Sequence[RequiredRun]) -> list[Job]:
     """Return the `hifi train` commands that make some runs; finished ones among them are trained again."""
     finished = [run.cell for run in required if run.is_finished]
-    return training_jobs([run.cell for run in required], processes=1, damaged=finished)
+    return training_jobs([run.cell for run in required], processes=1, repeated=finished)

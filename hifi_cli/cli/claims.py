@@ -61,9 +61,9 @@ def claims(
 
     files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
     results, counted = Results(results_dir, data_dir), options.counted_flags(include, exclude)
-    for file in files.values():
-        if results.records and all(record.result.protocol != file.protocol for record in results.records):
-            options.logger.warning(f"note: {results.no_setting_error(protocol=file.protocol)}")
+    for name in {file.protocol: None for file in files.values()}:
+        if results.records and name not in results.names["protocols"]:
+            options.logger.warning(f"note: {results.no_setting_error(protocol=name)}")
     decided = {name: verdicts.evaluate(file, results, name=name, score=score, counted=counted) for name, file in files.items()}
     text = render(
         options.table_format(format, out),

@@ -96,16 +96,19 @@ def scoring_jobs(cells: Iterable[GridCell]) -> dict[str, Job]:
     return jobs
 
 
-def training_jobs(cells: Sequence[GridCell], processes: int, *, damaged: Iterable[GridCell] = ()) -> list[Job]:
+def training_jobs(cells: Sequence[GridCell], processes: int, *, repeated: Iterable[GridCell] = ()) -> list[Job]:
     """Group cells that share backbone, task and settings into jobs, the longest jobs first.
 
     With several processes, no job holds more than a fraction of all cells, so that the processes end together.
+
+    Args:
+        repeated: cells whose stored run is replaced: it is damaged, or lacks what is needed.
     """
-    damaged_cells = set(damaged)
+    repeated_cells = set(repeated)
     max_cells = max(1, len(cells) // (3 * processes) if processes > 1 else len(cells))
 
     def group_key(cell: GridCell) -> tuple[str, str, tuple[str, ...], str, bool]:
-        return cell.task, cell.backbone, cell.overrides, scoring_key(cell) or "", cell in damaged_cells
+        return cell.task, cell.backbone, cell.overrides, scoring_key(cell) or "", cell in repeated_cells
 
     jobs: list[Job] = []
     for (*_, needs, force), group in groupby(sorted(cells, key=group_key), group_key):

@@ -175,7 +175,7 @@ class Scheduler:
         scoring = scoring_jobs(unfinished)
         self._unscored = set(scoring)
         self.progress.finished_before = len(self.progress.finished)
-        return [*scoring.values(), *training_jobs(unfinished, processes, damaged=damaged)]
+        return [*scoring.values(), *training_jobs(unfinished, processes, repeated=damaged)]
 
     def run(self, engine: Engine, show: Callable[[GridProgress], None], *, deadline: float | None = None) -> GridProgress:
         """Run every job, repeat those that may succeed, and return the state of every cell.

@@ -113,7 +113,7 @@ def _note(result: ClaimResult, backbone: str) -> str:
         sentences.append(f"published: {'; '.join(doubts)}")
     misprints = list(dict.fromkeys(text for finding in findings for text in finding.published.misprints))
     sentences += [f"rests on possible misprints: {'; '.join(misprints)}"] if misprints else []
-    sentences += [finding.reason or _test_alone(finding) for finding in findings]
+    sentences += [finding.reason or _interval_without_test(finding) for finding in findings]
     sentences += [text for finding in findings for text in _failures(finding)]
     sentences += [note for finding in findings if finding.evidence.values for note in finding.evidence.notes]
     return ". ".join(sentence[:1].upper() + sentence[1:] for sentence in dict.fromkeys(sentences) if sentence)
@@ -145,12 +145,12 @@ def _repetitions(claim: Claim) -> list[str]:
     return [] if isinstance(claim, PropertyClaim) and claim.every else [f"the interval is over {' and '.join(claim.per)}s"]
 
 
-def _test_alone(finding: Finding) -> str:
-    """Say where only the test stands against a verdict that the interval would allow."""
+def _interval_without_test(finding: Finding) -> str:
+    """Say where the interval is inside what is required, but the sign-flip test does not agree."""
     low, high = finding.region.supported
     if finding.verdict != "undecided" or not finding.interval or not low <= finding.interval[0] <= finding.interval[1] <= high:
         return ""
-    return "the interval is inside what is required, but with so few seeds the sign-flip test cannot show it"
+    return "the interval is inside what is required, but the sign-flip test does not reach the 5 % level"
 
 
 def _failures(finding: Finding) -> list[str]:

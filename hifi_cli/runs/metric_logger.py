@@ -120,7 +120,9 @@ class MetricLogger(Callback):
 
     def on_train_begin(self, trainer: Trainer) -> None:
         """Say where the first epoch leaves the model as it was."""
-        if self.is_main and trainer.steps_per_epoch == 1 and trainer.config.warmup and not trainer.progress.step:
+        assert trainer.phase_state
+        starts_at_0 = all(factor(0) == 0 for factor in trainer.phase_state.lr_scheduler.lr_lambdas)
+        if self.is_main and trainer.steps_per_epoch == 1 and starts_at_0 and not trainer.progress.step:
             logger.info(f"{self.run}: an epoch is one step, and warm-up begins with rate 0: the first epoch trains nothing")
 
     def on_resume(self, log_history: list[MetricsLine]) -> None:

@@ -104,7 +104,7 @@ class PhaseState:
     def has_trained(self) -> bool:
         """Whether a step had a learning rate above 0: the first step of a warm-up has rate 0."""
         steps = self.lr_scheduler.last_epoch  # taken so far, in spite of its name
-        return any(factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in range(min(steps, 2)))
+        return any(factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in range(steps))
 
 
 class Trainer:
