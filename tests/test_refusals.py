@@ -24,7 +24,7 @@ def test_a_table_of_a_setting_without_runs_says_which_there_are(hifi, words, giv
     write_run("results", "full-ft", "rte", 1, 0.5, shots=16)
     answer = hifi("table", *words, "--out", "table.md")
     assert answer.code == 3 and not Path("table.md").exists()
-    message = f"no finished run of {given} in results; there are runs of hifi on bert-large with 16 shots, hifi on bert-large"
+    message = f"no finished run of {given} in results; there are runs of protocol hifi (backbone bert-large, 16 shots) and protocol hifi (backbone bert-large)"
     assert message in answer.err
 
 
@@ -65,7 +65,8 @@ def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5, protocol="laptop", backbone="minilm")
     answer = hifi("claims", "rankings")
     assert (
-        answer.code == 0 and "no finished run of --protocol hifi in results; there are runs of laptop on minilm" in answer.err
+        answer.code == 0
+        and "no finished run of --protocol hifi in results; there are runs of protocol laptop (backbone minilm)" in answer.err
     )
     assert "no finished run" not in hifi("claims", "rankings", "--protocol", "laptop").err
 

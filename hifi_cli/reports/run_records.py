@@ -179,10 +179,10 @@ class Results:
         """Return the error for options (`protocol`, `backbone`, `shots`) that no finished run has; it says which there are."""
         given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
         present = [
-            f"{protocol} on {backbone}" + (f" with {shots} shots" if shots != "full" else "")
+            f"protocol {protocol} (backbone {backbone}{'' if shots == 'full' else f', {shots} shots'})"
             for protocol, backbone, shots in sorted({record.setting for record in self.records})
         ]
-        return MissingError(f"no finished run of {given} in {self.directory}; there are runs of {', '.join(present)}")
+        return MissingError(f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}")
 
     def or_only_subdirectory(self, protocol: str | None = None) -> "Results":
         """These results; if they hold no run, those of the only directory inside that holds some, as `make demo` leaves them.
