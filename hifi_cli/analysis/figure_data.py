@@ -2,12 +2,14 @@
 
 import importlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pandas as pd
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable
+from hifi_cli.analysis.finished_trainings import FinishedTrainings
 from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished, ensure_weights
 from hifi_cli.config.base import parse
 from hifi_cli.files import atomic_path, file_digest, locked, read_json, write_json
@@ -75,10 +77,14 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             if _reads_weights(analysis):
                 ensure_weights(required_runs(analysis, request), request)
                 inputs = _inputs(analysis, request)  # a run that is trained again has another results.json
-            table: FigureTable = analysis.compute(request)
+            finished = FinishedTrainings(path.with_name(f".{path.stem}.trainings.json"), inputs.hash)
+            if force:
+                finished.discard()
+            table: FigureTable = analysis.compute(replace(request, finished=finished))
             metadata_path.unlink(missing_ok=True)  # a CSV without metadata is recomputed; with another's it would be wrong
             with atomic_path(path) as temporary:
                 pd.DataFrame(table.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
+            finished.discard()
             notes = table.notes
             device = select_device(request.config(request.spec.tasks[0]).device)
             versions = provenance.describe(device).model_dump(include=set(_PROVENANCE))

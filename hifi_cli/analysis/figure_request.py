@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hifi_cli.analysis.finished_trainings import FinishedTrainings
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.reports.figures.figure_spec import FigureSpec
@@ -32,6 +33,7 @@ class FigureRequest:
         settings: the kind's own settings, validated.
         overrides: `key=value` of the command line; they win over everything else.
         train: whether missing runs are trained here.
+        finished: rows of trainings that the figure makes itself; those of an interrupted computation are read from there.
     """
 
     spec: FigureSpec
@@ -39,6 +41,7 @@ class FigureRequest:
     settings: Any
     overrides: tuple[str, ...] = ()
     train: bool = False
+    finished: FinishedTrainings = field(default_factory=FinishedTrainings)
 
     @property
     def over_seeds(self) -> str:

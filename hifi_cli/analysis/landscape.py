@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -85,13 +86,7 @@ def compute(request: FigureRequest) -> FigureTable:
     """
     rows: list[Row] = []
     for run in list(_runs(request)):  # all of them first: too few rows for a regime are an error before anything trains
-        recorder = SnapshotRecorder(request.settings.snapshots)
-        prepared = train(run.config, request.resources, recorder)
-        points = (
-            _principal(request.settings, prepared, recorder.snapshots, run.examples)
-            if request.settings.plane == "pca"
-            else _random(request.settings, prepared, run.examples)
-        )
+        points = request.finished.rows(run.config, partial(_points, run, request))
         rows += [{**run.labels, **row} for row in points]
     return FigureTable(rows, [f"loss of up to {request.settings.examples} training examples, dropout off"])
 
@@ -114,6 +109,14 @@ def _runs(request: FigureRequest) -> Iterator[_Run]:
                 regime = f"{shots}-shot" if shots else "full-shot"
                 labels = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method), "seed": seed}
                 yield _Run(labels, config, examples)
+
+
+def _points(run: _Run, request: FigureRequest) -> Iterator[Row]:
+    recorder = SnapshotRecorder(request.settings.snapshots)
+    prepared = train(run.config, request.resources, recorder)
+    if request.settings.plane == "pca":
+        return _principal(request.settings, prepared, recorder.snapshots, run.examples)
+    return _random(request.settings, prepared, run.examples)
 
 
 def _principal(

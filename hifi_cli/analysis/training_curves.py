@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -85,7 +86,8 @@ def compute(request: FigureRequest) -> FigureTable:
                     config = request.config(task, method, seed, extra)
                     name = label_of("methods", method)
                     labels = {"task": task, "method": method, "label": name, "stage1_fraction": fraction or 0.0, "seed": seed}
-                    rows += [{**labels, **row} for row in _record(config, request)]
+                    recorded = request.finished.rows(config, partial(_record, config, request))
+                    rows += [{**labels, **row} for row in recorded]
     seeds = len(request.spec.seeds)
     return FigureTable(rows, [f"{seeds} seed{'s' * (seeds > 1)}"])
 

@@ -1,6 +1,7 @@
 """The hidden features of differently initialized task heads, in two dimensions (EH-FT, figure 4)."""
 
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -48,7 +49,9 @@ def compute(request: FigureRequest) -> FigureTable:
     for task in request.spec.tasks:
         for method in request.spec.methods:
             for seed in request.spec.seeds:
-                rows += _rows(request, request.config(task, method, seed), has_map=seed == request.spec.seeds[0])
+                config = request.config(task, method, seed)
+                has_map = seed == request.spec.seeds[0]
+                rows += request.finished.rows(config, partial(_rows, request, config, has_map=has_map))
     return FigureTable(rows, ["every head reads the pretrained backbone; training and development examples share one map"])
 
 

@@ -1,0 +1,71 @@
+"""A figure that trains and is interrupted goes on with the next training, and ends with the same numbers."""
+
+import pytest
+
+from hifi_cli.analysis import figure_data, finished_trainings, landscape, training_curves, tsne
+
+CASES = {
+    "training-curves": (training_curves, {}, ("full-ft", "bitfit")),
+    "landscape": (landscape, {"points": 2, "examples": 4, "snapshots": 2, "shots": [None]}, ("full-ft", "bitfit")),
+    "tsne": (tsne, {"perplexity": 5}, ("lp-ft", "eh-ft-bitfit")),
+}
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_an_interrupted_figure_goes_on_with_the_next_training(ask, tmp_path, monkeypatch, caplog, kind):
+    module, settings, methods = CASES[kind]
+    words = ("task_head.kind=mlp",)
+    uninterrupted, path = tmp_path / "uninterrupted.csv", tmp_path / "f.csv"
+    figure_data.compute(*ask(kind, settings, methods, (1,), *words), uninterrupted)
+
+    trained, train = [], module.train
+
+    def train_until(limit):
+        def training(config, *rest, **keys):
+            if len(trained) == limit:
+                raise Interrupted
+            trained.append(config.method)
+            return train(config, *rest, **keys)
+
+        monkeypatch.setattr(module, "train", training)
+
+    train_until(1)
+    with pytest.raises(Interrupted):
+        figure_data.compute(*ask(kind, settings, methods, (1,), *words), path)
+    assert not path.exists()
+    train_until(2)
+    figure_data.compute(*ask(kind, settings, methods, (1,), *words), path)
+    assert trained == list(methods)
+    assert "trained before the interruption" in caplog.text
+    assert path.read_bytes() == uninterrupted.read_bytes()
+    assert not list(tmp_path.glob(".*.trainings.json")), "a finished figure leaves nothing behind"
+
+
+def test_rows_of_other_inputs_are_trained_again(ask, tmp_path, monkeypatch):
+    trained, train = [], training_curves.train
+
+    def training(config, *rest):
+        if len(trained) == 1:
+            raise Interrupted
+        trained.append(config.method)
+        return train(config, *rest)
+
+    monkeypatch.setattr(training_curves, "train", training)
+    for settings, force in (({"every": 1}, False), ({"every": 2}, False), ({"every": 2}, True)):
+        trained.clear()
+        with pytest.raises(Interrupted):
+            figure_data.compute(*ask("training-curves", settings, ("full-ft", "bitfit")), tmp_path / "f.csv", force=force)
+        assert trained == ["full-ft"], "every=2 is another figure, and --force starts from nothing"
+
+
+def test_without_a_file_nothing_is_stored(ask):
+    _, request = ask("training-curves")
+    config = request.config("rte")
+    store = finished_trainings.FinishedTrainings()
+    assert store.rows(config, lambda: [{"loss": 1.0}]) == store.rows(config, lambda: [{"loss": 2.0}]) == [{"loss": 1.0}]
+    store.discard()
+    assert store.rows(config, lambda: [{"loss": 2.0}]) == [{"loss": 2.0}]
