@@ -15,12 +15,13 @@ from hifi_cli.reports.figures import draw
 @pytest.mark.parametrize("scores", [[0.3], [0.1, 0.9], [0.5, 0.5, 0.2], [0.2, 0.7, 0.7, 0.1], [0.31, 0.62, 0.11, 0.97, 0.62]])
 def test_expected_best_by_enumerating_every_sample(scores):
     """All N^n equally likely draws of n of the N settings, with replacement."""
-    means, deviations = search_budget.expected_maximum(scores)
-    assert len(means) == len(deviations) == len(scores)
+    found = search_budget.expected_maximum(scores)
+    assert len(found) == len(scores)
     for count in range(1, len(scores) + 1):
         best = [max(sample) for sample in product(scores, repeat=count)]
-        assert means[count - 1] == pytest.approx(math.fsum(best) / len(best), abs=1e-12)
-        assert deviations[count - 1] == pytest.approx(np.std(best), abs=1e-9)
+        mean, *quartiles = found[count - 1]
+        assert mean == pytest.approx(math.fsum(best) / len(best), abs=1e-12)
+        assert quartiles == [np.quantile(best, share, method="inverted_cdf") for share in (0.25, 0.75)]
 
 
 def test_the_figure_shows_a_search(ask, resources, encoders, tmp_path):

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
@@ -31,7 +30,7 @@ def input_files(request: FigureRequest) -> list[Path]:
 
 
 def compute(request: FigureRequest) -> FigureTable:
-    """Compute the expected best score and its standard deviation, a row per task, method and number of settings.
+    """Compute the expected best score and its quartiles, a row per task, method and number of settings.
 
     Raises:
         MissingError: the search is not finished.
@@ -40,14 +39,13 @@ def compute(request: FigureRequest) -> FigureTable:
     result, spec = _read(request), request.spec
     searches = {(search.task, search.method): search for search in result.searches}
     rows: list[Row] = []
-    notes = ["settings drawn with replacement from those that were tried; bands: one standard deviation"]
+    notes = ["settings drawn with replacement from those that were tried; bands: first to third quartile"]
     for task in spec.tasks:
         for method in spec.methods:
             if (task, method) not in searches:
                 raise UsageError(f"search {result.grid} has no {method} on {task}: {_command(request)}")
             search = searches[task, method]
             scores = [tried.score for tried in search.tried if tried.score is not None]
-            means, deviations = expected_maximum(scores)
             rows += [
                 {
                     "task": task,
@@ -55,9 +53,10 @@ def compute(request: FigureRequest) -> FigureTable:
                     "label": label_of("methods", method),
                     "settings": count,
                     "mean": mean,
-                    "std": std,
+                    "quartile1": quartile1,
+                    "quartile3": quartile3,
                 }
-                for count, (mean, std) in enumerate(zip(means, deviations, strict=True), 1)
+                for count, (mean, quartile1, quartile3) in enumerate(expected_maximum(scores), 1)
             ]
             notes += [f"{label_of('methods', method)}: {result.budget(search)}"] if task == spec.tasks[0] else []
             if diverged := len(search.tried) - len(scores):
@@ -80,18 +79,18 @@ def _command(request: FigureRequest) -> str:
     return command_line(["hifi", "grid", request.settings.grid, *words])
 
 
-def expected_maximum(scores: Iterable[float]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the expected highest score of n settings and its standard deviation, for n = 1 to the number of scores.
+def expected_maximum(scores: Iterable[float]) -> list[tuple[float, float, float]]:
+    """Return the mean, the first and the third quartile of the highest score of n settings, for n = 1 to the number of scores.
 
     The n settings are drawn from the given ones with replacement (Dodge et al. 2019, equation 2): of N scores in ascending
-    order, the k-th is the highest of n draws with probability (k/N)^n - ((k-1)/N)^n.
+    order, the k-th is the highest of n draws with probability (k/N)^n - ((k-1)/N)^n. A quartile is the lowest score that the
+    highest of n draws does not exceed with a probability of at least 1/4 or 3/4.
     """
     values = np.sort(np.asarray(list(scores), dtype=np.float64))
-    if not len(values):
-        return values, values
-    budgets = np.arange(1, len(values) + 1)[:, None]
-    below = np.arange(len(values) + 1) / len(values)
-    probabilities = np.diff(below**budgets, axis=1)
-    mean = probabilities @ values
-    variance = (probabilities * (values - mean[:, None]) ** 2).sum(axis=1)
-    return mean, np.sqrt(variance)
+    ranks = np.arange(len(values) + 1) / max(len(values), 1)
+    result = []
+    for draws in range(1, len(values) + 1):
+        below = ranks**draws
+        quartile1, quartile3 = (float(values[np.searchsorted(below[1:], share)]) for share in (0.25, 0.75))
+        result.append((float(np.diff(below) @ values), quartile1, quartile3))
+    return result
