@@ -18,6 +18,19 @@ def test_a_key_that_varies_in_a_grid_cannot_be_set(hifi):
     assert answer.code == 2 and "heads.k varies in this grid" in answer.err and not answer.out
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ls", "methods", "--protocol", "laptop"], "--protocol selects runs: hifi ls runs --protocol ..."),
+        (["ls", "--tasks", "rte"], "--tasks selects runs: hifi ls runs --tasks ..."),
+        (["train", "--task", "rte", "--method", "full-ft", "epochs=abc"], "epochs: Input should be a valid integer, not 'abc'"),
+    ],
+)
+def test_options_and_values_that_do_not_fit(hifi, words, message):
+    answer = hifi(*words)
+    assert answer.code == 2 and message in answer.err and not answer.out
+
+
 @pytest.mark.parametrize(("words", "given"), [(["--protocol", "laptop"], "--protocol laptop"), (["--shots", "3"], "--shots 3")])
 def test_a_table_of_a_setting_without_runs_says_which_there_are(hifi, words, given):
     write_run("results", "full-ft", "rte", 1, 0.5)

@@ -71,6 +71,9 @@ def ls(
     from hifi_cli.cli import explain
     from hifi_cli.errors import UsageError
 
+    selections = {"--status": status, "--tasks": tasks, "--methods": methods, "--backbone": backbone, "--protocol": protocol}
+    if selecting := [option for option, value in selections.items() if value and (words or [])[:1] != ["runs"]]:
+        raise UsageError(f"{selecting[0]} selects runs: hifi ls runs {selecting[0]} ...")
     if words and words[0] not in ("runs", "schema") and format == "json":
         return _print_json(words)
     if not words:

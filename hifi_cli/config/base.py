@@ -82,7 +82,8 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
         case "value_error":  # of our own validators
             message = problem["msg"].removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
-    return f"{key}: {problem['msg']}, not {problem['input']!r:.60}"
+    expected = problem["msg"].partition(", unable to ")[0]
+    return f"{key}: {expected}, not {problem['input']!r:.60}"
 
 
 def fields_by_key(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
