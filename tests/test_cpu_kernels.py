@@ -365,3 +365,12 @@ def test_kernels_count_in_the_hash_only_where_they_are_not_the_default(make):
     content = make().model_dump(mode="json")
     del content["kernels"]  # a config.yaml from before the key
     assert config_hash_of(content) == make().hash
+
+
+def test_a_row_linear_may_be_called_twice_in_a_pass():
+    """As DeBERTa's projections are, for tokens and for distances."""
+    module = FastRowLinear(FastLinear(nn.Linear(8, 6), training_dtype=torch.bfloat16), [1, 4], biases=True).train()
+    first, second = torch.randn(3, 8), torch.randn(5, 8)
+    (module(first).sum() + module(second).sum()).backward()
+    expected = torch.cat([first, second]).to(torch.bfloat16).float().sum(0)
+    torch.testing.assert_close(module.rows.grad, expected.expand(2, 8), rtol=0.02, atol=0.05)

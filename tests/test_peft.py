@@ -225,3 +225,13 @@ def test_an_exported_adapter_directory_opens_in_peft(make, resources, encoders, 
     plain = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2)
     opened = PeftModel.from_pretrained(plain, tmp_path / "out")
     torch.testing.assert_close(logits_of(opened, batch), logits_of(prepared.encoder.model, batch), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("method", "scale"), [("ia3", "ia3_l"), ("hifi-ia3", "ia3_l"), ("boft", "boft_s")])
+def test_weight_decay_does_not_pull_scales_from_1_to_0(make, resources, method, scale):
+    prepared, _ = prepare(make, resources, method)
+    names = {id(parameter): name for name, parameter in prepared.encoder.model.named_parameters()}
+    groups = prepared.method.param_groups(prepared.encoder.model, 0.1)
+    decay = {names[id(parameter)]: group["weight_decay"] for group in groups for parameter in group["params"]}
+    assert {value for name, value in decay.items() if scale in name} == {0.0}
+    assert decay["classifier.weight"] == 0.1

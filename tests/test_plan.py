@@ -16,8 +16,6 @@ from hifi_cli.runs import run as runs
 from hifi_cli.runs.plan import plan
 from hifi_cli.runs.resources import ResourceCache
 
-FOUND_WHILE_TRAINING = {"child-tuning-d"}  # before it has chosen everything trains
-
 
 @pytest.mark.parametrize("method", registry.names("methods"))
 def test_every_method_is_counted_without_weights(make, encoders, tmp_path, method):
@@ -34,7 +32,7 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
     stages = run_plan.size.trained
     if method == "diff-pruning":
         assert stages[0][1] > 2 * shape.backbone and stages[1] is None
-    elif method not in FOUND_WHILE_TRAINING:
+    else:
         assert stages[-1][1] == trained_count(method, shape)
     head = HIDDEN * (HIDDEN + 1) + 2 * (HIDDEN + 1)
     assert run_plan.size.total == shape.backbone + head
@@ -45,7 +43,8 @@ def test_every_method_is_counted_without_weights(make, encoders, tmp_path, metho
 
 def test_counts_are_those_of_the_run(make, resources):
     for method, family in [
-        ("hifi-midtop", "bert"), ("lora", "roberta"), ("eh-ft-bitfit", "bert"), ("bitfit", "bert"), ("bitfit", "roberta")
+        ("hifi-midtop", "bert"), ("lora", "roberta"), ("eh-ft-bitfit", "bert"), ("bitfit", "bert"), ("bitfit", "roberta"),
+        ("child-tuning-d", "bert"),
     ]:  # fmt: skip
         config = make(method, "epochs=1", family=family)
         results = runs.run(config, resources)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 from hifi_cli.models.pretrained import local_weights_id
 
@@ -32,6 +32,22 @@ def test_weights_under_other_names_are_no_encoder(tiny, encoders, tmp_path, head
     answer = tiny("train", "--method", "full-ft", "--backbone", other, f"task_head.kind={head}")
     assert answer.code == 3 and not list(Path("results").rglob("results.json"))
     assert "its weights lack 37 of the encoder's" in answer.err and "first embeddings.LayerNorm.bias" in answer.err
+
+
+def test_a_fine_tuned_checkpoint_s_own_classifier_is_not_used(make, resources, encoders, tmp_path):
+    """Not with the same number of labels, and not with another: each seed draws a new one."""
+    directory = tmp_path / "tuned" / "tiny-bert"
+    shutil.copytree(encoders["bert"], directory)
+    for labels in (2, 3):
+        model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=labels)
+        torch.nn.init.constant_(model.classifier.weight, 7.0)
+        model.save_pretrained(directory)
+        first, second = (
+            resources.encoder(make("full-ft", seed=seed, backbone=directory))[0].model.classifier.weight for seed in (1, 2)
+        )
+        assert first.shape == (2, model.config.hidden_size)
+        assert first.abs().max() < 1 and not torch.equal(first, second)
+        resources._pretrained.clear()
 
 
 def test_damaged_weights_are_refused_in_a_line(tiny, encoders, tmp_path):

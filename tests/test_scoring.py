@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import head_selection, provenance
-from hifi_cli.runs.head_selection import score_examples
+from hifi_cli.runs.head_selection import compute_scores, score_examples
 from hifi_cli.scoring.head_scores import head_correlation, information_richness, singular_values
 from hifi_cli.tasks.batches import collate, padding_values
 
@@ -136,3 +137,9 @@ def test_results_in_the_checkout_are_no_change_of_the_code(tmp_path, monkeypatch
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "laptop.yaml").write_text("epochs: 1")
     assert read().changed
+
+
+def test_more_warm_steps_than_the_run_has_are_refused(make, resources):
+    config = make("hifi-layerwise", "scoring.warm_steps=1000")
+    with pytest.raises(UsageError, match=r"scoring.warm_steps=1000 is more than the run's 12 steps"):
+        compute_scores(config, resources)

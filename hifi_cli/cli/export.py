@@ -61,6 +61,7 @@ def export(
                 export_peft.export(prepared, resources, folder)
             else:
                 prepared.method.merge(prepared.encoder)
-                exports.export(prepared.encoder, prepared.inputs.pretrained.tokenizer, prepared.task_head, folder)
+                tokenizer = prepared.inputs.pretrained.tokenizer
+                exports.export(prepared.encoder, tokenizer, prepared.task_head, folder, max_length=config.max_length)
             model_card.write(prepared, run_dir, form, folder, name=to.resolve().name)
     print_path(to, format)

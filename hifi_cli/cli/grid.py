@@ -310,11 +310,15 @@ def _predicted_memory(job_options: "JobOptions") -> "Callable[[GridCell], int | 
 
     @cache  # a scheduler asks for the cells that wait again and again
     def predict(cell: "GridCell") -> int | None:
+        from hifi_cli.errors import HifiError
         from hifi_cli.runs.plan import predicted_memory
 
         setting = cell.config.setting_hash
         if setting not in predictions:
-            parts = predicted_memory(cell.config, resources)
+            try:
+                parts = predicted_memory(cell.config, resources)
+            except HifiError:  # its own process refuses it; the other runs go on
+                parts = None
             predictions[setting] = sum(parts) if parts else None
         return predictions[setting]
 

@@ -107,7 +107,7 @@ def train(
                 options.logger.info(progress.line(runs.name(run.config)))
             with progress.next():
                 results.append(runs.run(run.config, resources, **how))
-    if format == "json":
+    if format == "json" and distributed.is_main():
         from hifi_cli.cli.outputs import TrainOutput
 
         paths = [str(results_dir / run.config.run_path) for run in resolved]

@@ -1,6 +1,7 @@
 """The scheduler of a grid: submits jobs to an engine and reads from the files in run directories which cells are finished."""
 
 import re
+import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -22,8 +23,9 @@ LAST_LINES = 12
 _STOPPED = (130, 143)  # exit codes of a process that was told to stop: not a failure of its cell
 _REFUSED = 2
 _BUSY = 4
-_MAX_LOSSES = 20  # vanished workers of one cell before it counts as failed
-BUSY_SECONDS = 3.0
+_MAX_LOSSES = 20  # vanished workers of one cell, or of one task's scores, before it counts as failed
+BUSY_SECONDS = 3.0  # before a run that another process trains is tried again; then twice as long each time
+_MAX_BUSY_SECONDS = 60.0
 _OUT_OF_MEMORY = re.compile(  # the words of `hifi`, of PyTorch, and of cuBLAS on a full card
     "does not fit in memory|not enough memory|out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", re.IGNORECASE
 )
@@ -156,6 +158,8 @@ class Scheduler:
         self.progress = GridProgress(cells)
         self._waiting: list[tuple[float, Job]] = []  # with the earliest time of each, by `time.monotonic`
         self._unscored: set[str] = set()
+        self._scoring_attempts: Counter[tuple[str, bool]] = Counter()  # by scores, and whether the worker vanished
+        self._busy: Counter[GridCell] = Counter()  # how often a cell was being trained by another process
         self._jobs_started = 0
         self._polls: dict[Future[JobOutcome], tuple[float, float]] = {}  # time of the next one, and seconds to the one after it
 
@@ -265,9 +269,10 @@ class Scheduler:
             self.progress.losses[failed] += 1
             if self.progress.losses[failed] < _MAX_LOSSES:
                 return self._repeat(unfinished, job)
-        lines = last_lines(log) or [outcome.reason or f"exit code {outcome.exit_code}"]
+        lines = _reason(outcome, log)
         if outcome.exit_code == _BUSY and not self._is_taken(failed):
-            self._repeat((failed,), job, after=BUSY_SECONDS)  # another process is training it
+            self._repeat((failed,), job, after=min(BUSY_SECONDS * 2 ** self._busy[failed], _MAX_BUSY_SECONDS))
+            self._busy[failed] += 1
         elif outcome.shared_gpu and _OUT_OF_MEMORY.search(lines[-1]):
             self._repeat((failed,), replace(job, alone=True))  # not a failure of its own
         else:
@@ -281,16 +286,19 @@ class Scheduler:
         return None
 
     def _end_scoring(self, job: Job, outcome: JobOutcome, log: Path) -> None:
-        key, first = scoring_key(job.cells[0]), job.cells[0]
+        key = scoring_key(job.cells[0])
         if outcome.exit_code == 0:
             self._unscored.discard(str(key))
-        elif outcome.shared_gpu and _OUT_OF_MEMORY.search((last_lines(log) or [""])[-1]):
+            return
+        if outcome.shared_gpu and _OUT_OF_MEMORY.search((last_lines(log) or [""])[-1]):
             self._waiting.append((0.0, replace(job, alone=True)))
-        elif outcome.lost or outcome.exit_code in _STOPPED or self.progress.attempts[first] < self.retries:
-            self.progress.attempts[first] += not outcome.lost
+            return
+        vanished = outcome.lost or outcome.exit_code in _STOPPED
+        self._scoring_attempts[str(key), vanished] += 1
+        if self._scoring_attempts[str(key), vanished] < (_MAX_LOSSES if vanished else 1 + self.retries):
             self._waiting.append((0.0, job))
         else:
-            lines = last_lines(log) or [outcome.reason or f"exit code {outcome.exit_code}"]
+            lines = _reason(outcome, log)
             for waiting_job in [waiting_job for _, waiting_job in self._waiting if waiting_job.needs == key]:
                 for cell in waiting_job.cells:
                     self.progress.failed[cell] = f"its heads were not scored: {lines[-1]}"
@@ -338,6 +346,15 @@ def _next_directory(parent: Path) -> Path:
         with suppress(FileExistsError):
             (parent / str(number)).mkdir()
             return parent / str(number)
+
+
+def _reason(outcome: JobOutcome, log: Path) -> list[str]:
+    """Return why a job ended without success: the last lines of its log, and the signal that killed it."""
+    lines = last_lines(log) or [outcome.reason or f"exit code {outcome.exit_code}"]
+    if outcome.exit_code is None or outcome.exit_code >= 0:
+        return lines
+    name = signal.Signals(-outcome.exit_code).name
+    return [*lines, f"killed by {name}{' (too little memory?)' if name == 'SIGKILL' else ''}"]
 
 
 def last_lines(log: Path) -> list[str]:

@@ -27,6 +27,9 @@ Heads = list[list[int]]
 ENTRY_POINTS = "hifi.methods"  # group of the methods that other packages install
 
 
+_SCALES = {"ia3_l", "boft_s"}  # of peft: [n, 1], but vectors that start at 1, not matrices
+
+
 @dataclass(frozen=True)
 class MethodContext:
     """What a method knows besides its settings and the model.
@@ -107,8 +110,12 @@ class Method:
         """The parameters that the optimizer updates, by name."""
         return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
+    def trained_numbers(self, model: nn.Module) -> dict[str, int]:
+        """How many numbers of each parameter train; what training decides by itself may be counted at another parameter."""
+        return {name: parameter.numel() for name, parameter in self.trainable_parameters(model).items()}
+
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """The optimizer's parameter groups; here: weight decay on matrices and slices of them, none on biases and LayerNorms.
+        """The optimizer's parameter groups; here: weight decay on matrices and slices of them, none on vectors.
 
         Returns:
             AdamW's keys (`params`, `weight_decay`, `lr`, ...; the default is the run's value), and `lr_schedule`: `run` (the
@@ -118,7 +125,8 @@ class Method:
         matrices: list[nn.Parameter] = []
         vectors: list[nn.Parameter] = []
         for name, parameter in self.trainable_parameters(model).items():
-            (matrices if dimensions.get(name, parameter.dim()) > 1 else vectors).append(parameter)
+            is_matrix = dimensions.get(name, parameter.dim()) > 1 and not _SCALES.intersection(name.split("."))
+            (matrices if is_matrix else vectors).append(parameter)
         groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
 

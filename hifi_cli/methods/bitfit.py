@@ -15,7 +15,7 @@ class BitFit(Method):
         """Which biases train."""
 
         biases: Literal["all", "layers"] = "all"
-        """`all`: every parameter with `bias` in its name and the classifier, as BitFit's authors do; of a pooler, the weights
+        """`all`: every bias and the classifier, as BitFit's authors do; of a pooler, the weights
         train too if they are not pretrained. `layers`: the biases of the encoder's layers and the whole task head, as EH-FT's
         code does. There, the LayerNorm of the embeddings counts as part of the first layer and trains; the output LayerNorm of
         the last layer does not."""
@@ -23,13 +23,13 @@ class BitFit(Method):
     def prepare(self, encoder: Encoder) -> None:
         parameters = [name for name, _ in encoder.model.named_parameters()]
         head = task_head_names(encoder)
-        if not any("bias" in name and name not in head for name in parameters):
+        if not any(_is_bias(name) and name not in head for name in parameters):
             raise UsageError(f"nothing to train: this '{encoder.model_type}' encoder has no biases; choose another method")
         if self.settings.biases == "all":
             outside = names_without_pretrained_values(encoder, self.context.missing_keys)
-            freeze_except(encoder, [*outside, *(name for name in parameters if "bias" in name)])
+            freeze_except(encoder, [*outside, *filter(_is_bias, parameters)])
         else:
-            biases = [name for name in parameters if "bias" in name]
+            biases = [name for name in parameters if _is_bias(name)]
             of_embeddings = [name for name in biases if encoder.is_in_embeddings(name) and "norm" in name.lower()]
             of_layers = [name for name in biases if encoder.layer_of(name) is not None]
             norms = [index for index, name in enumerate(of_layers) if "norm" in name.lower()]
@@ -40,3 +40,8 @@ class BitFit(Method):
                 )
             last = norms[-1]
             freeze_except(encoder, [*head, *of_embeddings, *of_layers[:last], *of_layers[last + 1 :]])
+
+
+def _is_bias(name: str) -> bool:
+    """Whether a parameter is a bias: not so MPNet's `relative_attention_bias.weight`, an embedding of distances."""
+    return "bias" in name.rpartition(".")[2]

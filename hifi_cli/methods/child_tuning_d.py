@@ -49,6 +49,13 @@ class ChildTuningD(Method):
         everything = super().trainable_parameters(model)
         return everything | (self._child.values if self._child else {})
 
+    def trained_numbers(self, model: nn.Module) -> dict[str, int]:
+        numbers = super().trained_numbers(model)
+        if self._child is None:  # the gradients will say which; how many of all layers together is known
+            total, fraction = sum(numbers[name] for name in self._masked), self.settings.p
+            numbers |= dict.fromkeys(self._masked, 0) | {self._masked[0]: round(fraction * total)}
+        return numbers
+
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
         return [list(model.parameters())]
 

@@ -135,8 +135,9 @@ class FastRowLinear(RowLinear):
             return linear(x, self.rows, self.row_bias, weight, bias, self.index)
         if self._cast is None:
             self._cast = weight.to(torch.bfloat16)
-        self._cast.index_copy_(0, self.index, self.rows.detach().to(torch.bfloat16))
-        return linear(x, self.rows, self.row_bias, self._cast, bias, self.index).to(self.training_dtype)
+        # Not in place: DeBERTa calls its projections twice in a pass, and backward needs what the first call read.
+        cast = self._cast.index_copy(0, self.index, self.rows.detach().to(torch.bfloat16))
+        return linear(x, self.rows, self.row_bias, cast, bias, self.index).to(self.training_dtype)
 
     def _update_base_layer(self) -> None:
         """Write the tuned rows' current values into W and b, which several passes in a row share in evaluation."""

@@ -188,6 +188,12 @@ class Encoder:
         function: AttentionFunction = AttentionInterface()[config._attn_implementation]
         return function
 
+    def can_start_at(self, layer: int) -> bool:
+        """Whether `forward_through` may begin at a layer: DeBERTa-v2's loop needs one, and may put a convolution after it."""
+        if self.model_type != "deberta-v2":
+            return True
+        return layer < self.num_layers and getattr(self.base.encoder, "conv", None) is None
+
     @contextmanager
     def forward_through(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:
         """Within this context, a forward pass computes the layers [first, last) only.

@@ -110,9 +110,14 @@ def add_adapters(encoder: Encoder, config: Any, seed: int) -> tuple[Any, list[st
     if any(parameter.is_meta for parameter in encoder.model.parameters()):  # only sizes matter
         for option in WITHOUT_WEIGHTS.keys() & vars(config).keys():
             setattr(config, option, WITHOUT_WEIGHTS[option])
+    device = encoder.device
+    if device.type == "cuda":  # PiSSA's random projection draws where the weights are, and an SVD's signs depend on the device
+        encoder.model.to("cpu")
     with torch.random.fork_rng(devices=[]), _peft_errors(config.peft_type.value.lower()):
-        torch.default_generator.manual_seed(seed)  # peft draws on the CPU, whatever the model's device is
+        torch.default_generator.manual_seed(seed)
         tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](encoder.model, config, adapter_name="default")
+    if device.type == "cuda":
+        encoder.model.to(device)
     return tuner, [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad]
 
 

@@ -29,6 +29,11 @@ _DROPOUT_RATES = (
     "attention_dropout",
     "embedding_dropout",
     "mlp_dropout",
+    "seq_classif_dropout",
+    "qa_dropout",
+    "summary_last_dropout",
+    "pooler_dropout",
+    "cls_dropout",
 )
 
 
@@ -114,18 +119,30 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # of a classifier for other labels, which is not used; others are refused below
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:  # a damaged file
         raise _not_available(backbone, source, error) from None
     encoder = Encoder(model)
-    _check_encoder_weights(encoder, report["missing_keys"], source)
+    missing_keys = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    _check_encoder_weights(encoder, missing_keys, source)
+    missing_keys = sorted({*missing_keys, *_own_task_head(encoder)})
     encoder.split_projections()
     weights_id = local_weights_id(source) or str(commit or getattr(config, "_commit_hash", None))
-    missing_keys = sorted(report["missing_keys"])
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
         missing_keys = [name for name, _ in model.named_parameters() if name.startswith("task_head.")]
     return Pretrained(model, tokenizer, missing_keys, weights_id)
+
+
+def _own_task_head(encoder: Encoder) -> list[str]:
+    """The task head's parameters that no pretraining gives: all outside of the encoder but ModernBERT's prediction head.
+
+    A checkpoint that was fine-tuned before may hold them, of another task and other labels.
+    """
+    inside = {id(parameter) for parameter in encoder.base.parameters()}
+    outside = (name for name, parameter in encoder.model.named_parameters() if id(parameter) not in inside)
+    return [name for name in outside if not name.startswith("head.")]
 
 
 def _check_encoder_weights(encoder: Encoder, missing_keys: Iterable[str], source: str) -> None:

@@ -221,7 +221,7 @@ class GracefulShutdown:
     """
 
     def __init__(self, accelerator: Accelerator, save: Callable[[], None]) -> None:
-        self._accelerator, self._save = accelerator, save
+        self._save = save
         self._is_distributed = accelerator.num_processes > 1
         self._received: list[int] = []
         self._exit_stack = ExitStack()
@@ -229,6 +229,8 @@ class GracefulShutdown:
     def __enter__(self) -> "GracefulShutdown":
         if self._is_distributed:
             self._exit_stack.enter_context(self._record_signals())
+            self._cpu_group = torch.distributed.new_group(backend="gloo")  # the GPU's would wait for its steps
+            self._exit_stack.callback(torch.distributed.destroy_process_group, self._cpu_group)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -241,8 +243,9 @@ class GracefulShutdown:
         """A block that no signal interrupts; a signal received inside acts at its end."""
         if self._is_distributed:
             yield
-            has_received = torch.tensor(float(bool(self._received)), device=self._accelerator.device)
-            if self._accelerator.reduce(has_received, "sum").item():
+            received = torch.tensor(float(bool(self._received)))
+            torch.distributed.all_reduce(received, group=self._cpu_group)
+            if received.item():
                 raise Terminated
             return
         with self._record_signals():

@@ -260,7 +260,10 @@ def _warmed_up_encoder(config: RunConfig, resources: ResourceCache) -> Encoder:
     runner = ModelRunner(encoder, resources.task(config.task), config, padding_values(pretrained.tokenizer))
     train_rows = resources.rows(config.task).rows("train")
     train = without_holdout(config, train_rows, resources.examples(config, "train", config.max_length))
-    Trainer(runner, method, train, max_steps=config.scoring.warm_steps).train()
+    trainer = Trainer(runner, method, train, max_steps=config.scoring.warm_steps)
+    if config.scoring.warm_steps > trainer.total_steps:
+        raise UsageError(f"scoring.warm_steps={config.scoring.warm_steps} is more than the run's {trainer.total_steps} steps")
+    trainer.train()
     return encoder
 
 
@@ -268,7 +271,7 @@ def _scores_path(config: RunConfig, resources: ResourceCache, *, measured: bool 
     """The file of the scores, or of what the configured ranking measures; its name is a hash of all that decides them."""
     decides: dict[str, Any] = {
         "backbone": resources.pretrained(config).weights_id,
-        "data": resources.rows(config.task).fingerprint["train"],
+        "data": resources.rows_read(config.task)["train"],
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }

@@ -145,6 +145,7 @@ def _scores(result: RunResult) -> str:
 
 def _use(prepared: PreparedRun, form: str, name: str) -> str:
     task, labels, here = prepared.task, len(prepared.task_head.labels), json.dumps(name)
+    config = prepared.runner.config
     opener = TRANSFORMERS_CLASSES[task.kind]
     count = f", num_labels={labels}" if labels and task.kind != "multiple-choice" else ""
     if form == "peft":
@@ -156,9 +157,12 @@ def _use(prepared: PreparedRun, form: str, name: str) -> str:
             f"model = PeftModel.from_pretrained(base, {here})",
         ]
     elif form == "hf" and _PIPELINES[task.kind] == "text-classification":
-        text = '{"text": "...", "text_pair": "..."}' if len(task.inputs) > 1 else '"..."'
+        first, *second = reversed(task.inputs) if config.swap_texts else task.inputs
+        text = f'{{"text": "{first}", "text_pair": "{second[0]}"}}' if second else f'"{first}"'
         every_label = ", top_k=None" if task.kind == "multi-label" else ""
-        lines = ["from transformers import pipeline", f'pipeline("text-classification", {here}{every_label})({text})']
+        truncation = config.truncation if second else "longest_first"
+        pipeline = f'pipeline("text-classification", {here}{every_label})'
+        lines = ["from transformers import pipeline", f'{pipeline}({text}, truncation="{truncation}")']
     elif form == "hf" and task.kind == "token-classification":  # a word's tag is that of its first token
         arguments = f'"token-classification", {here}, aggregation_strategy="first"'
         lines = ["from transformers import pipeline", f'pipeline({arguments})("...")']
@@ -167,9 +171,12 @@ def _use(prepared: PreparedRun, form: str, name: str) -> str:
     else:
         lines = ["import hifi_cli", f"model, tokenizer = hifi_cli.open_model({here})"]
     text = _python("\n".join(lines))
+    if form != "delta" and task.format not in ("plain", "words"):
+        text += f"\n\nThe model reads texts that hifi makes of the columns {', '.join(task.inputs)} (format {task.format})."
     if labels > 1 and task.kind in ("classification", "multi-label", "token-classification"):
         text += f"\n\nLabels: {escaped(', '.join(f'{number} {label}' for number, label in enumerate(task.labels)))}."
-    if form == "delta" and not prepared.task_head.is_own and isinstance(prepared.method, HiFi):
+    fused = prepared.encoder.has_known_parts and prepared.encoder.module_names.fused  # one matrix for Q, K and V
+    if form == "delta" and not prepared.task_head.is_own and isinstance(prepared.method, HiFi) and not fused:
         text += f"\n\n{_without_this_project(opener, count, name)}"
     return text
 

@@ -14,7 +14,7 @@ from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import RunFailed
+from hifi_cli.errors import RunFailed, UsageError
 from hifi_cli.models.device_copy import copy_to_device
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
@@ -112,10 +112,13 @@ class ModelRunner:
 
         Raises:
             RunFailed: their outputs do not fit in memory.
+            UsageError: the encoder cannot start at that layer.
         """
         from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
 
         layer = lowest_trained_layer(self.encoder)
+        if layer and not self.encoder.can_start_at(layer):
+            raise UsageError(f"the upper layers of a '{self.encoder.model_type}' cannot run alone: set reuse_frozen=false")
         reads_first_token = not self.task.reads_all_tokens and self.encoder.classifies_first_token
         first_token_only = layer == self.encoder.num_layers and reads_first_token
         self.frozen_layers = FrozenLayerCache(self.encoder, layer, first_token_only=first_token_only) if layer else None
@@ -127,7 +130,10 @@ class ModelRunner:
         return losses.loss(self.task, self.logits(examples), examples)
 
     def accumulate_gradient(
-        self, examples: list[Example], regularization_loss: Callable[[nn.Module], Tensor | float] | None = None
+        self,
+        examples: list[Example],
+        regularization_loss: Callable[[nn.Module], Tensor | float] | None = None,
+        zero_grad: Callable[[], None] | None = None,
     ) -> Tensor:
         """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
 
@@ -136,6 +142,7 @@ class ModelRunner:
 
         Args:
             regularization_loss: a term that depends on the parameters alone, added once.
+            zero_grad: clears the optimizer's gradients, some of which may be outside of the model, before another attempt.
 
         Raises:
             RunFailed: it does not fit, even in the smallest micro-batches allowed.
@@ -150,7 +157,9 @@ class ModelRunner:
             if random_state is None or self.gradient_accumulation_steps >= len(examples):
                 raise self._out_of_memory(f"a batch of {len(examples)} in {self.gradient_accumulation_steps} parts")
             self.gradient_accumulation_steps *= 2
-            self.encoder.model.zero_grad(set_to_none=True)
+            self.encoder.model.zero_grad()
+            if zero_grad:
+                zero_grad()
             clear_device_cache(garbage_collection=True)
             set_rng_state(self.device, random_state)
 

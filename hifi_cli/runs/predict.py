@@ -73,7 +73,10 @@ def read(task: TaskSpec, path: Path, *, has_header: bool = True) -> list[Row]:
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
     records = readers.read(path, layout, labelled=True, skip_incomplete=False)
     return row_formats.parse_rows(
-        task, ((_complete(task, record, at), None) for at, record in enumerate(records)), {}, str(path)
+        task.model_copy(update={"skip_incomplete": False}),  # every row gets a prediction
+        ((_complete(task, record, at), None) for at, record in enumerate(records)),
+        {},
+        str(path),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import RunFailed
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models.cpu_kernels import install_row_linears
@@ -154,14 +155,24 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
 def count_trainable(prepared: PreparedRun) -> tuple[int, int]:
     """How many numbers train in the current phase, in all and in the backbone."""
     task_head = set(methods.task_head_names(prepared.encoder))
-    parameters = prepared.method.trainable_parameters(prepared.encoder.model)
-    trained = {name: parameter.numel() for name, parameter in parameters.items()}
+    trained = prepared.method.trained_numbers(prepared.encoder.model)
     return sum(trained.values()), sum(count for name, count in trained.items() if name not in task_head)
 
 
+class NonFiniteLogits(RunFailed):
+    """A model gives logits that are not finite: its weights are not, or are too large."""
+
+
 def measure(prepared: PreparedRun, examples: list[Example], split: Split = "validation") -> dict[str, float]:
-    """Compute every metric of the task on some examples of a split."""
-    predictions = metrics.predictions_of(prepared.task, examples, prepared.runner.predict(examples))
+    """Compute every metric of the task on some examples of a split.
+
+    Raises:
+        NonFiniteLogits: a logit is not finite.
+    """
+    logits = prepared.runner.predict(examples)
+    if np.isnan(logits).any() or np.isposinf(logits).any():  # -inf is beyond a batch's tokens
+        raise NonFiniteLogits("the model's logits are not finite; try a smaller learning_rate=...")
+    predictions = metrics.predictions_of(prepared.task, examples, logits)
     return metrics.compute(prepared.task.on_split(split), rows_of(examples), predictions)
 
 

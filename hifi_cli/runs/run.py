@@ -30,6 +30,7 @@ from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.device import configure, uses_bf16
 from hifi_cli.runs.metric_logger import MetricLogger
 from hifi_cli.runs.prepared_run import (
+    NonFiniteLogits,
     PreparedRun,
     RunInputs,
     count_parameters,
@@ -141,11 +142,18 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
     start = time.monotonic()
     try:
         trainer = _train(prepared, splits, directory, Checkpoint(directory.checkpoint, run_id), report_to)
+        try:
+            outcome = _store_and_score(prepared, splits, trainer, directory)
+        except (KeyboardInterrupt, Terminated):
+            trainer.save_checkpoint()  # nothing is trained again
+            raise
     except Diverged as error:
         methods.prepare_last_phase(prepared.method, prepared.encoder, error.phase)
         outcome = RunOutcome("diverged", count_parameters(prepared), collapsed=True, reason=str(error))
-    else:
-        outcome = _store_and_score(prepared, splits, trainer, directory)
+    except (KeyboardInterrupt, Terminated):
+        if directory.checkpoint.is_file():
+            logger.warning(f"{name(config)}: stopped; the same command continues from its checkpoint")
+        raise
     result = RunResult(
         **vars(outcome),
         task=config.task,
@@ -198,22 +206,20 @@ def _train(
         return measure(prepared, splits.selection)[task.primary]
 
     lengths = [len(example) for example in splits.train]
-    try:
-        with MetricLogger(name(config), config, task.primary, lengths, directory, report_to) as metric_logger:
-            trainer = Trainer(
-                prepared.runner,
-                prepared.method,
-                splits.train,
-                evaluation=EpochEvaluation(reported, task.primary, None if splits.selection is splits.reported else selection),
-                callbacks=[metric_logger],
-                calibration_batches=splits.calibration_batches,
-                checkpoint=checkpoint,
-            )
+    with MetricLogger(name(config), config, task.primary, lengths, directory, report_to) as metric_logger:
+        trainer = Trainer(
+            prepared.runner,
+            prepared.method,
+            splits.train,
+            evaluation=EpochEvaluation(reported, task.primary, None if splits.selection is splits.reported else selection),
+            callbacks=[metric_logger],
+            calibration_batches=splits.calibration_batches,
+            checkpoint=checkpoint,
+        )
+        try:
             trainer.train()
-    except (KeyboardInterrupt, Terminated):
-        if directory.checkpoint.is_file():
-            logger.warning(f"{name(config)}: stopped; the same command continues from its checkpoint")
-        raise
+        except NonFiniteLogits:
+            raise Diverged("the logits are not finite", trainer.progress) from None
     return trainer
 
 

@@ -23,14 +23,14 @@ from hifi_cli.wording import counted_noun
 
 
 class Diverged(Exception):
-    """The training loss is no longer a finite number.
+    """The training loss, or what the model predicts, is no longer a finite number.
 
     Attributes:
         phase: number of the method's phase in which that happened.
     """
 
-    def __init__(self, loss: float, progress: Progress) -> None:
-        super().__init__(f"the training loss is {loss} at step {progress.step}")
+    def __init__(self, reason: str, progress: Progress) -> None:
+        super().__init__(f"{reason} at step {progress.step}")
         self.phase = progress.phase
 
 
@@ -228,7 +228,7 @@ class Trainer:
         state, method, model = self.phase_state, self.phase_state.method, self.model
         self.seed_process(self.runner.accelerator.process_index)
         method.before_step(model, self.progress.step)
-        loss = self.runner.accumulate_gradient(batch, method.regularization_loss)
+        loss = self.runner.accumulate_gradient(batch, method.regularization_loss, state.optimizer.zero_grad)
         method.after_backward(model)
         for callback in self.callbacks:
             callback.on_backward_end(self)
@@ -379,7 +379,7 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
 def refuse_divergence(loss: float, progress: Progress) -> None:
     """Raise Diverged when a loss is not finite."""
     if not math.isfinite(loss):
-        raise Diverged(loss, progress)
+        raise Diverged(f"the training loss is {loss}", progress)
 
 
 def seed_everything(seed: int) -> None:

@@ -1,5 +1,6 @@
 """Metrics of predictions, computed with scikit-learn and scipy; only a metric of the `evaluate` library may use the network."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -250,11 +251,35 @@ def tags_of(spec: TaskSpec, rows: Sequence[Row]) -> list[Tags]:
 
 
 def check_names(spec: TaskSpec) -> None:
-    """Raise UsageError if a task names an unknown metric."""
+    """Raise UsageError if a task names an unknown metric, or one that its predictions do not have."""
     known = METRICS | ROW_METRICS | TAG_METRICS
     for name in dict.fromkeys([*spec.metrics, *(name for names in spec.split_metrics.values() for name in names)]):
         if name not in known:
             raise UsageError(f"task {spec.label}: unknown metric '{name}'{nearest(name, known)}")
+        if not _fits(name, spec):
+            labels = f" with {len(spec.labels)} labels" if spec.labels else ""
+            raise UsageError(f"task {spec.label}: metric '{name}' does not fit a task of kind {spec.kind}{labels}")
+
+
+def _fits(metric: str, spec: TaskSpec) -> bool:
+    """Whether the predictions of a task are those that a metric compares."""
+    is_class = spec.kind in ("classification", "multiple-choice")
+    match metric:
+        case "f1" | "f1a":
+            return is_class and len(spec.labels) == 2
+        case "accuracy" | "f1_macro" | "f1_micro":
+            return is_class or spec.kind == "multi-label"
+        case "matthews":
+            return is_class
+        case "pearson" | "spearman":
+            return is_class or spec.kind == "regression"
+        case "span_em" | "span_f1":
+            return spec.kind == "span"
+        case "entity_em" | "entity_f1":
+            return spec.format == "record"
+        case "question_em":
+            return spec.format == "multirc"
+    return (metric in TAG_METRICS) == (spec.kind == "token-classification")
 
 
 def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
@@ -288,7 +313,10 @@ def is_code(name: str) -> bool:
 
 
 def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
-    """Compute a metric of the `evaluate` library, with the library's names of the scores."""
+    """Compute a metric of the `evaluate` library, with the library's names of the scores.
+
+    An undefined score (NaN), as the correlation of constant predictions is, counts as 0, as in `pearson`.
+    """
     import evaluate
 
     if hub.is_offline():
@@ -310,7 +338,8 @@ def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predi
         outputs = np.asarray(predictions).astype(number).tolist()
         references = labels_of(rows).astype(number).tolist()
     scores = metric.compute(predictions=outputs, references=references)
-    return {key: float(value) for key, value in scores.items() if not isinstance(value, dict)}  # seqeval: a dict per type
+    numbers = {key: float(value) for key, value in scores.items() if not isinstance(value, dict)}  # seqeval: a dict per type
+    return {key: 0.0 if math.isnan(value) else value for key, value in numbers.items()}
 
 
 def _as_squad(row: Row) -> dict[str, Any]:

@@ -44,12 +44,16 @@ def measure(setting: Setting, device: torch.device) -> list[dict[str, Any]]:
         )
     rows = []
     for method in METHODS:
-        seconds = {name: step(method) for name, step in steps.items()}
-        base = seconds["all measures"]
-        rows += [
-            {"method": method, "step": name, "ms": round(1e3 * value, 3), "ratio": round(value / base, 3)}
-            for name, value in seconds.items()
-        ]
+        base = None
+        for name, step in steps.items():
+            row = {"method": method, "step": name}
+            try:
+                seconds = step(method)
+            except Exception as error:  # the other steps are timed all the same
+                rows.append({**row, "error": f"{type(error).__name__}: {error}"})
+                continue
+            base = base or seconds
+            rows.append({**row, "ms": round(1e3 * seconds, 3), "ratio": round(seconds / base, 3)})
     return rows
 
 

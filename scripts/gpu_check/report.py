@@ -46,14 +46,14 @@ def _steps(rows: list[dict[str, Any]]) -> str:
 def _ladder(rows: list[dict[str, Any]]) -> str:
     return _table(
         ["a step in bf16, 36 tokens", "method", "ms", "/ all measures"],
-        [[row["step"], row["method"], row["ms"], row["ratio"]] for row in rows],
+        [[row["step"], row["method"], row.get("ms", row.get("error", "")[:60]), row.get("ratio", "")] for row in rows],
     )
 
 
 def _sharing(rows: list[dict[str, Any]]) -> str:
     return _table(
         ["processes on one device", "steps/s together", "against one"],
-        [[row["processes"], row["steps_per_s"], row["gain"]] for row in rows],
+        [[row["processes"], row.get("steps_per_s", row.get("error")), row.get("gain", "")] for row in rows],
     )
 
 

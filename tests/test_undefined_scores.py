@@ -1,0 +1,54 @@
+"""Scores that are no numbers: of a model whose weights are not finite, and of metrics that do not fit or are undefined."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from hifi_cli.errors import UsageError
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.runs import run as runs
+from hifi_cli.runs.trainer import Trainer
+from hifi_cli.tasks import metrics, task_spec
+
+
+@pytest.mark.parametrize("task", ["rte", "stsb"])
+@pytest.mark.parametrize("method", ["full-ft", "hifi-layerwise"])
+def test_weights_that_the_last_step_spoils_are_a_diverged_run(make, resources, monkeypatch, task, method):
+    """The loss of that step is from before its update."""
+    train_step = Trainer.train_step
+
+    def spoil(self, batch):
+        train_step(self, batch)
+        if self.progress.step == self.total_steps:
+            with torch.no_grad():
+                for parameter in self.method.trainable_parameters(self.model).values():
+                    parameter.fill_(math.nan)
+
+    monkeypatch.setattr(Trainer, "train_step", spoil)
+    config = make(method, task=task)
+    result = runs.run(config, resources)
+    assert (result.status, result.metrics) == ("diverged", {})
+    assert result.reason.startswith("the logits are not finite at step ")
+    assert RunDirectory.of(config, resources.results_dir).read_result() == result
+
+
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [("cb", "f1"), ("stsb", "accuracy"), ("squad", "accuracy"), ("rte", "span_f1"), ("rte", "ner_f1"), ("rte", "question_em")],
+)
+def test_a_metric_that_does_not_fit_is_refused(task, metric):
+    spec = task_spec.load(task)
+    with pytest.raises(UsageError, match=f"metric '{metric}' does not fit a task of kind {spec.kind}"):
+        metrics.check_names(spec.model_copy(update={"metrics": [metric]}))
+
+
+def test_an_undefined_score_of_evaluate_is_zero(monkeypatch):
+    evaluate = pytest.importorskip("evaluate")
+    scores = {"mine": math.nan, "other": np.float64(0.25), "by_type": {"x": 1}}
+    monkeypatch.setattr(evaluate, "load", lambda _: SimpleNamespace(compute=lambda **_: scores))
+    spec = task_spec.load("rte").model_copy(update={"evaluate": "mine", "metrics": [], "primary": "mine"})
+    rows = [task_spec.Row("0", (("a", "b"),), 1)]
+    assert metrics.compute(spec, rows, np.array([1.0])) == {"mine": 0.0, "other": 0.25}
