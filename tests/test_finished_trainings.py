@@ -1,8 +1,9 @@
-"""A figure that trains and is interrupted goes on with the next training, and ends with the same numbers."""
+"""A figure that trains keeps the numbers of each training: an interruption or more seeds repeat none, and change no number."""
 
 import pytest
 
 from hifi_cli.analysis import figure_data, finished_trainings, landscape, training_curves, tsne
+from hifi_cli.errors import ConflictError
 
 CASES = {
     "training-curves": (training_curves, {}, ("full-ft", "bitfit")),
@@ -40,9 +41,20 @@ def test_an_interrupted_figure_goes_on_with_the_next_training(ask, tmp_path, mon
     train_until(2)
     figure_data.compute(*ask(kind, settings, methods, (1,), *words), path)
     assert trained == list(methods)
-    assert "trained before the interruption" in caplog.text
+    assert "trained before" in caplog.text
     assert path.read_bytes() == uninterrupted.read_bytes()
-    assert not list(tmp_path.glob(".*.trainings.json")), "a finished figure leaves nothing behind"
+
+
+def test_more_seeds_train_the_new_ones_alone_and_fewer_are_refused(ask, tmp_path, monkeypatch):
+    path, trained, train = tmp_path / "f.csv", [], training_curves.train
+    monkeypatch.setattr(training_curves, "train", lambda config, *rest: trained.append(config.seed) or train(config, *rest))
+    for seeds in ((1,), (1, 2)):
+        figure_data.compute(*ask("training-curves", None, ("full-ft",), seeds), path)
+    assert trained == [1, 2]
+    with pytest.raises(ConflictError, match="has numbers of seeds 1, which would be lost: name them in --seeds too"):
+        figure_data.compute(*ask("training-curves", None, ("full-ft",), (2,)), path)
+    figure_data.compute(*ask("training-curves", None, ("full-ft",), (2,)), path, force=True)
+    assert trained == [1, 2, 2]
 
 
 def test_rows_of_other_inputs_are_trained_again(ask, tmp_path, monkeypatch):
@@ -67,5 +79,3 @@ def test_without_a_file_nothing_is_stored(ask):
     config = request.config("rte")
     store = finished_trainings.FinishedTrainings()
     assert store.rows(config, lambda: [{"loss": 1.0}]) == store.rows(config, lambda: [{"loss": 2.0}]) == [{"loss": 1.0}]
-    store.discard()
-    assert store.rows(config, lambda: [{"loss": 2.0}]) == [{"loss": 2.0}]

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from hifi_cli.config.sources import resolve
+from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.predict import predict, probabilities
+from hifi_cli.runs.predict import predict, probabilities, read
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.tasks import task_spec
 
 pytestmark = pytest.mark.slow
 
@@ -129,3 +131,11 @@ def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, task_k
         else:
             assert said["prediction"] in said["probabilities"]
             assert sum(said["probabilities"].values()) == pytest.approx(1)
+
+
+def test_no_row_is_left_out_of_the_predictions(tmp_path):
+    """Not even of a task that skips rows with an empty text in training: the others would get wrong numbers."""
+    task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / "new.csv"
+    path.write_text("question1,question2\na,b\nc,\nd,e\n")
+    with pytest.raises(UsageError, match="line 3: question2 is empty"):
+        read(task, path)

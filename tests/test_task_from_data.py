@@ -255,3 +255,36 @@ def test_the_command_for_a_missing_run_names_the_tasks_own_yaml(hifi, encoders, 
         copy.write_text(f"evaluate: ./code.py\n{task.read_text()}")  # a YAML that names code is not named
     (missing,) = json.loads(hifi("table", "--format", "json").out)["missing"]
     assert "own/tasks" not in missing["command"]
+
+
+def test_a_csv_cell_may_be_as_long_as_any_text(tmp_path):
+    rows = [row | {"body": "word " * 40_000} for row in reviews()]
+    _, data = load(write(tmp_path / "reviews.csv", rows), "inputs=body")
+    assert len(data.rows("train")[0].sequences[0][0]) == 200_000
+
+
+def test_scores_of_heads_are_those_of_the_columns_that_are_read(hifi, encoders, tmp_path):
+    source = write(tmp_path / "reviews.csv", reviews())
+    validation = write(tmp_path / "validation.csv", reviews())
+
+    def scores(inputs, results):
+        words = ["--task", source, f"validation={validation}", f"inputs={inputs}", "--backbone", encoders["bert"]]
+        answer = hifi("score", *words, "--results-dir", results, "scoring.samples=8", "--format", "json")
+        assert answer.code == 0, answer.err
+        return [
+            (path.name, json.loads(path.read_text())["sha256"])
+            for path in sorted((tmp_path / results).rglob("scores/*/*/*.json"))
+        ]
+
+    title, both = scores("title", "one"), scores("body", "one")
+    assert len(title) == 1 and len(both) == 2 and both != title
+    assert scores("body", "other")[0] in both
+
+
+def test_a_task_from_the_hub_is_not_searched_in_a_directory(monkeypatch, tmp_path):
+    """Its YAML names no files; HIFI_DATA_DIR may be set for other tasks."""
+    hub = {"id": "owner/name"}
+    spec = task_spec.load("rte").model_copy(update={"local": task_spec.LocalFiles(folder="", files={}), "hub": hub})
+    monkeypatch.setattr("hifi_cli.tasks.hub_dataset.load", lambda *_: "from the hub")
+    data = {"data_dir": tmp_path, "results_dir": tmp_path / "results"}
+    assert data_sources.load(spec.model_copy(update={"cut": None}), **data) == "from the hub"

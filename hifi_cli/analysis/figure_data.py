@@ -12,6 +12,7 @@ from hifi_cli.analysis.figure_request import FigureRequest, FigureTable
 from hifi_cli.analysis.finished_trainings import FinishedTrainings
 from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished, ensure_weights
 from hifi_cli.config.base import parse
+from hifi_cli.errors import ConflictError
 from hifi_cli.files import atomic_path, file_digest, locked, read_json, write_json
 from hifi_cli.reports.figures.figure_spec import (
     METADATA_SCHEMA,
@@ -63,6 +64,7 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
     Raises:
         MissingError: runs, data or weights are missing.
         UsageError: a setting does not fit.
+        ConflictError: the existing CSV has seeds that are not asked for, and `force` is not given.
     """
     metadata_path = path.with_suffix(".json")
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
@@ -77,14 +79,16 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             if _reads_weights(analysis):
                 ensure_weights(required_runs(analysis, request), request)
                 inputs = _inputs(analysis, request)  # a run that is trained again has another results.json
-            finished = FinishedTrainings(path.with_name(f".{path.stem}.trainings.json"), inputs.hash)
+            trainings = path.with_name(f".{path.stem}.trainings.json")
             if force:
-                finished.discard()
+                trainings.unlink(missing_ok=True)
+            else:
+                _refuse_fewer_seeds(request, path)
+            finished = FinishedTrainings(trainings, inputs.hash_without_runs)
             table: FigureTable = analysis.compute(replace(request, finished=finished))
             metadata_path.unlink(missing_ok=True)  # a CSV without metadata is recomputed; with another's it would be wrong
             with atomic_path(path) as temporary:
                 pd.DataFrame(table.rows).to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
-            finished.discard()
             notes = table.notes
             device = select_device(request.config(request.spec.tasks[0]).device)
             versions = provenance.describe(device).model_dump(include=set(_PROVENANCE))
@@ -122,6 +126,18 @@ def _current_metadata(path: Path, inputs: FigureInputs) -> FigureMetadata | None
     return metadata if metadata.inputs_hash == inputs.hash else None
 
 
+def _refuse_fewer_seeds(request: FigureRequest, path: Path) -> None:
+    """Refuse to replace the numbers of more seeds, which may have taken hours."""
+    if not path.is_file():
+        return
+    frame = pd.read_csv(path)
+    if "seed" in frame and (others := set(frame["seed"].dropna().astype(int)) - set(request.spec.seeds)):
+        raise ConflictError(
+            f"{path} has numbers of seeds {', '.join(map(str, sorted(others)))}, which would be lost: name them in --seeds too,"
+            " or add --force"
+        )
+
+
 def _inputs(analysis: ModuleType, request: FigureRequest) -> FigureInputs:
     spec, resources = request.spec, request.resources
     configs = [request.config(task, method, seed) for task in spec.tasks for method in spec.methods for seed in spec.seeds]
@@ -130,7 +146,7 @@ def _inputs(analysis: ModuleType, request: FigureRequest) -> FigureInputs:
         kind=spec.kind,
         settings=request.settings.model_dump(mode="json"),
         configs=[config.hash for config in configs],
-        data={task: resources.rows(task).fingerprint for task in spec.tasks} if reads_data else {},
+        data={task: resources.rows_read(task) for task in spec.tasks} if reads_data else {},
         backbone=resources.pretrained(configs[0]).weights_id if reads_data else None,
         runs=[run.fingerprint() for run in required_runs(analysis, request) if run.is_finished]
         + [[path.name, file_digest(path)] for path in _input_files(analysis, request) if path.is_file()],

@@ -33,7 +33,7 @@ class FigureRequest:
         settings: the kind's own settings, validated.
         overrides: `key=value` of the command line; they win over everything else.
         train: whether missing runs are trained here.
-        finished: rows of trainings that the figure makes itself; those of an interrupted computation are read from there.
+        finished: rows of trainings that the figure makes itself; those of earlier computations are read from there.
     """
 
     spec: FigureSpec

@@ -1,4 +1,4 @@
-"""The rows of a figure's finished trainings, stored so that an interrupted figure goes on with the next training."""
+"""The rows of a figure's finished trainings, stored so that no training is repeated after an interruption or for more seeds."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ class FinishedTrainings:
 
     Attributes:
         path: a JSON file; none: nothing is stored.
-        inputs_hash: of the whole figure; rows that were stored for other inputs are not used.
+        inputs_hash: of the figure's settings, data and weights; rows that were stored for others are not used.
     """
 
     path: Path | None = None
@@ -33,19 +33,18 @@ class FinishedTrainings:
             if stored.get("inputs") == self.inputs_hash:
                 self._rows = stored["rows"]
 
-    def rows(self, config: RunConfig, train: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return the rows of one configuration: stored ones, or else those of `train`, which are stored."""
-        if config.hash in self._rows:
-            logger.info(f"{runs.name(config)}: trained before the interruption")
-            return self._rows[config.hash]
+    def rows(self, config: RunConfig, train: Callable[[], Iterable[dict[str, Any]]], part: str = "") -> list[dict[str, Any]]:
+        """Return the rows of one configuration: stored ones, or else those of `train`, which are stored.
+
+        Args:
+            part: which rows, where one configuration may give others.
+        """
+        key = config.hash + part
+        if key in self._rows:
+            logger.info(f"{runs.name(config)}: trained before")
+            return self._rows[key]
         logger.info(f"{runs.name(config)}: training")
-        self._rows[config.hash] = list(train())
+        self._rows[key] = list(train())
         if self.path:  # json.dumps writes NaN, which a silhouette of one class is
             write_text(self.path, json.dumps({"inputs": self.inputs_hash, "rows": self._rows}))
-        return self._rows[config.hash]
-
-    def discard(self) -> None:
-        """Forget everything: the figure is complete, or is computed again from nothing."""
-        self._rows.clear()
-        if self.path:
-            self.path.unlink(missing_ok=True)
+        return self._rows[key]

@@ -29,6 +29,7 @@ def compute(request: FigureRequest) -> FigureTable:
     One row per task, layer, head and t.
     """
     rows: list[Row] = []
+    counts: dict[str, int] = {}
     for task in request.spec.tasks:
         config = request.config(task)
         pretrained = request.resources.pretrained(config)
@@ -38,12 +39,16 @@ def compute(request: FigureRequest) -> FigureTable:
         heads = {layer: int(rng.integers(encoder.num_heads)) for layer in layers}
         train = request.resources.examples(config, "train", config.scoring.max_length)
         examples = single_sequences(head_selection.sample(train, config.scoring.samples, config.scoring.seed))
+        counts[task] = len(examples)
         fractions = cumulative_fractions(encoder, examples, padding_values(pretrained.tokenizer), heads)
         for layer, samples in fractions.items():
             for t, (mean, deviation) in enumerate(zip(samples.mean(0), samples.std(0), strict=True), 1):
                 rows.append({"task": task, "layer": layer, "head": heads[layer], "t": t, "mean": mean, "std": deviation})
-    count = request.config(request.spec.tasks[0]).scoring.samples
-    return FigureTable(rows, [f"one head of each layer, drawn at random; mean over {count} samples, shade: standard deviation"])
+    by_task = ", ".join(f"{count} ({task})" for task, count in counts.items())
+    number = by_task if len(set(counts.values())) > 1 else str(next(iter(counts.values())))
+    return FigureTable(
+        rows, [f"one head of each layer, drawn at random; mean over {number} samples, shade: standard deviation"]
+    )
 
 
 @torch.inference_mode()

@@ -85,7 +85,7 @@ def compute(request: FigureRequest) -> FigureTable:
                     extra = {"log_every": 1} | ({} if fraction is None else {"settings.stage1_fraction": fraction})
                     config = request.config(task, method, seed, extra)
                     name = label_of("methods", method)
-                    labels = {"task": task, "method": method, "label": name, "stage1_fraction": fraction or 0.0, "seed": seed}
+                    labels = {"task": task, "method": method, "label": name, "seed": seed}
                     recorded = request.finished.rows(config, partial(_record, config, request))
                     rows += [{**labels, **row} for row in recorded]
     seeds = len(request.spec.seeds)
@@ -117,8 +117,9 @@ def _record(config: RunConfig, request: FigureRequest) -> list[Row]:
     head = set(task_head_names(encoder))
     pretrained = {name: value.detach() for name, value in encoder.model.named_parameters() if name not in head}
     recorder = TrajectoryRecorder(pretrained, request.settings.every)
-    train(config, request.resources, recorder)
-    return recorder.rows
+    method = train(config, request.resources, recorder).method
+    fraction = getattr(method.settings, "stage1_fraction", 0.0)
+    return [{"stage1_fraction": fraction, **row} for row in recorder.rows]
 
 
 def _stage1_fractions(request: FigureRequest, task: str, method: str) -> list[float | None]:

@@ -51,7 +51,8 @@ def compute(request: FigureRequest) -> FigureTable:
             for seed in request.spec.seeds:
                 config = request.config(task, method, seed)
                 has_map = seed == request.spec.seeds[0]
-                rows += request.finished.rows(config, partial(_rows, request, config, has_map=has_map))
+                train = partial(_rows, request, config, has_map=has_map)
+                rows += request.finished.rows(config, train, "map" if has_map else "")
     return FigureTable(rows, ["every head reads the pretrained backbone; training and development examples share one map"])
 
 

@@ -42,7 +42,7 @@ def _load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required:
         return local_files.load(spec, _demo_directory(results_dir))
     if spec.local.directory and Path(spec.local.directory).is_dir():
         return local_files.load(spec, Path(spec.local.directory), required=required)
-    if data_dir:
+    if data_dir and (spec.local.files or not spec.hub):  # a task made from a hub dataset names no files
         if not data_dir.is_dir():
             raise MissingError(f"--data-dir {data_dir}: no such directory")
         return local_files.load(spec, data_dir, required=required)

@@ -119,6 +119,7 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs"}  # of files that are named .csv 
 
 
 def _csv(path: Path, text: str, header: list[str] | None) -> Iterator[RawRecord]:
+    csv.field_size_limit(MAX_BYTES)  # Python's own limit is 131,072 characters; `row_formats` limits texts
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         has_header = header is None

@@ -83,6 +83,11 @@ class FigureInputs(ConfigModel):
     def hash(self) -> str:
         return digest(self.model_dump(mode="json"))
 
+    @property
+    def hash_without_runs(self) -> str:
+        """Hash of what the trainings of a figure share, whatever their methods and seeds."""
+        return digest(self.model_dump(mode="json", exclude={"configs", "runs"}))
+
 
 class FigureMetadata(ConfigModel):
     """The JSON next to a figure's CSV: what the picture says besides its numbers, and what these were computed from."""

@@ -3,6 +3,7 @@
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hifi_cli.config.registry import label_of
 from hifi_cli.reports.figures import style
 from hifi_cli.reports.figures.figure_spec import FigureMetadata
 from hifi_cli.reports.figures.style import Frame
@@ -18,17 +19,28 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
     figure, axes = style.grid(len(tasks), columns=2, height=2.2, width=width)
     for ax, task in zip(axes, tasks, strict=True):
         panel = frame[frame["task"] == task]
-        for number, (_, runs) in enumerate(panel.groupby("method", sort=False)):
+        methods = panel.groupby("method", sort=False)
+        for number, (method, runs) in enumerate(methods):
             scores = 100 * runs.groupby("x")["score"].agg(["mean", "std"]).fillna(0)
             spread = scores["std"] if scores["std"].any() else None
-            ax.errorbar(scores.index, scores["mean"], yerr=spread, capsize=2, **style.line(number))
+            ax.errorbar(
+                scores.index,
+                scores["mean"],
+                yerr=spread,
+                capsize=2,
+                label=label_of("methods", str(method)),
+                **style.line(number),
+            )
         style.set_task_title(ax, metadata, task)
         ax.set_ylabel(f"{panel['metric'].iloc[0]} [%]")
         key = str(panel["key"].iloc[0])
         ax.set_xlabel(_KEPT_STAGE2 if metadata.inputs.settings["keep_stage2"] else _X_LABELS.get(key, key))
         if key == "heads.k":
             ax.set_xticks(sorted(panel["x"].unique()))
-            _add_fraction_axis(ax, panel)
+            if len(methods) == 1:
+                _add_fraction_axis(ax, panel)
+    if frame["method"].nunique() > 1:
+        style.shared_legend(figure, axes)
     return figure
 
 
