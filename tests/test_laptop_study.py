@@ -72,3 +72,24 @@ def test_the_stored_figures_are_those_of_the_stored_runs(hifi, file, monkeypatch
     answer = hifi("figure", name, "--protocol", "laptop", "--results-dir", "results/laptop")
     assert answer.code == 0, answer.err
     assert copy.read_text() == file.read_text()
+
+
+def test_the_documented_mean_over_runs_is_that_of_the_table():
+    page = (RESULTS.parent.parent / "docs" / "python.md").read_text()
+    snippet = page.partition("## Results as data\n\n```python\n")[2].partition("```")[0]
+    *lines, last = snippet.replace('results("results")', f"results({str(RESULTS)!r})").splitlines()
+    names = {}
+    exec("\n".join(lines), names)
+    groups = eval(last, names).reset_index()
+    (row,) = groups[(groups["protocol"] == "laptop") & (groups["task"] == "cb") & (groups["method"] == "full-ft")].to_dict(
+        "records"
+    )
+    table = (RESULTS / "tables" / "laptop.md").read_text().splitlines()
+    cell = next(line for line in table if line.startswith("| Full-FT |")).split("|")[2]
+    assert f"{row['mean']:.1f}**<sub>±{row['std']:.1f}</sub>" in cell
+    assert row["count"] == 5
+
+
+def test_the_documented_number_of_runs_is_that_of_the_results():
+    number = len(list((RESULTS / "runs").rglob("results.json")))
+    assert f"these are {number:,} runs of " in (RESULTS.parent.parent / "docs" / "results.md").read_text()

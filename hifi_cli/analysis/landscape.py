@@ -25,6 +25,7 @@ from hifi_cli.runs.trainer import Callback, Trainer
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.tokenization import Example
 
+TRAINS = True  # models of its own
 Floats = NDArray[np.float64]
 Direction = list[Tensor]
 

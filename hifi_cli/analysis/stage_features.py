@@ -12,6 +12,7 @@ from hifi_cli.runs import evaluate
 from hifi_cli.runs.trainer import Callback, Trainer
 
 READS_WEIGHTS = True  # of its finished runs
+TRAINS = True  # stage 1, whose model no run stores
 PAIRS = {
     "pretrained-stage1": ("pretrained", "stage1"),
     "stage1-stage2": ("stage1", "stage2"),

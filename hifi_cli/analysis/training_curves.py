@@ -20,6 +20,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_files import MetricsLine, StepMetrics
 from hifi_cli.runs.trainer import Callback, Trainer
 
+TRAINS = True  # models of its own
+
 
 class Settings(ConfigModel):
     """What is trained."""

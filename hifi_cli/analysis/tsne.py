@@ -27,6 +27,8 @@ from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, rows_of
 
+TRAINS = True  # models of its own
+
 
 class Settings(ConfigModel):
     """`examples` of each split at most; `perplexity` and `seed` of t-SNE."""

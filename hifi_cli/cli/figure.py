@@ -67,7 +67,8 @@ def figure(
             missing = figure_data.runs_to_train(analysis, request, csv)
             show.print_commands(jobs(missing), JobOptions(results_dir, data_dir), format)
             if not missing:
-                options.logger.info(f"{name}: nothing has to be trained; everything else is computed by hifi figure {name}")
+                what = "it trains its models by itself" if getattr(analysis, "TRAINS", False) else "everything else is computed"
+                options.logger.info(f"{name}: no runs are missing; hifi figure {name}: {what}")
             return
         figure_data.compute(analysis, request, csv, force=force)
     draw.draw(csv, picture)

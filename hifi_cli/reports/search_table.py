@@ -135,9 +135,10 @@ def cell_notes(record: RunRecord, searches: Sequence[SearchResult]) -> tuple[str
 
 
 def table_notes(rows: Sequence[TableRow]) -> list[str]:
-    """Return a note if only some cells of our own runs have a searched setting: the comparison is unequal then."""
+    """Return a note if only some cells of our own runs have a setting that was searched for their own method."""
     cells = [cell for row in rows if row.source == "runs" for cell in row.cells if cell.seed_scores]
     searched = [any(note.startswith(_START) for note in cell.notes) for cell in cells]
     is_unequal = any(searched) and not all(searched)
-    note = "a search chose the settings of cells with such a footnote only; comparing them with cells tuned less is not fair"
+    others = "the others have given settings, or those of another method's search"
+    note = f"a search chose the settings of the cells with such a footnote; {others}"
     return [note] if is_unequal else []
