@@ -232,7 +232,7 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     assert rows["linear-probing"]["mean"] == 0
     config = make("full-ft")
     with evaluate.reload(RunDirectory.of(config, resources.results_dir).path, resources) as (prepared, _):
-        export(prepared.encoder, resources.pretrained(config).tokenizer, prepared.task_head, tmp_path / "plain")
+        export(prepared.encoder, resources.pretrained(config).tokenizer, prepared.task_head, tmp_path / "plain", max_length=128)
     texts = resources.rows("rte").rows("train")
     before, after = (
         torch.stack([states[0] for states in hidden_states(where, texts)]) for where in (encoders["bert"], tmp_path / "plain")
