@@ -64,7 +64,7 @@ def test_shipped_claims_name_only_what_exists(name, protocol):
 
 
 def test_a_protocol_may_leave_out_claims_and_a_report_shows_only_those_about_its_protocols():
-    assert "trains-4-percent" in claim_spec.load("hifi", protocol="demo").claims
+    assert "trains-4-percent" in claim_spec.load("hifi", protocol="hifi").claims
     assert "trains-4-percent" not in claim_spec.load("hifi", protocol="laptop").claims
     with pytest.raises(UsageError, match="trains-4-percent is not asked under protocol laptop"):
         claim_spec.select(["trains-4-percent"], protocol="laptop")
