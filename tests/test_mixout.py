@@ -4,7 +4,7 @@ import pytest
 import torch
 from prepared_models import first_batch, logits_of, prepare
 from safetensors.torch import load_file
-from tiny_inputs import LAYERS
+from tiny_inputs import LAYERS, random_encoder
 
 from hifi_cli.methods import mixout
 from hifi_cli.methods.base import MethodContext
@@ -160,3 +160,17 @@ def test_mixed_linears_read_nothing_that_dropout_wrote(family):
     assert {name: rate for name, rate in dropout_rates(model).items() if name not in kept} == {
         name: rate for name, rate in plain.items() if name not in kept
     }
+
+
+@pytest.mark.parametrize("family", ["modernbert", "eurobert", "nomic_bert"])
+def test_mixout_everywhere_also_replaces_dropout_that_is_a_number(family):
+    encoder = Encoder(random_encoder(family))
+    places = [module for module in encoder.model.modules() if hasattr(module, "attention_dropout")]
+    assert places
+    for module in places:
+        module.attention_dropout = 0.25
+    method = mixout.Mixout(mixout.Mixout.Settings(place="all"), MethodContext())
+    method.prepare(encoder)
+    assert {module.attention_dropout for module in places} == {0.0}
+    method.merge(encoder)
+    assert {module.attention_dropout for module in places} == {0.25}

@@ -82,7 +82,7 @@ class Mixout(Method):
         for name in self._linears(encoder):
             linear: Any = encoder.model.get_submodule(name)
             encoder.model.set_submodule(name, MixoutLinear(linear, self.settings.p, released_backward=released))
-        self._dropout_rates = {name: module.p for name, module in self._replaced_dropouts(encoder).items()}
+        self._dropout_rates = self._replaced_dropouts(encoder)
         self._set_dropout(encoder, dict.fromkeys(self._dropout_rates, 0.0))
 
     def extra_numbers(self, model: nn.Module) -> int:
@@ -103,18 +103,21 @@ class Mixout(Method):
             return [name for name, module in encoder.model.named_modules() if isinstance(module, nn.Linear)]
         return [path for layer in range(encoder.num_layers) for part in AFTER_DROPOUT for path in encoder.paths(layer, part)]
 
-    def _replaced_dropouts(self, encoder: Encoder) -> dict[str, nn.Dropout]:
-        """The dropouts in whose place Mixout stands: those that a mixed Linear reads, by name."""
-        dropouts = {name: module for name, module in encoder.model.named_modules() if isinstance(module, nn.Dropout)}
-        if self.settings.place == "all":
-            return dropouts
+    def _replaced_dropouts(self, encoder: Encoder) -> dict[tuple[str, str], float]:
+        """The dropouts in whose place Mixout stands: those that a mixed Linear reads; rates by module and attribute."""
+        modules = dict(encoder.model.named_modules())
+        dropouts = {(name, "p"): module.p for name, module in modules.items() if isinstance(module, nn.Dropout)}
+        if self.settings.place == "all":  # some families keep the attention's rate as a number
+            attribute = "attention_dropout"
+            rates = {(name, attribute): getattr(module, attribute, None) for name, module in modules.items()}
+            return dropouts | {place: rate for place, rate in rates.items() if isinstance(rate, float)}
         layers = range(encoder.num_layers)
         not_read = {path for at in layers for path in encoder.paths(at, "inner_dropouts")}
         not_read.add(encoder.path(layers[-1], "after_ffn"))
-        in_backbone = set(encoder.base.modules())
-        return {name: module for name, module in dropouts.items() if module in in_backbone and name not in not_read}
+        backbone = set(encoder.base.modules())
+        read = {name for name, module in modules.items() if module in backbone} - not_read
+        return {(name, key): rate for (name, key), rate in dropouts.items() if name in read}
 
-    def _set_dropout(self, encoder: Encoder, rates: dict[str, float]) -> None:
-        for name, rate in rates.items():
-            dropout: Any = encoder.model.get_submodule(name)
-            dropout.p = rate
+    def _set_dropout(self, encoder: Encoder, rates: dict[tuple[str, str], float]) -> None:
+        for (name, attribute), rate in rates.items():
+            setattr(encoder.model.get_submodule(name), attribute, rate)
