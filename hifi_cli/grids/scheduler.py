@@ -25,7 +25,7 @@ _REFUSED = 2
 _BUSY = 4
 _MAX_LOSSES = 20  # vanished workers of one cell, or of one task's scores, before it counts as failed
 BUSY_SECONDS = 3.0  # before a run that another process trains is tried again; then twice as long each time
-_MAX_BUSY_SECONDS = 60.0
+_MAX_DOUBLINGS = 4
 _OUT_OF_MEMORY = re.compile(  # the words of `hifi`, of PyTorch, and of cuBLAS on a full card
     "does not fit in memory|not enough memory|out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", re.IGNORECASE
 )
@@ -271,7 +271,7 @@ class Scheduler:
                 return self._repeat(unfinished, job)
         lines = _reason(outcome, log)
         if outcome.exit_code == _BUSY and not self._is_taken(failed):
-            self._repeat((failed,), job, after=min(BUSY_SECONDS * 2 ** self._busy[failed], _MAX_BUSY_SECONDS))
+            self._repeat((failed,), job, after=BUSY_SECONDS * 2 ** min(self._busy[failed], _MAX_DOUBLINGS))
             self._busy[failed] += 1
         elif outcome.shared_gpu and _OUT_OF_MEMORY.search(lines[-1]):
             self._repeat((failed,), replace(job, alone=True))  # not a failure of its own
