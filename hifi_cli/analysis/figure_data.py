@@ -68,6 +68,8 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
     """
     metadata_path = path.with_suffix(".json")
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
+        if not force:
+            _refuse_fewer_seeds(request, path)  # before anything is trained
         if request.train or not getattr(analysis, "RUNS_ARE_OPTIONAL", False):
             ensure_finished(required_runs(analysis, request), request)
         inputs = _inputs(analysis, request)
@@ -82,8 +84,6 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             trainings = path.with_name(f".{path.stem}.trainings.json")
             if force:
                 trainings.unlink(missing_ok=True)
-            else:
-                _refuse_fewer_seeds(request, path)
             finished = FinishedTrainings(trainings, inputs.hash_without_runs)
             table: FigureTable = analysis.compute(replace(request, finished=finished))
             metadata_path.unlink(missing_ok=True)  # a CSV without metadata is recomputed; with another's it would be wrong
@@ -146,7 +146,7 @@ def _inputs(analysis: ModuleType, request: FigureRequest) -> FigureInputs:
         kind=spec.kind,
         settings=request.settings.model_dump(mode="json"),
         configs=[config.hash for config in configs],
-        data={task: resources.rows_read(task) for task in spec.tasks} if reads_data else {},
+        data={task: resources.fingerprint(task) for task in spec.tasks} if reads_data else {},
         backbone=resources.pretrained(configs[0]).weights_id if reads_data else None,
         runs=[run.fingerprint() for run in required_runs(analysis, request) if run.is_finished]
         + [[path.name, file_digest(path)] for path in _input_files(analysis, request) if path.is_file()],

@@ -67,8 +67,8 @@ def figure(
             missing = figure_data.runs_to_train(analysis, request, csv)
             show.print_commands(jobs(missing), JobOptions(results_dir, data_dir), format)
             if not missing:
-                what = "it trains its models by itself" if getattr(analysis, "TRAINS", False) else "everything else is computed"
-                options.logger.info(f"{name}: no runs are missing; hifi figure {name}: {what}")
+                does = "trains its own models" if getattr(analysis, "TRAINS", False) else "computes everything else"
+                options.logger.info(f"{name}: no runs are missing; hifi figure {name} {does}")
             return
         figure_data.compute(analysis, request, csv, force=force)
     draw.draw(csv, picture)

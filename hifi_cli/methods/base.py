@@ -25,8 +25,6 @@ from hifi_cli.scoring.ranking import check_k
 
 Heads = list[list[int]]
 ENTRY_POINTS = "hifi.methods"  # group of the methods that other packages install
-
-
 _SCALES = {"ia3_l", "boft_s"}  # of peft: [n, 1], but vectors that start at 1, not matrices
 
 
@@ -110,8 +108,8 @@ class Method:
         """The parameters that the optimizer updates, by name."""
         return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
-    def trained_numbers(self, model: nn.Module) -> dict[str, int]:
-        """How many numbers of each parameter train; what training decides by itself may be counted at another parameter."""
+    def trainable_counts(self, model: nn.Module) -> dict[str, int]:
+        """The number of trainable elements by parameter; where training chooses them, only the sum is known before."""
         return {name: parameter.numel() for name, parameter in self.trainable_parameters(model).items()}
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -49,8 +49,8 @@ class ChildTuningD(Method):
         everything = super().trainable_parameters(model)
         return everything | (self._child.values if self._child else {})
 
-    def trained_numbers(self, model: nn.Module) -> dict[str, int]:
-        numbers = super().trained_numbers(model)
+    def trainable_counts(self, model: nn.Module) -> dict[str, int]:
+        numbers = super().trainable_counts(model)
         if self._child is None:  # the gradients will say which; how many of all layers together is known
             total, fraction = sum(numbers[name] for name in self._masked), self.settings.p
             numbers |= dict.fromkeys(self._masked, 0) | {self._masked[0]: round(fraction * total)}

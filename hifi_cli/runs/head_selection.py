@@ -271,7 +271,7 @@ def _scores_path(config: RunConfig, resources: ResourceCache, *, measured: bool 
     """The file of the scores, or of what the configured ranking measures; its name is a hash of all that decides them."""
     decides: dict[str, Any] = {
         "backbone": resources.pretrained(config).weights_id,
-        "data": resources.rows_read(config.task)["train"],
+        "data": resources.fingerprint(config.task)["train"],
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }

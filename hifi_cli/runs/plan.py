@@ -171,7 +171,7 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
         except NotImplementedError:  # of torch, where values are required: the stage before decides what this one trains
             trained.append(None)
             continue
-        sizes = phase.method.trained_numbers(encoder.model)
+        sizes = phase.method.trainable_counts(encoder.model)
         trained.append((sum(sizes.values()), sum(size for name, size in sizes.items() if name not in head_names)))
     if not encoder.has_known_parts:
         return ModelSize(total, trained, with_method, extra, None), phases

@@ -155,7 +155,7 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
 def count_trainable(prepared: PreparedRun) -> tuple[int, int]:
     """How many numbers train in the current phase, in all and in the backbone."""
     task_head = set(methods.task_head_names(prepared.encoder))
-    trained = prepared.method.trained_numbers(prepared.encoder.model)
+    trained = prepared.method.trainable_counts(prepared.encoder.model)
     return sum(trained.values()), sum(count for name, count in trained.items() if name not in task_head)
 
 

@@ -15,7 +15,7 @@ from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
 from hifi_cli.runs.input_check import InputCheck
 from hifi_cli.tasks import data_sources, task_spec
-from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec, rows_digest
+from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
 
 
@@ -65,15 +65,10 @@ class ResourceCache:
             self._rows[key] = data_sources.load(spec, data_dir=self.data_dir, results_dir=self.results_dir)
         return self._rows[key]
 
-    def rows_read(self, task: str) -> dict[Split, str]:
-        """Return what identifies the rows of each split: the files' fingerprints, or the rows' own for a user's task.
-
-        A user may change which columns a task reads while its files stay the same.
-        """
+    def fingerprint(self, task: str) -> dict[Split, str]:
+        """Return what identifies each split: its file, or for a user's task its rows, as a user may read other columns."""
         data = self.rows(task)
-        if registry.user_file("tasks", task) is None:
-            return data.fingerprint
-        return {split: rows_digest(rows) for split, rows in data.splits.items()}
+        return data.rows_fingerprint if registry.user_file("tasks", task) else data.fingerprint
 
     def task_head(self, config: RunConfig) -> TaskHeadSpec:
         """Return what the task of a run requires of its head, as configured."""

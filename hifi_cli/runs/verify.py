@@ -50,18 +50,18 @@ def verify(
         data_dir: None: the data are where the run was trained.
         results_dir: the run must be at its configuration's path in this directory.
     """
-    path, checked = directory.path, ""
+    path, so_far = directory.path, ""
     try:
         if contradictions := problems(directory, results_dir):
             return Verification(path, Verdict.DIFFERS, contradictions)
-        checked = "its files agree, the model is not checked: "
+        so_far = "its files agree, the model is not checked: "
         if not directory.read_result().is_done:
             return Verification(path, Verdict.DIVERGED)
         check_has_weights(directory)
         resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
         evaluated = evaluation.evaluate(path, resources)
     except HifiError as error:
-        return Verification(path, Verdict.NOT_VERIFIED, [f"{checked}{error}"])
+        return Verification(path, Verdict.NOT_VERIFIED, [f"{so_far}{error}"])
     differing, manifest = evaluated.differing, directory.read_manifest()
     if manifest.heads != evaluated.heads:
         differing.append("heads (those in manifest.json are not those of the delta)")

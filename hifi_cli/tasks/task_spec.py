@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field
@@ -244,6 +245,11 @@ class TaskData:
     splits: dict[Split, list[Row]]
     fingerprint: dict[Split, str]
     origin: dict[str, str]
+
+    @cached_property
+    def rows_fingerprint(self) -> dict[Split, str]:
+        """SHA-256 of each split's rows, as the task reads them."""
+        return {split: rows_digest(rows) for split, rows in self.splits.items()}
 
     def rows(self, split: Split) -> list[Row]:
         """Return a split's rows.

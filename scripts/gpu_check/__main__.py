@@ -76,6 +76,7 @@ def main() -> int:
                 traceback.print_exc()
                 broken.append(part)
                 continue
+            broken += [part] * any("error" in row for row in results[part] if part in ("ladder", "sharing"))
             described = provenance.describe(device).model_dump(exclude={"command"})
             results["measured"] = {"date": datetime.date.today().isoformat(), "small": arguments.small, **described}
             path.write_text(json.dumps(results, indent=1) + "\n")

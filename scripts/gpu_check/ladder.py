@@ -52,8 +52,8 @@ def measure(setting: Setting, device: torch.device) -> list[dict[str, Any]]:
             except Exception as error:  # the other steps are timed all the same
                 rows.append({**row, "error": f"{type(error).__name__}: {error}"})
                 continue
-            base = base or seconds
-            rows.append({**row, "ms": round(1e3 * seconds, 3), "ratio": round(seconds / base, 3)})
+            base = seconds if name == "all measures" else base
+            rows.append({**row, "ms": round(1e3 * seconds, 3), **({"ratio": round(seconds / base, 3)} if base else {})})
     return rows
 
 
