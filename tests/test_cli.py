@@ -304,7 +304,7 @@ def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
         with Path("my-bitfit.yaml").open("a") as file:
             file.write("# and a word more\n")
         other = hifi("train", *words, "limit=40")
-        assert other.code == 4 and "another method file my-bitfit.yaml" in other.err
+        assert other.code == 4 and "another method my-bitfit.yaml" in other.err
         assert hifi("train", *words, "limit=40", "--force").code == 0
 
     Path("mine.yaml").unlink()

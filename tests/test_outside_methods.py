@@ -71,7 +71,7 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
     with (own_method / "norm_tuning.py").open("a") as file:
         file.write("# changed\n")
     answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
-    assert answer.code == 4 and "another method file norm_tuning.py" in answer.err
+    assert answer.code == 4 and "another method norm_tuning.py" in answer.err
 
     shutil.rmtree(own_method)
     executed.unlink()

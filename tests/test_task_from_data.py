@@ -220,7 +220,8 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     assert lines[1][1] in ("1", "2", "3")
     changed = hifi(*train, "inputs=body")
     assert changed.code == 4
-    assert "another task file reviews.yaml" in changed.err
+    assert "another task reviews.yaml ('" in changed.err
+    assert "of title and body by stars' there" in changed.err and "of body by stars' here" in changed.err
     write(path, rows[:-1])
     assert hifi(*train).code == 4
     copied = hifi("cp", path, tmp_path / "my.yaml", "validation=0.3")

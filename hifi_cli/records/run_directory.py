@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
@@ -253,10 +254,11 @@ class RunDirectory:
             return
         stored = self.read_config()
         for kind, own, copy in self._user_files(config):
-            contents = {file.read_text(encoding="utf-8") if file and file.is_file() else None for file in (own, copy)}
-            if len(contents) > 1:
+            here, there = (file.read_text(encoding="utf-8") if file and file.is_file() else None for file in (own, copy))
+            if here != there:
+                differs = _first_differing_line(there or "", here or "")
                 raise ConflictError(
-                    f"{self.path} holds a run by another {kind.removesuffix('s')} file {copy.name}; {_OTHER_PLACE}"
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name} ({differs}); {_OTHER_PLACE}"
                 )
         if stored.hash != config.hash:
             raise ConflictError(
@@ -385,3 +387,9 @@ def _first_difference(stored: RunConfig, requested: RunConfig) -> str:
         if left[key] != value:
             return f"{key} is {left[key]} there, {value} here"
     return "in its keys"
+
+
+def _first_differing_line(stored: str, own: str) -> str:
+    pairs = zip_longest(stored.splitlines(), own.splitlines(), fillvalue="")
+    left, right = next(((left.strip(), right.strip()) for left, right in pairs if left != right), ("", ""))
+    return f"'{left}' there, '{right}' here"
