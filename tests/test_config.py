@@ -266,6 +266,22 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
     assert replaced.config.stage1 is None and replaced.sources["stage1"] == "command line"
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("task: rte\nmethod: full-ft\nbackbone: {}\nprotocol: hifi\nseed: 1\n", "a run with backbone None, not bert-large"),
+        ("searches: [1]\n", "is not a readable chosen settings file"),
+        ('{"searches": [1]}', "is not a file of chosen settings"),
+        ('{"searches": [{"task": "rte", "method": "full-ft", "chosen": true}]}', "is not a file of chosen settings"),
+        ('{"searches": [], "checksum": "0"}', "is damaged"),
+    ],
+)
+def test_a_configuration_file_of_the_wrong_shape_is_refused(tmp_path, content, message):
+    (tmp_path / "some.yaml").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        resolve(task="rte", method="full-ft", backbone="bert-large", protocol="hifi", files=[tmp_path / "some.yaml"])
+
+
 def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
     words = ("--task", "rte", "--method", "hifi-layerwise", "--backbone", "bert-large", "--dry-run")
     (tmp_path / "more.yaml").write_text("warmup: 0.2\n")

@@ -159,6 +159,11 @@ def test_runs_are_trained_and_rebuilt(make, resources, write_family, family, met
     assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
 
 
+def test_the_plan_says_that_memory_is_unknown_for_the_family(hifi, write_family):
+    said = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", write_family("albert"), "--dry-run").out
+    assert "memory     unknown for this family of encoders" in said and "parameters unknown" not in said
+
+
 @pytest.mark.slow
 def test_every_method_on_modernbert(make, resources, write_family):
     """Projections in one matrix and no biases: each method trains and is rebuilt from its delta, or says why not."""

@@ -108,6 +108,7 @@ def test_what_does_not_fit_is_told_in_one_line(model, encoders):
         (lambda: select_heads(scores, strategy="some"), "strategy"),
         (lambda: select_heads(scores, k=9), "only 4 heads"),
         (lambda: tune_heads(model, [[0]]), "2 layers of 4 heads"),
+        (lambda: tune_heads(model, [[0], [1, 1]]), "chosen twice"),
     ]:
         with pytest.raises(UsageError, match=message) as error:
             wrong()

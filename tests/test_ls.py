@@ -34,6 +34,19 @@ def test_without_a_word_the_kinds_are_listed_and_a_new_folder_is_found(hifi, tmp
     assert "table" not in hifi("ls", "landscape").out
 
 
+def test_json_lists_every_name_and_csv_is_for_runs(hifi):
+    listed = [(entry["kind"], entry["name"]) for entry in json.loads(hifi("ls", "--format", "json").out)]
+    assert listed == [(kind, name) for kind in ls.kinds() for name in registry.names(kind)]
+    answer = hifi("ls", "tasks", "--format", "csv")
+    assert answer.code == 2 and "hifi ls runs --format csv" in answer.err
+
+
+def test_a_key_names_the_yamls_that_set_it_for_some_tasks_only(hifi):
+    protocols, methods = (line.split("  ")[-1].split(", ") for line in hifi("ls", "learning_rate").out.splitlines()[1:])
+    assert "ehft-released: (by method)" in protocols and "ehft: (by method/backbone/task/case)" in protocols
+    assert "bitfit: 0.0004 (by task)" in methods and "dora: 0.0003" in methods
+
+
 def test_a_name_is_explained_with_settings_defaults_and_meanings(hifi):
     said = hifi("ls", "lora").out
     for part in (

@@ -109,6 +109,7 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
 
 def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, task_kinds_data):
     assert probabilities(np.array([0.0])).tolist() == [0.5, 0.5]
+    assert probabilities(np.array([-800.0])).tolist() == [1.0, 0.0]
     np.testing.assert_allclose(probabilities(np.array([2.0])), softmax(np.array([0.0, 2.0])))
     config = make("full-ft", "epochs=1", task="stsb")
     runs.run(config, resources)

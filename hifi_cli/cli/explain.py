@@ -102,6 +102,9 @@ def has_plain_default(field: "FieldInfo") -> bool:
     return isinstance(field.default, bool | int | float | str | None)
 
 
+_CONFIG_BLOCKS = {"protocols": ("methods", "backbones", "tasks"), "backbones": (), "tasks": (), "methods": ("tasks",)}
+
+
 def print_key(key: str) -> None:
     """A configuration key and the YAMLs that set it, or all keys of a section or of `config`."""
     rows = [
@@ -114,15 +117,21 @@ def print_key(key: str) -> None:
 
 
 def _setters(key: str) -> dict[str, list[str]]:
-    """The shipped YAMLs that set a configuration key, as `name: value`, by kind."""
+    """The shipped YAMLs that set a configuration key, as `name: value`, by kind; `(by task)` where tasks have their own."""
     from hifi_cli.config.base import flatten
 
     setters: dict[str, list[str]] = {}
     for kind in ("protocols", "backbones", "tasks", "methods"):
         for name in registry.names(kind):
-            values = flatten(registry.load(kind, name).get("config") or {})
-            if key in values:
-                setters.setdefault(kind, []).append(f"{name}: {flow(values[key])}")
+            content = registry.load(kind, name)
+            values = flatten(content.get("config") or {})
+            blocks = {block: content.get(block) or {} for block in _CONFIG_BLOCKS[kind]}
+            by = [block[:-1] for block, configs in blocks.items() if any(key in flatten(config) for config in configs.values())]
+            by += ["case"] if any(key in flatten(case["config"]) for case in content.get("cases", [])) else []
+            texts = [flow(values[key])] if key in values else []
+            texts += [f"(by {'/'.join(by)})"] if by else []
+            if texts:
+                setters.setdefault(kind, []).append(f"{name}: {' '.join(texts)}")
     return setters
 
 

@@ -26,7 +26,7 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of co
     "schema": "JSON Schema of the YAMLs, for editors, and of --format json; hifi ls schema tasks, hifi ls schema output/train",
 }
 
-_STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.State, less absent
+_STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.RunState, less absent
 
 
 def kinds() -> list[str]:
@@ -74,8 +74,10 @@ def ls(
     selections = {"--status": status, "--tasks": tasks, "--methods": methods, "--backbone": backbone, "--protocol": protocol}
     if selecting := [option for option, value in selections.items() if value and (words or [])[:1] != ["runs"]]:
         raise UsageError(f"{selecting[0]} selects runs: hifi ls runs {selecting[0]} ...")
-    if words and words[0] not in ("runs", "schema") and format == "json":
-        return _print_json(words)
+    if format == "csv" and (words or [])[:1] != ["runs"]:
+        raise UsageError("--format csv is for runs: hifi ls runs --format csv")
+    if format == "json" and (words or [""])[0] not in ("runs", "schema"):
+        return _print_json(words or kinds())
     if not words:
         counts = [[kind, f"{len(registry.names(kind))} {_KINDS.get(kind, '')}"] for kind in kinds()]
         return explain.print_columns([*counts, *([kind, _KINDS[kind]] for kind in ("runs", "schema"))])

@@ -88,11 +88,12 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
         least = "at least " if run_plan.has_windows else ""
         steps = "" if run_plan.steps is None else f"{least}{counted_noun(run_plan.steps, 'step')}: "
         epochs = counted_noun(config.epochs, "epoch")
+        unknown = "unknown for this family of encoders" if run_plan.size else "unknown without the backbone's configuration"
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",
             "steps": f"{steps}{epochs} of {examples} examples in batches of {run_plan.batch_size}",
-            "parameters": _sizes(run_plan.size) if run_plan.size else "unknown without the backbone's configuration",
-            "memory": _memory(run_plan.memory) if run_plan.memory else "unknown without the backbone's configuration",
+            "parameters": _sizes(run_plan.size) if run_plan.size else unknown,
+            "memory": _memory(run_plan.memory) if run_plan.memory else unknown,
         }
         for name, text in lines.items():
             print(f"# {name:10} {text}")

@@ -16,7 +16,7 @@ from hifi_cli.config.methods import MethodSpec
 from hifi_cli.config.protocols import CaseSpec, ProtocolSpec, protocol_chain
 from hifi_cli.config.run_config import BackboneConfig, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.files import safe_name
+from hifi_cli.files import read_json, safe_name
 from hifi_cli.wording import number_ranges
 
 COMMAND_LINE = "command line"
@@ -246,11 +246,11 @@ def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
     """
     content = registry.read_yaml(file)
     if "searches" in content:
-        return _chosen_setting(file, content, named)
+        return _chosen_setting(file, read_json(file, what="chosen settings"), named)
     if not {*named, "seed"} <= content.keys():
         return content
     for key, name in named.items():
-        of_file = content[key]["name"] if isinstance(content[key], dict) else content[key]
+        of_file = content[key].get("name") if isinstance(content[key], dict) else content[key]
         if of_file != name:
             raise UsageError(f"{file} is the configuration of a run with {key} {of_file}, not {name}: give --{key} {of_file}")
     return {key: value for key, value in content.items() if key not in (*named, "seed")}
@@ -258,12 +258,17 @@ def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
 
 def _chosen_setting(file: Path, content: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
     """The setting that a search chose for a task and method."""
-    values: dict[str, Any] = {}
-    for search in content["searches"]:
-        if (search.get("task"), search.get("method")) == (named["task"], named["method"]) and search.get("chosen"):
-            for key, value in search["chosen"]["setting"].items():
-                _merge(values, parse_override(f"{key}={value}").values)
-            return values
+    try:
+        settings = {(search["task"], search["method"]): search["chosen"] for search in content["searches"]}
+        chosen = settings.get((named["task"], named["method"]))
+        overrides = [f"{key}={value}" for key, value in chosen["setting"].items()] if chosen else None
+    except (AttributeError, KeyError, TypeError):
+        raise UsageError(f"{file} is not a file of chosen settings (chosen-*.json, which hifi grid SEARCH writes)") from None
+    if overrides is not None:
+        values: dict[str, Any] = {}
+        for override in overrides:
+            _merge(values, parse_override(override).values)
+        return values
     raise UsageError(f"{file} holds no chosen setting of {named['method']} on {named['task']}")
 
 

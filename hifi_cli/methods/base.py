@@ -359,12 +359,14 @@ def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[list[int]]:
     """The rows of W_Q, W_K and W_V of each layer that belong to the selected heads.
 
     Raises:
-        UsageError: the heads are of another encoder.
+        UsageError: the heads are of another encoder, or one is given twice.
     """
     is_inside = all(0 <= head < encoder.num_heads for layer in heads or [] for head in layer)
     if heads is None or len(heads) != encoder.num_layers or not is_inside:
         shape = f"{encoder.num_layers} layers of {encoder.num_heads} heads"
         raise UsageError(f"the chosen heads are of another encoder: this one has {shape}")
+    if any(len(set(layer)) < len(layer) for layer in heads):
+        raise UsageError("a head is chosen twice in a layer")
     return [[row for head in layer for row in encoder.head_rows(head)] for layer in heads]
 
 

@@ -3,13 +3,13 @@
 import csv
 import io
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import json_text, make_directory, read_bytes
@@ -197,15 +197,10 @@ def _prediction_row(task: TaskSpec, row: Row, prediction: Prediction) -> dict[st
     if task.kind in ("regression", "span"):
         return content
     logits = np.array(prediction.logits)
-    values = 1 / (1 + np.exp(-logits)) if task.kind == "multi-label" else probabilities(logits)
+    values = expit(logits) if task.kind == "multi-label" else probabilities(logits)
     return {**content, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
 
 
 def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Softmax over the classes or choices; one logit is that of the second of two classes."""
-    if len(logits) == 1:
-        second = 1 / (1 + math.exp(-logits[0]))
-        return np.array([1 - second, second])
-    exponentials: NDArray[np.float64] = np.exp(logits - logits.max())
-    exponentials /= exponentials.sum()
-    return exponentials
+    return softmax(logits if len(logits) > 1 else np.array([0.0, logits[0]]))

@@ -101,7 +101,7 @@ def gender_parity(rows: Sequence[Row], predictions: Values) -> float:
     equal = []
     for first in range(0, len(rows) - 1, 2):
         pair = rows[first], rows[first + 1]
-        if pair[0].sequences[0][1] != pair[1].sequences[0][1]:
+        if pair[0].sequences[0][-1] != pair[1].sequences[0][-1]:
             raise UsageError(f"gender parity: rows {pair[0].id} and {pair[1].id} are no pair, their hypotheses differ")
         equal.append(predictions[first] == predictions[first + 1])
     return float(np.mean(equal)) if equal else 0.0
@@ -269,7 +269,7 @@ def _fits(metric: str, spec: TaskSpec) -> bool:
             return is_class and len(spec.labels) == 2
         case "accuracy" | "f1_macro" | "f1_micro":
             return is_class or spec.kind == "multi-label"
-        case "matthews":
+        case "matthews" | "gender_parity":
             return is_class
         case "pearson" | "spearman":
             return is_class or spec.kind == "regression"
