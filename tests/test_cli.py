@@ -372,16 +372,13 @@ def test_the_choices_of_options_are_those_of_the_code_behind_them():
     from hifi_cli.config.choices import MeasuredRanking, Ranking
     from hifi_cli.records.run_status import RunState
     from hifi_cli.reports.formats import FORMATS
-    from hifi_cli.reports.run_filter import COUNTED
-    from hifi_cli.runs import head_measures, trackers
+    from hifi_cli.runs import head_measures
     from hifi_cli.scoring import ranking
 
     assert get_args(options.Format) == tuple(FORMATS)
     assert {*ls._STATES, RunState.ABSENT} == set(RunState)
-    assert {"collapsed"} == set(COUNTED)
     assert {*ranking.RANKINGS, "random", *head_measures.MEASURES} == set(get_args(Ranking))
     assert tuple(head_measures.MEASURES) == get_args(MeasuredRanking)
-    assert {"tensorboard", "wandb", "trackio"} == set(trackers.NAMES)
 
 
 @pytest.mark.parametrize(

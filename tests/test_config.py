@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
-from hifi_cli.config.sources import parse_override, resolve, resolve_with_sources
+from hifi_cli.config.sources import ConfigResolver, parse_override, resolve
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name
 
@@ -225,15 +225,14 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
     method = {"description": "x", "label": "x", "source": "x", "implementation": "x"}
     parent = {**method, "config": keys_from("hold_steps"), "tasks": {"job": keys_from("epochs"), "rte": keys_from("stride")}}
     child = {"config": keys_from("batch_size"), "tasks": {"job": keys_from("gradient_accumulation_steps")}}
-    resolved = resolve_with_sources(
+    resolver = ConfigResolver(
         protocol=write("own.yaml", own),
         backbone=write("encoder.yaml", {"hub": "a/b", "config": keys_from("eval_batch_size")}),
         task=write("job.yaml", {"config": keys_from("max_length")}),
         method=write("child.yaml", {**method, **child, "base": write("parent.yaml", parent)}),
-        seed=7,
         files=[Path(write("more.yaml", keys_from("settings.b")))],
-        overrides=[f"limit={numbers['limit']}"],
     )
+    resolved = resolver.resolve(seed=7, overrides=[f"limit={numbers['limit']}"])
     values = resolved.config.model_dump()
     for key, source in keys.items():
         section, _, name = key.rpartition(".")
@@ -249,7 +248,8 @@ def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tm
 
 def test_a_first_stage_names_the_sources_of_its_own_method():
     changes = {"method": "eh-ft-bitfit", "protocol": "ehft-released", "backbone": "roberta-large"}
-    sources = resolve_with_sources(task="rte", **changes, overrides=["stage1.weight_decay=0"]).sources
+    resolver = ConfigResolver(task="rte", **changes)
+    sources = resolver.resolve(overrides=["stage1.weight_decay=0"]).sources
     expected = {
         "learning_rate": "protocol ehft (all methods)",
         "settings.carry": "protocol ehft-released (method eh-ft-bitfit)",
@@ -260,9 +260,9 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
         "stage1.schedule": "default",
     }
     assert {key: sources[key] for key in expected} == expected
-    heads = resolve_with_sources(task="rte", **{**changes, "method": "eh-ft"}, overrides=["stage1.method=hifi-midtop"]).sources
-    assert heads["heads.strategy"] == "method hifi-midtop"
-    replaced = resolve_with_sources(task="rte", **changes, overrides=["stage1=null"])
+    heads = ConfigResolver(task="rte", **{**changes, "method": "eh-ft"}).resolve(overrides=["stage1.method=hifi-midtop"])
+    assert heads.sources["heads.strategy"] == "method hifi-midtop"
+    replaced = resolver.resolve(overrides=["stage1=null"])
     assert replaced.config.stage1 is None and replaced.sources["stage1"] == "command line"
 
 

@@ -189,10 +189,6 @@ def test_the_color_map_and_lines_differ_in_grey():
     assert len({(str(look["linestyle"]), look["marker"]) for look in looks}) == 6
 
 
-def test_running_mean_by_hand():
-    np.testing.assert_allclose(style.smoothed([1, 2, 3, 4], 2), [1, 1.5, 2.5, 3.5])
-
-
 def test_a_smooth_surface_passes_through_every_point_and_adds_no_extreme():
     x, y = np.linspace(-1, 2, 4), np.linspace(0, 6, 7)  # all of them are among the interpolated points
     losses = np.random.default_rng(0).random((7, 4))

@@ -10,6 +10,7 @@ from official_rows import BOOLQ, CB, COPA, JSONL, MULTIRC, RECORD, ROWS, RTE, SQ
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
+from hifi_cli.reports.table_request import RowCount
 from hifi_cli.tasks import local_files, row_counts, task_spec
 
 
@@ -176,24 +177,11 @@ def test_a_task_without_its_train_file_says_which(tmp_path):
     assert [*local_files.load(task_spec.load("cb"), tmp_path, required=()).splits] == ["validation"]
 
 
-def test_counts_stand_beside_the_official_ones(tmp_path):
+def test_row_counts_leave_a_gap_where_data_are_not_at_hand(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
-    task = task_spec.load("cb")
-    counts = row_counts.count(task, local_files.load(task, tmp_path, required=()))
-    train = {"entailment": 0, "contradiction": 0, "neutral": 1}
-    assert [(count.split, count.rows, count.official) for count in counts] == [
-        ("train", 1, 250),
-        ("validation", None, 56),
-        ("test", None, 250),
-    ]
-    assert {key: value for key, value in train.items() if value} == counts[0].labels
-
-
-def test_counts_of_several_tasks_leave_a_gap_where_data_are_not_at_hand(tmp_path):
-    read_train_rows(tmp_path, "cb", json.dumps(CB))
-    row_count_list = row_counts.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
-    assert [count.rows for count in row_count_list["cb"]] == [1, None, None]
-    assert [(count.rows, count.official) for count in row_count_list["rte"]] == [(None, 2490), (None, 277), (None, 3000)]
+    counts = row_counts.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
+    assert counts["cb"] == {"train": RowCount(1, 250), "validation": RowCount(None, 56), "test": RowCount(None, 250)}
+    assert [(count.rows, count.official) for count in counts["rte"].values()] == [(None, 2490), (None, 277), (None, 3000)]
     (tmp_path / "CB" / "train.jsonl").write_text("{")
     with pytest.raises(UsageError, match="invalid JSON"):
         row_counts.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)

@@ -5,9 +5,7 @@ import numpy as np
 from hifi_cli.analysis import scoring_variants
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 
-
-class Settings(scoring_variants.VariantSettings):
-    """Which settings are compared."""
+Settings = scoring_variants.VariantSettings
 
 
 def compute(request: FigureRequest) -> FigureTable:

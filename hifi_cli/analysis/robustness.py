@@ -8,9 +8,7 @@ from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.records.head_files import HeadScores
 from hifi_cli.scoring.ranking import choose_heads
 
-
-class Settings(scoring_variants.VariantSettings):
-    """Which settings are compared with the first of them."""
+Settings = scoring_variants.VariantSettings
 
 
 def compute(request: FigureRequest) -> FigureTable:

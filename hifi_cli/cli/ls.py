@@ -1,5 +1,6 @@
 """`hifi ls`: list and explain tasks, methods, keys and all other names."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -7,11 +8,12 @@ import typer
 
 from hifi_cli.cli import options, schemas, show
 from hifi_cli.config import registry
+from hifi_cli.config.choices import RunSortKey
 
 if TYPE_CHECKING:
     from hifi_cli.cli.outputs import NameOutput
 
-_KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of configs/ that is not here is listed too
+_KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS, and two more
     "tasks": "what is learned: data, inputs, labels, metrics",
     "methods": "what of an encoder trains, and how",
     "backbones": "pretrained encoders",
@@ -29,15 +31,9 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is; a folder of co
 _STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.RunState, less absent
 
 
-def kinds() -> list[str]:
-    """The kinds of things there are YAMLs of."""
-    folders = sorted(path.name for path in registry.configs_directory().iterdir() if any(path.glob("*.yaml")))
-    return sorted(folders, key=lambda kind: ([*_KINDS, kind].index(kind), kind))
-
-
 def complete(incomplete: str) -> list[str]:
     """Completes kinds and the names of all kinds."""
-    words = [*kinds(), "runs", "schema", *(name for kind in kinds() for name in registry.names(kind))]
+    words = [*registry.KINDS, "runs", "schema", *(name for kind in registry.KINDS for name in registry.names(kind))]
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
@@ -57,10 +53,7 @@ def ls(
     methods: options.Methods = None,
     backbone: options.OnlyBackbone = None,
     protocol: options.OnlyProtocol = None,
-    sort: Annotated[
-        Literal["path", "state", "task", "method", "seed", "score", "time"],
-        typer.Option(help="Order of the runs.", rich_help_panel=options.OUTPUT),
-    ] = "path",
+    sort: Annotated[RunSortKey, typer.Option(help="Order of the runs.", rich_help_panel=options.OUTPUT)] = "path",
     format: Annotated[  # noqa: A002
         Literal["text", "json", "csv"], typer.Option("--format", help="Format of the output.", rich_help_panel=options.OUTPUT)
     ] = "text",
@@ -77,10 +70,10 @@ def ls(
     if format == "csv" and (words or [])[:1] != ["runs"]:
         raise UsageError("--format csv is for runs: hifi ls runs --format csv")
     if format == "json" and (words or [""])[0] not in ("runs", "schema"):
-        return _print_json(words or kinds())
+        return _print_json(words or registry.KINDS)
     if not words:
-        counts = [[kind, f"{len(registry.names(kind))} {_KINDS.get(kind, '')}"] for kind in kinds()]
-        return explain.print_columns([*counts, *([kind, _KINDS[kind]] for kind in ("runs", "schema"))])
+        counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
+        return explain.print_columns([[kind, counts.get(kind, "") + meaning] for kind, meaning in _KINDS.items()])
     if words[0] == "schema":
         return _print_schema(words[1:])
     if words[0] == "runs":
@@ -104,7 +97,7 @@ def ls(
 
             explain_file.print_file(Path(word))
             continue
-        if word in kinds():
+        if word in registry.KINDS:
             explain.print_columns([_summary(word, name) for name in registry.names(word)])
             continue
         matching = _names_matching(word)
@@ -124,15 +117,15 @@ def _names_matching(word: str) -> list[tuple[str, str]]:
     from hifi_cli.errors import UsageError
 
     folder, _, name = word.rpartition("/")
-    matching = [(kind, name) for kind in kinds() if name in registry.names(kind) and folder in ("", kind)]
+    matching = [(kind, name) for kind in registry.KINDS if name in registry.names(kind) and folder in ("", kind)]
     if not matching and not explain.keys_of(word):
-        known_names = (name for kind in kinds() for name in registry.names(kind))
-        known = [*kinds(), "runs", "schema", *known_names, *explain.config_keys()]
-        raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(kinds())})")
+        known_names = (name for kind in registry.KINDS for name in registry.names(kind))
+        known = [*registry.KINDS, "runs", "schema", *known_names, *explain.config_keys()]
+        raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(registry.KINDS)})")
     return matching
 
 
-def _print_json(words: list[str]) -> None:
+def _print_json(words: Sequence[str]) -> None:
     """Print the names of kinds, single names and files with their YAML, and configuration keys, as JSON."""
     from hifi_cli.cli import explain, explain_file
     from hifi_cli.cli.outputs import KeyOutput, NameOutput
@@ -144,7 +137,7 @@ def _print_json(words: list[str]) -> None:
             kind = explain_file.kind_of(Path(word), content)
             entries.append(NameOutput(kind=kind, name=word, description=content.get("description", ""), content=content))
             continue
-        if word in kinds():
+        if word in registry.KINDS:
             entries += [_name_output(word, name) for name in registry.names(word)]
             continue
         names = _names_matching(word)

@@ -10,7 +10,7 @@ import typer
 
 from hifi_cli.cli.completion import complete_override
 from hifi_cli.config import registry
-from hifi_cli.config.choices import Score
+from hifi_cli.config.choices import TRACKERS, Score
 from hifi_cli.errors import UsageError
 
 if TYPE_CHECKING:  # pydantic is not needed to print a help text
@@ -220,7 +220,7 @@ Overrides = Annotated[
 ]
 ReportTo = Annotated[
     Words | None,
-    several_of("tensorboard", "wandb", "trackio", help="Also send the metrics to these trackers.", panel=OUTPUT),
+    several_of(*TRACKERS, help="Also send the metrics to these trackers.", panel=OUTPUT),
 ]
 DryRun = Annotated[
     bool,

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from hifi_cli.config import registry
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import UsageError
 
 OUTPUT = "output/"
-KINDS = ("backbones", "claims", "config", "figures", "grids", "methods", "protocols", "published", "sites", "tables", "tasks")
+KINDS = tuple(sorted([*registry.KINDS, "config"]))
 
 
 BACKBONE_KEYS = {  # of the YAML alone

@@ -134,13 +134,8 @@ def _measurements(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -
         costs = {name: training_costs(name, reference=FULL_FT, **where, results_dir=results_dir) for name in methods}
         return {"training_costs": costs}
     if spec.kind == "statistics":
-        from hifi_cli.reports.table_request import RowCount
         from hifi_cli.tasks import row_counts
 
         tasks = dict.fromkeys(column.task for column in spec.columns)
-        counts = row_counts.collect(tasks, data_dir=data_dir, results_dir=results_dir)
-        rows = {
-            task: {count.split: RowCount(count.rows, count.official) for count in splits} for task, splits in counts.items()
-        }
-        return {"row_counts": rows}
+        return {"row_counts": row_counts.collect(tasks, data_dir=data_dir, results_dir=results_dir)}
     return {}

@@ -22,3 +22,5 @@ Ranking = Literal[
 ]
 Strategy = Literal["layerwise", "midtop", "global"]
 Score = Literal["best", "last", "max"]
+RunSortKey = Literal["path", "state", "task", "method", "seed", "score", "time"]
+TRACKERS = ("tensorboard", "wandb", "trackio")

@@ -229,6 +229,11 @@ class RunConfig(TrainingConfig):
         return config_hash_of(self.model_dump(mode="json"))
 
     @property
+    def stages(self) -> list[TrainingConfig]:
+        """The stages of training in their order: one, or the first stage and this configuration."""
+        return [self.stage1, self] if self.stage1 else [self]
+
+    @property
     def setting_hash(self) -> str:
         """The hash without the seed: equal for runs whose scores may be averaged."""
         return config_hash_of(self.model_dump(mode="json", exclude={"seed"}))

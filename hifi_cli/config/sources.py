@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -56,22 +56,9 @@ class ResolvedConfig:
         return {key: _nearest_parent(key, self.set_by) or DEFAULT for key in flatten(self.config.model_dump())}
 
 
-class RunArguments(TypedDict):
-    """What the command line says of a run: names, seed, `-c` files and `key=value` overrides."""
-
-    task: str
-    method: str
-    backbone: str
-    protocol: str
-    seed: NotRequired[int]
-    files: NotRequired[Sequence[Path]]
-    overrides: NotRequired[Sequence[str]]
-
-
 def backbone_config(name: str) -> BackboneConfig:
     """The backbone a name stands for: a shipped YAML, a local directory, or a hub id `owner/name`."""
-    if name in registry.names("backbones") or registry.is_file(name):
-        path = registry.find("backbones", name)
+    if path := _backbone_yaml(name):
         content = {key: value for key, value in registry.read_yaml(path).items() if key not in ("description", "config")}
         if content.get("path") and registry.is_file(name):  # a shipped one's stays relative, for installations elsewhere
             content["path"] = str((path.parent / content["path"]).resolve())
@@ -84,12 +71,7 @@ def backbone_config(name: str) -> BackboneConfig:
     raise UsageError(f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)")
 
 
-def resolve(**arguments: Unpack[RunArguments]) -> RunConfig:
-    """The validated configuration of a run; see `resolve_with_sources`."""
-    return resolve_with_sources(**arguments).config
-
-
-def resolve_with_sources(
+def resolve(
     *,
     task: str,
     method: str,
@@ -98,10 +80,10 @@ def resolve_with_sources(
     seed: int = 1,
     files: Sequence[Path] = (),
     overrides: Sequence[str] = (),
-) -> ResolvedConfig:
-    """Merge all sources into one validated configuration; see `ConfigResolver`."""
+) -> RunConfig:
+    """The validated configuration of a run; see `ConfigResolver`."""
     resolver = ConfigResolver(task=task, method=method, backbone=backbone, protocol=protocol, files=files)
-    return resolver.resolve(seed=seed, overrides=overrides)
+    return resolver.resolve(seed=seed, overrides=overrides).config
 
 
 class ConfigResolver:
@@ -168,9 +150,8 @@ class ConfigResolver:
         if not isinstance(stage1, Mapping) or not isinstance(method := stage1.get("method"), str):
             raise UsageError("stage1.method is missing: name the method of the first stage, for example stage1.method=bitfit")
         if method not in self._stage1:
-            self._stage1[method] = resolve_with_sources(
-                task=self._task, method=method, backbone=self._backbone, protocol=self._protocol
-            )
+            resolver = ConfigResolver(task=self._task, method=method, backbone=self._backbone, protocol=self._protocol)
+            self._stage1[method] = resolver.resolve()
         if self._stage1[method].config.stage1:
             raise UsageError(f"stage1.method: '{self._stage1[method].config.method}' has two stages itself")
         return self._stage1[method]

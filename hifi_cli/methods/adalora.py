@@ -147,9 +147,5 @@ class AdaLoRA(Method):
             names = [name for name in self._added if f"{kind}:{name}" in state]
             tensors.update({name: state[f"{kind}:{name}"].to(model.get_parameter(name).device) for name in names})
 
-    def unfreeze_all(self, encoder: Encoder) -> None:
-        self.merge(encoder)
-        super().unfreeze_all(encoder)
-
     def merge(self, encoder: Encoder) -> None:
         merge_adapters(encoder)

@@ -156,7 +156,8 @@ class Method:
         return 0
 
     def unfreeze_all(self, encoder: Encoder) -> None:
-        """Make all parameters trainable, including those that the method added (EH-FT with `reserve`)."""
+        """Make all parameters of the merged model trainable, including those that the method added (EH-FT with `reserve`)."""
+        self.merge(encoder)
         encoder.model.requires_grad_(True)
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
@@ -277,8 +278,7 @@ def _entry_point(name: str) -> type[Method]:
 
 def needs_heads(config: RunConfig) -> bool:
     """Whether a run tunes selected heads, in either of its stages."""
-    stages: list[TrainingConfig] = [config, *([config.stage1] if config.stage1 else [])]
-    return any(implementation_of(stage.method).needs_heads for stage in stages)
+    return any(implementation_of(stage.method).needs_heads for stage in config.stages)
 
 
 def check_settings(config: RunConfig) -> None:
@@ -287,8 +287,7 @@ def check_settings(config: RunConfig) -> None:
     Raises:
         UsageError: unknown setting, or a wrong value.
     """
-    stages: list[TrainingConfig] = [*([config.stage1] if config.stage1 else []), config]
-    for stage in stages:
+    for stage in config.stages:
         settings = implementation_of(stage.method).Settings
         parse(settings, stage.settings, f"method {stage.method}, settings")
 

@@ -28,11 +28,5 @@ class HiFi(Method):
             for part in PROJECTIONS if rows else ():
                 encoder.replace(layer, part, partial(RowLinear, rows=rows, biases=self.settings.biases))
 
-    def unfreeze_all(self, encoder: Encoder) -> None:
-        self.merge(encoder)
-        super().unfreeze_all(encoder)
-
     def merge(self, encoder: Encoder) -> None:
-        for layer in range(encoder.num_layers):
-            for part in PROJECTIONS:
-                encoder.replace(layer, part, lambda module: module.merge() if isinstance(module, RowLinear) else module)
+        encoder.merge_modules(RowLinear)

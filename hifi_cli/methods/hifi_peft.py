@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, freeze_except, rows_of_heads, task_head_names
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.peft_adapters import add_adapters, merge_adapters, peft_config
 
 
@@ -80,12 +79,6 @@ class HiFiPeft(Method):
         _, added = add_adapters(encoder, config, self.context.seed)
         freeze_except(encoder, [*task_head, *added])
 
-    def unfreeze_all(self, encoder: Encoder) -> None:
-        self.merge(encoder)
-        super().unfreeze_all(encoder)
-
     def merge(self, encoder: Encoder) -> None:
         merge_adapters(encoder)
-        for layer in range(encoder.num_layers):
-            for part in PROJECTIONS:
-                encoder.replace(layer, part, lambda module: module.merge() if isinstance(module, AdaptedRows) else module)
+        encoder.merge_modules(AdaptedRows)

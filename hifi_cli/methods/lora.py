@@ -35,5 +35,8 @@ class LoRA(Method):
         options = {"r": self.settings.r, "lora_alpha": self.settings.alpha, "lora_dropout": self.settings.dropout}
         return peft_config(encoder, "lora", options, target_modules(encoder, self.settings.targets))
 
+    def unfreeze_all(self, encoder: Encoder) -> None:
+        encoder.model.requires_grad_(True)  # not merged: EH-FT (LoRA) with `reserve` also trains A and B in its second stage
+
     def merge(self, encoder: Encoder) -> None:
         merge_adapters(encoder)

@@ -53,7 +53,7 @@ class MixoutLinear(nn.Module):
         mix: Any = _ReleasedBackward.apply if self.released_backward else _mixed
         return nn.functional.linear(x, mix(self.weight, self.pretrained, kept, self.p), self.bias)
 
-    def plain(self) -> nn.Linear:
+    def merge(self) -> nn.Linear:
         """The Linear it computes in evaluation."""
         linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=self.bias is not None, device="meta")
         linear.weight, linear.bias = self.weight, self.bias
@@ -88,14 +88,8 @@ class Mixout(Method):
     def extra_numbers(self, model: nn.Module) -> int:
         return sum(module.weight.numel() for module in model.modules() if isinstance(module, MixoutLinear))
 
-    def unfreeze_all(self, encoder: Encoder) -> None:
-        self.merge(encoder)
-        super().unfreeze_all(encoder)
-
     def merge(self, encoder: Encoder) -> None:
-        for name, module in list(encoder.model.named_modules()):
-            if isinstance(module, MixoutLinear):
-                encoder.model.set_submodule(name, module.plain())
+        encoder.merge_modules(MixoutLinear)
         self._set_dropout(encoder, self._dropout_rates)
 
     def _linears(self, encoder: Encoder) -> list[str]:

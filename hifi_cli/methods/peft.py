@@ -42,9 +42,5 @@ class Peft(Method):
         settings = self.settings
         return peft_config(encoder, settings.type, settings.options, target_modules(encoder, settings.targets))
 
-    def unfreeze_all(self, encoder: Encoder) -> None:
-        self.merge(encoder)
-        super().unfreeze_all(encoder)
-
     def merge(self, encoder: Encoder) -> None:
         merge_adapters(encoder)

@@ -69,15 +69,5 @@ class RoCoFT(Method):
         index = {name: buffer for name, buffer in model.named_buffers() if name.endswith(".index")}
         return super().delta(model) | index
 
-    def unfreeze_all(self, encoder: Encoder) -> None:
-        self.merge(encoder)
-        super().unfreeze_all(encoder)
-
     def merge(self, encoder: Encoder) -> None:
-        for layer in range(encoder.num_layers):
-            for part in TARGETS:
-                encoder.replace(layer, part, _merged)
-
-
-def _merged(module: nn.Module) -> nn.Module:
-    return module.merge() if isinstance(module, RowLinear | ColumnLinear) else module
+        encoder.merge_modules(RowLinear, ColumnLinear)

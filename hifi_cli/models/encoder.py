@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -140,6 +140,12 @@ class Encoder:
         """Put `build(module)` in the place of each module of a layer's `part`."""
         for path in self.paths(layer, part):
             self.model.set_submodule(path, build(self.model.get_submodule(path)))
+
+    def merge_modules(self, *kinds: type[nn.Module]) -> None:
+        """Put `module.merge()`, a plain Linear, in the place of each module of these kinds."""
+        for name, module in list(self.model.named_modules()):
+            if isinstance(module, kinds):
+                self.model.set_submodule(name, cast(Any, module).merge())
 
     def split_projections(self) -> None:
         """Make query, key and value Linears of their own where the family has one Linear for all three."""

@@ -20,22 +20,6 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
 from hifi_cli.records.run_files import StartingRun
 
-_DROPOUT_RATES = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "classifier_dropout",
-    "classifier_dropout_prob",
-    "dropout",
-    "attention_dropout",
-    "embedding_dropout",
-    "mlp_dropout",
-    "seq_classif_dropout",
-    "qa_dropout",
-    "summary_last_dropout",
-    "pooler_dropout",
-    "cls_dropout",
-)
-
 
 def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
     """Where transformers can load a backbone from: a directory or a hub id, and the revision.
@@ -240,9 +224,8 @@ def _config(
         config.id2label = dict(enumerate(task_head.labels))
         config.label2id = {label: index for index, label in enumerate(task_head.labels)}
     if dropout is not None:
-        for key in _DROPOUT_RATES:
-            if hasattr(config, key):
-                setattr(config, key, dropout)
+        for key in [key for key in vars(config) if "dropout" in key]:
+            setattr(config, key, dropout)
     return config
 
 

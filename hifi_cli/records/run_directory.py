@@ -373,8 +373,7 @@ def config_text(config: RunConfig) -> str:
 
 def _named_files(config: RunConfig) -> list[tuple[str, str]]:
     """The YAMLs that a configuration names and does not hold, as kind and name."""
-    stage1 = [("methods", config.stage1.method)] if config.stage1 else []
-    return [("tasks", config.task), ("methods", config.method), *stage1]
+    return [("tasks", config.task), *(("methods", stage.method) for stage in config.stages)]
 
 
 def _first_difference(stored: RunConfig, requested: RunConfig) -> str:

@@ -16,12 +16,10 @@ class Equivalence:
     """Two one-sided t-tests (Schuirmann 1987) that a mean difference is within a margin.
 
     Attributes:
-        margin: in points.
-        p: the larger of both one-sided p; equivalence is shown where it is below the level.
+        p: the larger of both one-sided p, None without a margin; equivalence is shown where it is below the level.
         smallest_margin: at which equivalence would be shown at the 5 % level: the farther end of the 90 % interval.
     """
 
-    margin: float | None
     p: float | None
     smallest_margin: float
 
@@ -36,10 +34,10 @@ def equivalence(differences: Groups, margin: float | None = None, level: float =
     error = variance**0.5
     smallest = abs(mean) + float(special.stdtrit(degrees, 1 - level)) * error
     if margin is None:
-        return Equivalence(None, None, smallest)
+        return Equivalence(None, smallest)
     distance = margin - abs(mean)
     p = float(special.stdtr(degrees, -distance / error)) if error else float(distance <= 0)
-    return Equivalence(margin, p, smallest)
+    return Equivalence(p, smallest)
 
 
 def detectable_effect(differences: Groups, *, power: float = 0.8, level: float = LEVEL) -> float | None:

@@ -146,9 +146,9 @@ def _failure_test(comparison: Comparison, failures: tuple[Failures, Failures]) -
 
 def _equivalence(comparison: Comparison, margin: float | None) -> list[str]:
     """Return a sentence on equality up to a margin; nothing without one."""
-    result = equivalence(comparison.pairs.groups, margin) if margin is not None else None
     if margin is None:
         return []
+    result = equivalence(comparison.pairs.groups, margin)
     labels = " and ".join(comparison.pairs.labels)
     if result is None or result.p is None:
         return [f"{labels}: equality up to {margin:g} points cannot be tested: a task has one pair"]

@@ -4,10 +4,11 @@ import math
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from hifi_cli.config.choices import RunSortKey
 from hifi_cli.errors import MissingError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_status import RunStatus, statuses
@@ -15,8 +16,6 @@ from hifi_cli.reports.run_records import RunRecord
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SortKey = Literal["path", "state", "task", "method", "seed", "score", "time"]
 
 
 class ListedRun(BaseModel):
@@ -78,7 +77,7 @@ def list_runs(
     results_dir: Path,
     *,
     states: Collection[str] = (),
-    sort: SortKey = "path",
+    sort: RunSortKey = "path",
     **names: Collection[str],
 ) -> list[ListedRun]:
     """All runs of a results directory, variants included.

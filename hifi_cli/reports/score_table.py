@@ -19,7 +19,7 @@ from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, shots_of
 
 METRIC_NAMES = {
-    "accuracy": "Acc.", "accuracy_matched": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
+    "accuracy": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
     "f1_macro": "F1", "f1_micro": "micro F1", "f1a": "F1a", "question_em": "EM", "entity_f1": "F1", "entity_em": "EM",
     "ner_f1": "F1", "ner_precision": "Prec.", "ner_recall": "Rec.", "word_accuracy": "Acc.",
     "matthews_axb": "Matt.", "accuracy_axg": "Acc.", "gender_parity_axg": "Parity",
@@ -72,7 +72,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     labels = [_with_metric(label, metric, server) for label, metric in zip(task_labels, metrics, strict=True)]
     names = [*(column.name for column in columns), *(["average"] if averaged else [])]
     headings = [
-        TableHeading(label, spec.decimals, "high", name)
+        TableHeading(label, spec.decimals, marks_best=True, name=name)
         for label, name in zip([*labels, *(["Avg."] if averaged else [])], names, strict=True)
     ]
     notes = _runs_of_other_shots(all_records, shots)

@@ -59,13 +59,13 @@ class TableHeading:
     Attributes:
         name: of the column for programs; empty: the label in lower case with underscores.
         decimals: of its numbers, the same in the whole column.
-        best: whether the highest or the lowest number of the column is marked; None: neither.
+        marks_best: whether the highest number of the column is marked, and the second.
         unit: printed after each number.
     """
 
     label: str
     decimals: int = 1
-    best: Literal["high", "low"] | None = None
+    marks_best: bool = False
     name: str = ""
     unit: str = ""
 
@@ -200,11 +200,11 @@ def row_label(row: TableRow) -> str:
 
 
 def _places(heading: TableHeading, column: list[TableCell]) -> dict[int, int]:
-    if heading.best is None:
+    if not heading.marks_best:
         return {}
     means = {row: cell.mean for row, cell in enumerate(column) if cell.mean is not None and cell.is_comparable}
     printed = {row: rounded(mean, heading.decimals) for row, mean in means.items()}
-    order = sorted(set(printed.values()), reverse=heading.best == "high")[:2]
+    order = sorted(set(printed.values()), reverse=True)[:2]
     if len(order) < 2:
         return {}
     return {row: 1 + order.index(value) for row, value in printed.items() if value in order}

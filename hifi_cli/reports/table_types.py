@@ -5,7 +5,7 @@ A new type is a function `(spec, request) -> Table` and an entry in `TABLE_TYPES
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
@@ -69,7 +69,7 @@ def _with_layout_note(table: Table, spec: TableSpec, layout: TableSpec | None) -
     return replace(table, notes=[f"not the table's own setting: {', '.join(changes)}", *table.notes]) if changes else table
 
 
-SCORES: tuple[Score, ...] = ("best", "last", "max")
+SCORES: tuple[Score, ...] = get_args(Score)
 
 
 def build_under_all_scores(
@@ -91,7 +91,7 @@ def _largest_spread(group: list[Table]) -> list[str]:
         for number, line in enumerate(last.rows)
         if line.source == "runs"
         for heading, floor, ceiling in zip(last.headings, line.cells, maximum.rows[number].cells, strict=True)
-        if floor.mean is not None and ceiling.mean is not None and heading.best
+        if floor.mean is not None and ceiling.mean is not None and heading.marks_best
     ]
     largest, label, heading = max(spreads, key=lambda spread: spread[0], default=(0.0, "", None))
     if not heading or not largest:

@@ -54,9 +54,19 @@ def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | 
 
 
 def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], lock: Path, *, force: bool = False) -> File:
+    """Read a stored file, or make it; a damaged one is made again, with a warning, because it gets the same content.
+
+    Raises:
+        SchemaError: written by a version with another layout; not to be replaced.
+    """
     with locked(lock, wait=True):
-        if path.is_file() and not force and _is_sound(kind, path):
-            return kind.read(path)
+        if path.is_file() and not force:
+            try:
+                return kind.read(path)
+            except SchemaError:
+                raise
+            except UsageError as error:
+                logger.warning(f"{error}: done now")
         computed = compute()
         computed.write(path)
     return computed
@@ -126,29 +136,13 @@ def describe_selection(selection: HeadSelection) -> list[str]:
     steps = [selection.iterations[layer] for layer in layers]
     how = f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}" if max(steps) else "no iteration"
     tied_layers = ", ".join(str(layer + 1) for layer in selection.ties)  # counted from 1, as everything that people read
-    ties = f"ties parted by head number in layers {tied_layers}" if selection.ties else "no ties"
+    ties = f"ties broken by head number in layers {tied_layers}" if selection.ties else "no ties"
     each = f"{min(counts)} to {max(counts)}" if is_global else f"{k:.0f}"
     return [
         f"{selection.rank} ({how}): {each} of {selection.num_heads} heads in {len(layers)} layers; {ties}",
         f"shared with correlation alone {with_correlation:.2f} of {k:.3g} per layer, with richness alone"
         f" {with_richness:.2f} of {k:.3g}{chance}",
     ]
-
-
-def _is_sound(kind: type[File], path: Path) -> bool:
-    """Whether a stored file can be used; scoring again gives the same file, so a damaged one only causes a warning.
-
-    Raises:
-        SchemaError: written by a version with another layout; not to be replaced.
-    """
-    try:
-        kind.read(path)
-    except SchemaError:
-        raise
-    except UsageError as error:
-        logger.warning(f"{error}: done now")
-        return False
-    return True
 
 
 def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None) -> HeadScores:

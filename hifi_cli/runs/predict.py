@@ -203,4 +203,5 @@ def _prediction_row(task: TaskSpec, row: Row, prediction: Prediction) -> dict[st
 
 def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Softmax over the classes or choices; one logit is that of the second of two classes."""
-    return softmax(logits if len(logits) > 1 else np.array([0.0, logits[0]]))
+    values: NDArray[np.float64] = softmax(logits if len(logits) > 1 else np.array([0.0, logits[0]]))
+    return values

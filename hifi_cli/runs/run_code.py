@@ -15,8 +15,8 @@ def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
     """
     with directory.opened(trust=trust) as config:
         own, metric = registry.user_file("tasks", config.task), task_spec.load(config.task).evaluate
-        for method in (config.method, *([config.stage1.method] if config.stage1 else [])):
-            file = registry.user_file("methods", method)
+        for stage in config.stages:
+            file = registry.user_file("methods", stage.method)
             if file and (code := code_file(file)):
                 registry.check_trusted(file, str(code))
     if own and metric and metrics.is_code(metric) and not trust:

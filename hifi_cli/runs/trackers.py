@@ -5,25 +5,20 @@ from importlib.util import find_spec
 from typing import Any
 
 from hifi_cli.config.base import flatten
-from hifi_cli.config.registry import nearest
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import MissingError
 from hifi_cli.records.run_directory import RunDirectory
 
-NAMES = ("tensorboard", "wandb", "trackio")
 _PROJECT = "hifi"
 
 
 def check(names: Sequence[str]) -> None:
-    """Refuse trackers that are not known or not installed.
+    """Refuse trackers that are not installed.
 
     Raises:
-        UsageError: an unknown name.
-        MissingError: its package is not installed.
+        MissingError: the package of one is not installed.
     """
     for name in names:
-        if name not in NAMES:
-            raise UsageError(f"--report-to '{name}'{nearest(name, NAMES)}: one or several of {', '.join(NAMES)} are expected")
         if find_spec(name) is None:
             raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
 

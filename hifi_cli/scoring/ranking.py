@@ -141,7 +141,7 @@ class ChosenHeads:
         heads: chosen heads, ascending; empty for a frozen layer.
         values: the ranking's value of every head.
         iterations: PageRank steps (0 where the ranking needs none).
-        ties: layers in which equal values were parted by head number.
+        ties: layers in which equal values were ordered by head number.
         overlap: how many of the chosen heads the richness alone and the correlation alone would choose too.
     """
 
@@ -252,7 +252,7 @@ def rank_heads(
 
 
 def _choice(ranked: list[Ranked], strategy: str, k: int) -> tuple[list[list[int]], list[int]]:
-    """The chosen heads of every layer, and the layers in which equal values were parted by head number."""
+    """The chosen heads of every layer, and the layers in which equal values were ordered by head number."""
     layers = len(ranked)
     if strategy == "global":
         heads = len(ranked[0].values)

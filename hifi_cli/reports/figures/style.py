@@ -148,12 +148,3 @@ def layer_title(metadata: FigureMetadata, task: str, layer: int) -> str:
 def set_head_ticks(ax: Axes, heads: int) -> None:
     """Set x ticks for a number of attention heads."""
     ax.set_xticks(range(0, heads, 1 if heads <= 8 else 2 if heads <= 12 else 4))
-
-
-def smoothed(values: Sequence[float], window: int) -> Floats:
-    """Return the running mean over the last `window` values."""
-    total = np.cumsum(np.concatenate([[0.0], np.asarray(values, float)]))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(ends - window, 0)
-    means: Floats = (total[ends] - total[starts]) / (ends - starts)
-    return means

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
@@ -55,7 +56,8 @@ def _plot(ax: Axes, runs: Frame, curve: str, label: str, number: int) -> None:
             ax.plot(table.index, distances, label=None if seed else label, alpha=0.85, **line)
         return
     mean = values.mean(1) if curve == "loss" else np.exp(np.log(np.maximum(values, 1e-12)).mean(1))
-    ax.plot(table.index, style.smoothed(mean, max(1, len(mean) // 20)), label=label, **line)
+    smooth = pd.Series(mean).rolling(max(1, len(mean) // 20), min_periods=1).mean()
+    ax.plot(table.index, smooth, label=label, **line)
 
 
 def _share_log_axis(axes: list[Axes]) -> None:
