@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.records.head_files import HeadScores, HeadSelection
-from hifi_cli.records.run_checks import Verdict
+from hifi_cli.records.run_checks import VerificationResult
 from hifi_cli.records.run_files import RunResult
 from hifi_cli.reports.formats.json_table import TableJson
 from hifi_cli.reports.run_listing import ListedRun
@@ -71,7 +71,7 @@ class VerifyOutput(_Output):
 
     path: str
     """Directory of the run."""
-    verdict: Verdict
+    verdict: VerificationResult
     """Whether the stored results hold."""
     problems: list[str]
     """What does not hold, or what is missing."""

@@ -28,7 +28,7 @@ def verify(
     from hifi_cli.cli.outputs import VerifyOutput
     from hifi_cli.cli.show import metric_outputs, print_json, print_verification
     from hifi_cli.errors import MissingError, RunFailed
-    from hifi_cli.records.run_checks import Verdict
+    from hifi_cli.records.run_checks import VerificationResult
     from hifi_cli.runs.resources import ResourceCache
     from hifi_cli.runs.verify import finished_directories
     from hifi_cli.runs.verify import verify as verify_run
@@ -56,14 +56,14 @@ def verify(
         )
     by_verdict = {
         verdict: [str(verification.path) for verification in verifications if verification.verdict is verdict]
-        for verdict in Verdict
+        for verdict in VerificationResult
     }
-    if differing := by_verdict[Verdict.DIFFERS]:
+    if differing := by_verdict[VerificationResult.DIFFERS]:
         raise RunFailed(
             f"the stored results of {len(differing)} of {len(verifications)} runs do not hold ({', '.join(differing)});"
             " do not use them, or train them again with --force"
         )
-    if missing := by_verdict[Verdict.NOT_VERIFIED]:
+    if missing := by_verdict[VerificationResult.NOT_VERIFIED]:
         raise MissingError(
             f"{len(missing)} of {len(verifications)} runs could not be verified ({', '.join(missing)}); the output says"
             " what each requires"

@@ -12,7 +12,7 @@ from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
 from hifi_cli.records.claim_looks import ClaimLooks, Look
 from hifi_cli.reports import sequential
-from hifi_cli.reports.claim_evidence import Setting, methods_of
+from hifi_cli.reports.claim_evidence import ClaimContext, methods_of
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile
 from hifi_cli.reports.claims import ClaimResult, claim_digest, evaluate_claim
 from hifi_cli.reports.run_filter import COUNTED
@@ -36,13 +36,13 @@ def cells(file: ClaimsFile, grid: str, counts: SeedCounts, results_dir: Path, ov
     """
     cells_by_path: dict[Path, GridCell] = {}
     for name, claim in decided_by_runs(file).items():
-        setting = _setting(claim, file, results_dir)
-        for task in setting.tasks:
+        context = _context(claim, file, results_dir)
+        for task in context.tasks:
             if count := counts.get((name, task), 0):
                 methods: dict[str, dict[str, list[object]]] = {method: {} for method in dict.fromkeys(methods_of(claim))}
                 seeds = seeds_of(file, count)
-                spec = Grid(grid, None, setting.protocol, setting.backbone, [task], methods, seeds, [])
-                few = [] if setting.shots == shots_of(setting.protocol) else [f"shots={_shots(setting.shots)}"]
+                spec = Grid(grid, None, context.protocol, context.backbone, [task], methods, seeds, [])
+                few = [] if context.shots == shots_of(context.protocol) else [f"shots={_shots(context.shots)}"]
                 for cell in grid_cells.cells(spec, [*few, *overrides]):
                     cells_by_path.setdefault(Path(cell.config.run_path), cell)
     return list(cells_by_path.values())
@@ -125,12 +125,12 @@ class SequentialClaims:
         target = self.looks.declared[self.number]
         counts: dict[tuple[str, str], int] = {}
         for name in self.undecided:
-            setting = _setting(self.claims[name], self.file, self.results_dir)
-            result = evaluate_claim(name, self.claims[name], self.file, setting)
-            spread = {task: _variance(result, task) for task in setting.tasks}
-            num_seeds = {task: _seeds(result, task) for task in setting.tasks}
+            context = _context(self.claims[name], self.file, self.results_dir)
+            result = evaluate_claim(name, self.claims[name], self.file, context)
+            spread = {task: _variance(result, task) for task in context.tasks}
+            num_seeds = {task: _seeds(result, task) for task in context.tasks}
             if self.number == 0 or any(count < 2 for count in num_seeds.values()):
-                counts |= {(name, task): target for task in setting.tasks}
+                counts |= {(name, task): target for task in context.tasks}
                 continue
             for task, count in allocate(num_seeds, spread, target * len(num_seeds), self.max_seeds).items():
                 counts[name, task] = count
@@ -143,12 +143,12 @@ class SequentialClaims:
         verdicts: dict[str, str] = {}
         seeds: dict[str, int] = {}
         for name, claim in self.claims.items():
-            setting = Setting.of(claim, self.file, records, None, COUNTED)
-            result = evaluate_claim(name, claim, self.file, setting, level=level)
+            context = ClaimContext.of(claim, self.file, records, None, COUNTED)
+            result = evaluate_claim(name, claim, self.file, context, level=level)
             self.results[name] = result
             earlier = self.looks.verdicts.get(name, ("undecided", 0))[0]
             verdicts[name] = earlier if earlier in ("supported", "contradicted") else result.verdict
-            for task in setting.tasks:
+            for task in context.tasks:
                 seeds[task] = max(seeds.get(task, 0), _seeds(result, task))
         look = Look(seeds=seeds, verdicts=verdicts)
         claims = {name: self._digest(name) for name in self.claims}
@@ -175,8 +175,8 @@ def allocate(num_seeds: Mapping[str, int], variances: Mapping[str, float], total
     return counts
 
 
-def _setting(claim: Claim, file: ClaimsFile, results_dir: Path) -> Setting:
-    return Setting.of(claim, file, Results(results_dir), None, COUNTED)
+def _context(claim: Claim, file: ClaimsFile, results_dir: Path) -> ClaimContext:
+    return ClaimContext.of(claim, file, Results(results_dir), None, COUNTED)
 
 
 def _seeds(result: ClaimResult, task: str) -> int:

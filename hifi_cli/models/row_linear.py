@@ -44,7 +44,7 @@ class RowLinear(nn.Module):
 
 
 class ColumnLinear(nn.Module):
-    """Compute y = x W' + b, where only some columns of W train, as parameters of their own: the twin of RowLinear.
+    """Compute y = x W' + b, where only some columns of W train, as parameters of their own, as RowLinear does for rows.
 
     Attributes:
         base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may be made trainable as a whole.

@@ -14,7 +14,7 @@ from hifi_cli.records.run_files import RunResult, RunScores
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
-class Verdict(StrEnum):
+class VerificationResult(StrEnum):
     """What a verification showed."""
 
     VERIFIED = "verified"

@@ -31,7 +31,7 @@ Values = dict[str, dict[Any, float]]  # by task and repetition
 
 
 @dataclass(frozen=True)
-class Setting:
+class ClaimContext:
     """Where evidence is looked for.
 
     Attributes:
@@ -49,8 +49,10 @@ class Setting:
     figure_csv: Path | None = None
 
     @classmethod
-    def of(cls, claim: Claim, file: ClaimsFile, results: Results, score: Score | None, counted: frozenset[str]) -> "Setting":
-        """Return the setting of a claim in a file of claims."""
+    def of(
+        cls, claim: Claim, file: ClaimsFile, results: Results, score: Score | None, counted: frozenset[str]
+    ) -> "ClaimContext":
+        """Return the context of a claim in a file of claims."""
         protocol = claim.protocol or file.protocol
         tasks, shots = claim.tasks or file.tasks, str(claim.shots or shots_of(protocol))
         return cls(results, protocol, claim.only_backbone or file.backbone, shots, tasks, file.seeds, score, counted)
@@ -135,17 +137,17 @@ class Evidence:
         return [list(values.values()) for values in self.values.values()]
 
 
-def evidence(claim: Claim, setting: Setting) -> list[Evidence]:
+def evidence(claim: Claim, context: ClaimContext) -> list[Evidence]:
     """Collect the evidence of a claim: one entry, or one per comparison of an order."""
     match claim:
         case ComparisonClaim():
-            return [_of_comparison(claim.first, claim.second, setting)]
+            return [_of_comparison(claim.first, claim.second, context)]
         case OrderClaim():
-            return [_of_comparison(*pair, setting) for pair in claim.pairs]
+            return [_of_comparison(*pair, context) for pair in claim.pairs]
         case TrendClaim():
-            return [_of_trend(claim, setting)]
+            return [_of_trend(claim, context)]
         case PropertyClaim():
-            return [_of_property(claim, setting)]
+            return [_of_property(claim, context)]
 
 
 def methods_of(claim: Claim) -> list[str]:
@@ -161,34 +163,34 @@ def methods_of(claim: Claim) -> list[str]:
             return [method] if claim.measure == "trained-percent" and method else []
 
 
-def _of_comparison(first: str, second: str, setting: Setting) -> Evidence:
-    records = setting.records([first, second])
-    pairs = run_pairs.paired(records, first, second, tasks=setting.tasks, score=setting.score, counted=setting.counted)
-    sides = [run_filter.failures(setting.records([method]), setting.counted) for method in (first, second)]
+def _of_comparison(first: str, second: str, context: ClaimContext) -> Evidence:
+    records = context.records([first, second])
+    pairs = run_pairs.paired(records, first, second, tasks=context.tasks, score=context.score, counted=context.counted)
+    sides = [run_filter.failures(context.records([method]), context.counted) for method in (first, second)]
     return Evidence(
         label=" above ".join(pairs.labels),
         values={task: dict(differences) for task, differences in pairs.differences.items()},
         runs=2 * sum(map(len, pairs.differences.values())),
-        tasks=setting.tasks,
+        tasks=context.tasks,
         sides=pairs.labels,
         failures=(sides[0], sides[1]),
         notes=pairs.notes,
-        missing=setting.missing([first, second], setting.seeds),
+        missing=context.missing([first, second], context.seeds),
     )
 
 
-def _of_trend(claim: TrendClaim, setting: Setting) -> Evidence:
+def _of_trend(claim: TrendClaim, context: ClaimContext) -> Evidence:
     """Subtract the mean at `second` from the mean at `first`, by task and repetition, where all values are known."""
     notes: list[str] = []
     failures = None
     first, second = (", ".join(f"{x:g}" for x in values) for values in (claim.first, claim.second))
     if claim.figure:
-        frame, missing = _figure(claim.figure, setting)
+        frame, missing = _figure(claim.figure, context)
         cells = {} if frame is None else _cells(frame, claim.per, claim.x, claim.y)
     else:
-        cells, notes = _method_scores(claim, setting)
-        missing = setting.missing([*claim.values], setting.seeds)
-        failures = (_failures_at(claim, claim.first, setting), _failures_at(claim, claim.second, setting))
+        cells, notes = _method_scores(claim, context)
+        missing = context.missing([*claim.values], context.seeds)
+        failures = (_failures_at(claim, claim.first, context), _failures_at(claim, claim.second, context))
     values: Values = {}
     runs = 0
     for (task, repetition), numbers in cells.items():
@@ -199,7 +201,7 @@ def _of_trend(claim: TrendClaim, setting: Setting) -> Evidence:
         label=f"{claim.x} = {first} minus {second}",
         values=values,
         runs=runs,
-        tasks=() if claim.figure else setting.tasks,
+        tasks=() if claim.figure else context.tasks,
         sides=(f"{claim.x} = {first}", f"{claim.x} = {second}"),
         failures=failures,
         notes=notes,
@@ -212,43 +214,43 @@ def contrast(numbers: Mapping[float, float], first: Sequence[float], second: Seq
     return sum(numbers[x] for x in first) / len(first) - sum(numbers[x] for x in second) / len(second)
 
 
-def _failures_at(claim: TrendClaim, values: Sequence[float], setting: Setting) -> Failures:
+def _failures_at(claim: TrendClaim, values: Sequence[float], context: ClaimContext) -> Failures:
     """Count the failures of all methods that stand for some values."""
     sides = [
-        run_filter.failures(setting.records([method]), setting.counted) for method, x in claim.values.items() if x in values
+        run_filter.failures(context.records([method]), context.counted) for method, x in claim.values.items() if x in values
     ]
     return sum(sides, Failures(0, 0, 0))
 
 
-def _method_scores(claim: TrendClaim, setting: Setting) -> tuple[dict[tuple[str, Any], dict[float, float]], list[str]]:
+def _method_scores(claim: TrendClaim, context: ClaimContext) -> tuple[dict[tuple[str, Any], dict[float, float]], list[str]]:
     """Return the scores by task and seed, and by the value that each method stands for; and notes on what was left out.
 
     Runs of one task and seed that differ in more than a comparison allows are left out, as those of a pair of methods are.
     """
     records: dict[tuple[str, int], dict[float, RunRecord]] = {}
     for method, x in claim.values.items():
-        for task in setting.tasks:
-            runs = [record for record in setting.records([method]) if record.result.task == task]
-            for record in run_filter.comparable_runs(runs, [], setting.counted)[0]:
+        for task in context.tasks:
+            runs = [record for record in context.records([method]) if record.result.task == task]
+            for record in run_filter.comparable_runs(runs, [], context.counted)[0]:
                 records.setdefault((task, record.result.seed), {})[x] = record
     cells: dict[tuple[str, Any], dict[float, float]] = {}
     notes: dict[str, None] = {}
     for (task, seed), by_value in records.items():
         first, *others = by_value.values()
-        differing = next(filter(None, (run_filter.disagreement(first, other, setting.score) for other in others)), None)
-        if differing and "unequal" not in setting.counted:
+        differing = next(filter(None, (run_filter.disagreement(first, other, context.score) for other in others)), None)
+        if differing and "unequal" not in context.counted:
             notes[f"{label_of('tasks', task)}: runs left out, which differ in {differing}"] = None
             continue
-        scores = {x: record.score(setting.score) for x, record in by_value.items()}
+        scores = {x: record.score(context.score) for x, record in by_value.items()}
         cells[task, seed] = {x: score for x, score in scores.items() if score is not None}
     return cells, list(notes)
 
 
-def _of_property(claim: PropertyClaim, setting: Setting) -> Evidence:
+def _of_property(claim: PropertyClaim, context: ClaimContext) -> Evidence:
     if claim.measure:
-        return _of_measure(claim.measure, str(claim.method), setting)
+        return _of_measure(claim.measure, str(claim.method), context)
     assert claim.figure
-    frame, missing = _figure(claim.figure, setting)
+    frame, missing = _figure(claim.figure, context)
     if frame is None:
         return Evidence(claim.figure, {}, 0, exact=claim.every, missing=missing)
     values = _reduced(frame, claim, claim.rows)
@@ -266,18 +268,18 @@ def _of_property(claim: PropertyClaim, setting: Setting) -> Evidence:
     return Evidence(claim.figure, values, sum(map(len, values.values())), exact=claim.every, missing=missing)
 
 
-def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
+def _figure(name: str, context: ClaimContext) -> tuple[Any, list[MissingRuns]]:
     """Return the CSV of a figure under a protocol and backbone, or None, and the command that computes it.
 
     A CSV with overrides (`limit=32`) or of other tasks than the figure's is of another setting than the claim's.
     """
     import pandas as pd
 
-    if setting.figure_csv:
-        return pd.read_csv(setting.figure_csv), []
-    spec = figure_spec.load(name, protocol=setting.protocol)
-    expected: tuple[str, str, list[str], set[str]] = (setting.protocol, setting.backbone, [], {*spec.tasks})
-    for path in sorted((setting.results.directory / "figures").glob(f"{name}*.csv")):
+    if context.figure_csv:
+        return pd.read_csv(context.figure_csv), []
+    spec = figure_spec.load(name, protocol=context.protocol)
+    expected: tuple[str, str, list[str], set[str]] = (context.protocol, context.backbone, [], {*spec.tasks})
+    for path in sorted((context.results.directory / "figures").glob(f"{name}*.csv")):
         if len(figure_spec.name_of(path) or "") > len(name):
             continue  # hifi-7-flatness is not hifi-7
         try:
@@ -286,7 +288,7 @@ def _figure(name: str, setting: Setting) -> tuple[Any, list[MissingRuns]]:
             continue  # computed by another version
         if (metadata.protocol, metadata.backbone, metadata.overrides, {*metadata.tasks}) == expected:
             return pd.read_csv(path), []
-    return None, [setting.figure_command(name)]
+    return None, [context.figure_command(name)]
 
 
 def _cells(frame: Any, per: Sequence[str], x: str, y: str) -> dict[tuple[str, Any], dict[float, float]]:
@@ -325,27 +327,27 @@ def _check_columns(frame: Any, columns: Sequence[str], number: str) -> None:
         raise UsageError(f"column '{number}' of the figure's CSV holds texts; a claim is about a number")
 
 
-def _of_measure(measure: str, method: str, setting: Setting) -> Evidence:
+def _of_measure(measure: str, method: str, context: ClaimContext) -> Evidence:
     label = f"{measure} of {label_of('methods', method)}"
     if measure == "trained-percent":
-        percents = {100 * r.result.params.trainable_backbone / r.result.params.total for r in setting.records([method])}
+        percents = {100 * r.result.params.trainable_backbone / r.result.params.total for r in context.records([method])}
         values = {"": dict(enumerate(sorted(percents)))} if percents else {}
-        missing = [] if percents else setting.missing([method], setting.seeds[:1])[:1]
-        return Evidence(label, values, len(setting.records([method])), exact=True, missing=missing)
+        missing = [] if percents else context.missing([method], context.seeds[:1])[:1]
+        return Evidence(label, values, len(context.records([method])), exact=True, missing=missing)
     try:
-        number, table = _stored_measure(measure, method, setting)
+        number, table = _stored_measure(measure, method, context)
     except UsageError:  # the backbone was a local directory, whose costs cannot be found by its name
         return Evidence(label, {}, 0, exact=True)
     if number is None:
-        command = setting.command("table", table, "--methods", method, "--backbone", setting.backbone)
+        command = context.command("table", table, "--methods", method, "--backbone", context.backbone)
         return Evidence(label, {}, 0, exact=True, missing=[command])
     return Evidence(label, {"": {0: number}}, 1, exact=True)
 
 
-def _stored_measure(measure: str, method: str, setting: Setting) -> tuple[float | None, str]:
+def _stored_measure(measure: str, method: str, context: ClaimContext) -> tuple[float | None, str]:
     """Return a stored cost, None if it was not measured, and the table that measures it."""
-    where = {"protocol": setting.protocol, "backbone": setting.backbone}
-    directory = setting.results.directory
+    where = {"protocol": context.protocol, "backbone": context.backbone}
+    directory = context.results.directory
     if measure in ("step-time", "scoring-percent"):
         training = TrainingCosts.config_of(method, **where)
         stored = _stored(TrainingCosts, lambda gpu: TrainingCosts.path_of(training, FULL_FT, directory, gpu))

@@ -23,7 +23,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.files import command_line, digest
 from hifi_cli.records.claim_looks import ClaimLooks
-from hifi_cli.reports.claim_evidence import Evidence, Setting, evidence, methods_of
+from hifi_cli.reports.claim_evidence import ClaimContext, Evidence, evidence, methods_of
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
 from hifi_cli.reports.run_filter import COUNTED
@@ -111,7 +111,8 @@ def evaluate(
         check_names("tasks", claim.tasks or file.tasks, known["tasks"])
         check_names("protocols", [claim.protocol or file.protocol], known["protocols"])
     decided = [
-        evaluate_claim(key, claim, file, Setting.of(claim, file, results, score, counted)) for key, claim in file.claims.items()
+        evaluate_claim(key, claim, file, ClaimContext.of(claim, file, results, score, counted))
+        for key, claim in file.claims.items()
     ]
     path = ClaimLooks.path_of(results.directory, Path(name).stem, file.protocol, file.backbone)
     if not name or score or counted != COUNTED or not path.is_file():
@@ -151,13 +152,13 @@ def apply_look_verdicts(
     return decided
 
 
-def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, setting: Setting, *, level: float = LEVEL) -> ClaimResult:
-    """Decide one claim in a setting.
+def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, context: ClaimContext, *, level: float = LEVEL) -> ClaimResult:
+    """Decide one claim in a context.
 
     Args:
         level: error rate of the decision; smaller where results are looked at repeatedly.
     """
-    all_evidence, published = evidence(claim, setting), published_effects(claim)
+    all_evidence, published = evidence(claim, context), published_effects(claim)
     findings = [
         decide_comparison(entry, effect, region_of(claim, effect, file.margin), level=level, comparisons=len(all_evidence))
         for entry, effect in zip(all_evidence, published, strict=True)
@@ -174,7 +175,7 @@ def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, setting: Setting, 
     )
     has_one_seed = any(finding.effect is not None and finding.interval is None for finding in findings)
     if verdict == "undecided" and not result.missing and (more_seeds := 1 if has_one_seed else result.more_seeds):
-        result.missing.extend(_more_runs(claim, setting, more_seeds))
+        result.missing.extend(_more_runs(claim, context, more_seeds))
     return result
 
 
@@ -282,10 +283,10 @@ def _unique(all_evidence: Sequence[Evidence]) -> list[MissingRuns]:
     return [*{missing.command: missing for entry in all_evidence for missing in entry.missing}.values()]
 
 
-def _more_runs(claim: Claim, setting: Setting, number: int) -> list[MissingRuns]:
+def _more_runs(claim: Claim, context: ClaimContext, number: int) -> list[MissingRuns]:
     """Return the commands that add so many seeds."""
     if methods := methods_of(claim):
-        used = sorted({record.result.seed for record in setting.records(methods)} | set(setting.seeds))
-        return setting.missing(methods, [*used, *range(used[-1] + 1, used[-1] + 1 + number)])
+        used = sorted({record.result.seed for record in context.records(methods)} | set(context.seeds))
+        return context.missing(methods, [*used, *range(used[-1] + 1, used[-1] + 1 + number)])
     figure = claim.figure if isinstance(claim, TrendClaim | PropertyClaim) and "seed" in claim.per else None
-    return [setting.figure_command(figure, more_seeds=number)] if figure else []
+    return [context.figure_command(figure, more_seeds=number)] if figure else []

@@ -146,7 +146,7 @@ def _trained_heads(runs: Sequence[tuple[RunRecord, Manifest | None]]) -> dict[He
         if manifest and manifest.heads:
             result = record.result
             heads = (result.backbone, result.task, _hashable(manifest.heads))
-            by_heads = seeds_by_method.setdefault((*record.setting, *record.cell), {})
+            by_heads = seeds_by_method.setdefault((*record.setting, *record.method_and_task), {})
             by_heads.setdefault(heads, []).append(result.seed)
     trained: dict[HeadsOfTask, list[str]] = {}
     for (protocol, _, _, method, _), by_heads in seeds_by_method.items():

@@ -123,9 +123,9 @@ def compare(
 
 def _failures(pairs: PairedRuns, records: Sequence[RunRecord], counted: frozenset[str]) -> tuple[Failures, Failures]:
     """Count the failed runs of both methods on the tasks that are compared, runs without a partner included."""
-    runs = [record for record in records if record.cell[1] in pairs.runs]
+    runs = [record for record in records if record.method_and_task[1] in pairs.runs]
     first, second = (
-        run_filter.failures([record for record in runs if record.cell[0] == name], counted)
+        run_filter.failures([record for record in runs if record.method_and_task[0] == name], counted)
         for name in (pairs.first, pairs.second)
     )
     return first, second

@@ -11,7 +11,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import UsageError
 
-Verdict = Literal["follows", "rounding", "mismatch", "unchecked"]
+AverageCheckResult = Literal["follows", "rounding", "mismatch", "unchecked"]
 Number = float | Literal["illegible"] | None
 
 
@@ -98,7 +98,7 @@ class AverageCheck:
         suspects: columns whose cell equals another row's, with that row and the value that the printed average would require.
     """
 
-    verdict: Verdict
+    verdict: AverageCheckResult
     recomputed: Decimal | None = None
     suspects: dict[str, tuple[str, Decimal]] | None = None
 
@@ -171,10 +171,10 @@ def _suspects(published: PublishedTable, name: str, missing: Decimal) -> dict[st
     suspects = {}
     for column in published.columns:
         value = published.mean(name, column)
-        twin = next((other for other in published.rows if other != name and published.mean(other, column) == value), None)
+        equal_row = next((other for other in published.rows if other != name and published.mean(other, column) == value), None)
         required = _decimal(value, published.decimals) + missing if isinstance(value, float) else Decimal(-1)
-        if twin and 0 <= required <= 100:
-            suspects[column] = (twin, required)
+        if equal_row and 0 <= required <= 100:
+            suspects[column] = (equal_row, required)
     return suspects
 
 

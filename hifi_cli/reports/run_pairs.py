@@ -78,14 +78,14 @@ def paired(
 
     Args:
         tasks: only these; empty: all that either was run on.
-        counted: marks whose runs are counted.
+        counted: flags whose runs are counted.
     """
     pairs = PairedRuns(first, second)
     records = [record for record in records if not tasks or record.result.task in tasks]
     for task in sorted({record.result.task for record in records if record.result.method in (first, second)}):
         sides = []
         for method, label in zip((first, second), pairs.labels, strict=True):
-            cell = [record for record in records if record.cell == (method, task)]
+            cell = [record for record in records if record.method_and_task == (method, task)]
             kept, notes = run_filter.comparable_runs(cell, [], counted)
             pairs.notes += [f"{label} on {label_of('tasks', task)}: {note}" for note in notes]
             sides.append({record.result.seed: record for record in kept})

@@ -26,8 +26,8 @@ class RunRecord:
     result: RunResult
 
     @property
-    def cell(self) -> tuple[str, str]:
-        """Method and task."""
+    def method_and_task(self) -> tuple[str, str]:
+        """The names of method and task."""
         return self.result.method, self.result.task
 
     @property

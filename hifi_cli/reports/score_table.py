@@ -106,7 +106,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
 def _runs_by_cell(records: list[RunRecord], spec: ScoresSpec, request: TableRequest) -> RunsByCell:
     finished: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for record in records:
-        finished[record.cell].append(record)
+        finished[record.method_and_task].append(record)
     filtered = {cell: run_filter.comparable_runs(runs, spec.seeds, request.counted) for cell, runs in finished.items()}
     included = {cell: runs for cell, (runs, _) in filtered.items()}
     return RunsByCell(finished, included, {cell: notes for cell, (_, notes) in filtered.items()})

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hifi_cli.errors import HifiError, MissingError
-from hifi_cli.records.run_checks import Verdict, problems
+from hifi_cli.records.run_checks import VerificationResult, problems
 from hifi_cli.records.run_directory import RunDirectory, run_directories
 from hifi_cli.runs import evaluate as evaluation
 from hifi_cli.runs.evaluate import Evaluation
@@ -22,7 +22,7 @@ class Verification:
     """
 
     path: Path
-    verdict: Verdict
+    verdict: VerificationResult
     problems: list[str] = field(default_factory=list)
     evaluation: Evaluation | None = None
 
@@ -53,18 +53,18 @@ def verify(
     path, so_far = directory.path, ""
     try:
         if contradictions := problems(directory, results_dir):
-            return Verification(path, Verdict.DIFFERS, contradictions)
+            return Verification(path, VerificationResult.DIFFERS, contradictions)
         so_far = "its files agree, the model is not checked: "
         if not directory.read_result().is_done:
-            return Verification(path, Verdict.DIVERGED)
+            return Verification(path, VerificationResult.DIVERGED)
         check_has_weights(directory)
         resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
         evaluated = evaluation.evaluate(path, resources)
     except HifiError as error:
-        return Verification(path, Verdict.NOT_VERIFIED, [f"{so_far}{error}"])
+        return Verification(path, VerificationResult.NOT_VERIFIED, [f"{so_far}{error}"])
     differing, manifest = evaluated.differing, directory.read_manifest()
     if manifest.heads != evaluated.heads:
         differing.append("heads (those in manifest.json are not those of the delta)")
     if manifest.backbone_weights_id != evaluated.backbone_weights_id:
         differing.append("backbone_weights_id (the one in manifest.json is not that of the backbone)")
-    return Verification(path, Verdict.DIFFERS if differing else Verdict.VERIFIED, differing, evaluated)
+    return Verification(path, VerificationResult.DIFFERS if differing else VerificationResult.VERIFIED, differing, evaluated)

@@ -261,6 +261,6 @@ def _choice(ranked: list[Ranked], strategy: str, k: int) -> tuple[list[list[int]
         top = model_wide.top(k * layers)
         at_the_cut = {model_wide.order[k * layers - 1] // heads} if model_wide.tied_at(k * layers) else set()
         return [[index % heads for index in top if index // heads == layer] for layer in range(layers)], sorted(at_the_cut)
-    in_play = range(layers // 2 if strategy == "midtop" else 0, layers)
-    chosen = [ranked[layer].top(k) if layer in in_play else [] for layer in range(layers)]
-    return chosen, [layer for layer in in_play if ranked[layer].tied_at(k)]
+    candidates = range(layers // 2 if strategy == "midtop" else 0, layers)
+    chosen = [ranked[layer].top(k) if layer in candidates else [] for layer in range(layers)]
+    return chosen, [layer for layer in candidates if ranked[layer].tied_at(k)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.reports import claim_spec, claim_table, claims
-from hifi_cli.reports.claim_evidence import Setting
+from hifi_cli.reports.claim_evidence import ClaimContext
 from hifi_cli.reports.claim_spec import PropertyClaim, TrendClaim
 from hifi_cli.reports.figures import figure_spec
 from hifi_cli.reports.figures.figure_spec import FigureMetadata
@@ -26,6 +26,6 @@ def contradictions(csv: Path, metadata: FigureMetadata) -> list[str]:
         file = claim_spec.load(paper, protocol=metadata.protocol)
         for key, claim in file.claims.items():
             if isinstance(claim, TrendClaim | PropertyClaim) and claim.figure == name:
-                setting = Setting.of(claim, file, Results(csv.parent), None, COUNTED)
-                results.append(claims.evaluate_claim(key, claim, file, replace(setting, figure_csv=csv)))
+                context = ClaimContext.of(claim, file, Results(csv.parent), None, COUNTED)
+                results.append(claims.evaluate_claim(key, claim, file, replace(context, figure_csv=csv)))
     return claim_table.contradictions(results)

@@ -14,10 +14,10 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
     figure, axes = style.grid(len(tasks), columns=2, height=2.3, width=style.WIDE if len(tasks) > 1 else 4.6)
     for ax, task in zip(axes, tasks, strict=True):
         for number, (label, budget) in enumerate(frame[frame["task"] == task].groupby("label", sort=False)):
-            look, settings = style.line(number), budget["settings"]
-            ax.plot(settings, 100 * budget["mean"], label=label, **look)
+            line_style, settings = style.line(number), budget["settings"]
+            ax.plot(settings, 100 * budget["mean"], label=label, **line_style)
             quartiles = 100 * budget["quartile1"], 100 * budget["quartile3"]
-            ax.fill_between(settings, *quartiles, color=look["color"], alpha=0.12, linewidth=0)
+            ax.fill_between(settings, *quartiles, color=line_style["color"], alpha=0.12, linewidth=0)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         style.set_task_title(ax, metadata, task)
     style.label_outer(axes, "tried settings", "expected best score")

@@ -29,8 +29,8 @@ def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
             distances = panel[panel["pair"] == pair].groupby("method", sort=False)["mean"].agg(["mean", "std"]).fillna(0)
             places = np.arange(len(distances)) + _HEIGHT * (number - 1)
             spread = distances["std"] if distances["std"].any() else None
-            look: dict[str, Any] = {"color": color, "edgecolor": "black", "linewidth": 0.6, "capsize": 2}
-            ax.barh(places, distances["mean"], _HEIGHT, xerr=spread, label=label, **look)
+            bar_style: dict[str, Any] = {"color": color, "edgecolor": "black", "linewidth": 0.6, "capsize": 2}
+            ax.barh(places, distances["mean"], _HEIGHT, xerr=spread, label=label, **bar_style)
             for place, (mean, deviation) in zip(places, distances.itertuples(index=False), strict=True):
                 ax.text(mean + deviation, place, f" {mean:.2f}", va="center", fontsize=7)
         names = [

@@ -59,9 +59,9 @@ def house_style() -> Iterator[None]:
 
 def line(number: int, *, marker: bool = True) -> dict[str, Any]:
     """Return color, dashes and marker of the line with that number."""
-    look = {"color": _COLORS[number % len(_COLORS)], "linestyle": _DASHES[number % len(_DASHES)]}
+    line_style = {"color": _COLORS[number % len(_COLORS)], "linestyle": _DASHES[number % len(_DASHES)]}
     open_marker = {"marker": _MARKERS[number % len(_MARKERS)], "markerfacecolor": "none"}  # lines below stay visible
-    return look | (open_marker if marker else {})
+    return line_style | (open_marker if marker else {})
 
 
 def marker(number: int) -> dict[str, Any]:
