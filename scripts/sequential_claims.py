@@ -51,7 +51,9 @@ def simulate(truth: float, rng: np.random.Generator, levels: dict[int, float], m
         else:
             variances = {task: float(drawn[int(task)][:count].var(ddof=1)) for task, count in have.items()}
             have = allocate(have, variances, look * len(have), LAST)
-        verdict = decide([drawn[int(task)][:count].tolist() for task, count in have.items()], region, level=level)
+        verdict = decide(
+            [drawn[int(task)][:count].tolist() for task, count in have.items()], region, level=lambda _, level=level: level
+        )
         if verdict != "undecided":
             break
     return Outcome(verdict, sum(have.values()) / len(have))

@@ -103,6 +103,14 @@ def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
         assert f">{mean}<" in page and note in page
 
 
+def test_a_mean_over_fewer_seeds_than_others_says_so(hifi):
+    for seed in (1, 2, 3):
+        write_run("results", "full-ft", "rte", seed, 0.6)
+    write_run("results", "bitfit", "rte", 1, 0.7)
+    rows = {row["name"]: row["cells"]["rte"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
+    assert rows["bitfit"]["notes"] == ["1 seed, others have up to 3"] and not rows["full-ft"].get("notes")
+
+
 def test_a_run_with_two_marks_needs_both(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5)
     write_run("results", "full-ft", "rte", 2, 0.7, limited=True, collapsed=True, setting="limit")

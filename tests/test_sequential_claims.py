@@ -133,7 +133,7 @@ def test_a_clear_difference_is_decided_at_an_early_look(file, hifi):
         plan.look()
     assert plan.number == 2 and plan.undecided == []  # 8 pairs cannot reach the first level, 16 reach the second
     table = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
-    assert table["rows"][0]["cells"]["verdict"]["value"] == "supported (look 2 of 5)" and grids_in(table) == []
+    assert table["rows"][0]["cells"]["verdict"]["value"] == "supported (look 2 of 5 at 0.079 %)" and grids_in(table) == []
     again = SequentialClaims("mine", file, Path("results"), 20)
     assert again.number == 2 and again.is_over
     with pytest.raises(ConflictError, match="use --max-seeds 20"):
@@ -148,9 +148,9 @@ def test_a_look_says_nothing_about_other_scores_or_a_claim_that_was_changed_sinc
     def verdict(*words):
         return json.loads(hifi("claims", "mine.yaml", "--format", "json", *words).out)["rows"][0]["cells"]["verdict"]["value"]
 
-    assert "(look 1 of 2)" in verdict() and "look" not in verdict("--score", "last")
+    assert "(look 1 of 2 at 1.9 %)" in verdict() and "look" not in verdict("--score", "last")
     Path("mine.yaml").write_text(OWN.replace("beats probing.", "is better than probing."))
-    assert "(look 1 of 2)" in verdict(), "the text decides nothing"
+    assert "(look 1 of 2 at 1.9 %)" in verdict(), "the text decides nothing"
     Path("mine.yaml").write_text(
         OWN.replace("first: full-ft, second: linear-probing", "first: linear-probing, second: full-ft")
     )
@@ -171,7 +171,7 @@ def test_an_undecided_claim_takes_every_declared_look_and_no_more(file, hifi):
     assert [look.verdicts for look in looks] == [{"probing": "undecided"}] * len(plan.looks.declared)
     assert looks[-1].seeds == dict.fromkeys(file.tasks, 6)
     row = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
-    assert row["rows"][0]["cells"]["verdict"]["value"] == f"undecided (look {len(looks)} of {len(looks)})"
+    assert row["rows"][0]["cells"]["verdict"]["value"] == f"undecided (look {len(looks)} of {len(looks)} at 4.1 %)"
 
 
 def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):

@@ -1,7 +1,8 @@
 """The runs that decide claims: first seeds for all of them, then more seeds where they inform most, until all are decided."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from hifi_cli.reports.claim_spec import Claim, ClaimsFile
 from hifi_cli.reports.claims import ClaimResult, claim_digest, evaluate_claim
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
+from hifi_cli.reports.statistics import LEVEL
 from hifi_cli.reports.table_spec import shots_of
 from hifi_cli.wording import counted_noun
 
@@ -100,6 +102,10 @@ class SequentialClaims:
     def _digest(self, name: str) -> str:
         return claim_digest(self.claims[name], self.file)
 
+    def _level_of(self, look: int) -> Callable[[int], float]:
+        """Return the level of a comparison at a look, by the number of comparisons, whose levels add up over all looks."""
+        return lambda comparisons: _look_levels(tuple(self.looks.declared), LEVEL / comparisons)[look]
+
     @property
     def number(self) -> int:
         """Number of looks that were taken."""
@@ -126,7 +132,8 @@ class SequentialClaims:
         counts: dict[tuple[str, str], int] = {}
         for name in self.undecided:
             context = _context(self.claims[name], self.file, self.results_dir)
-            result = evaluate_claim(name, self.claims[name], self.file, context)
+            level = self._level_of(max(0, self.number - 1))  # what the last look left undecided gets more seeds
+            result = evaluate_claim(name, self.claims[name], self.file, context, level=level)
             spread = {task: _variance(result, task) for task in context.tasks}
             num_seeds = {task: _seeds(result, task) for task in context.tasks}
             if self.number == 0 or any(count < 2 for count in num_seeds.values()):
@@ -138,7 +145,7 @@ class SequentialClaims:
 
     def look(self) -> Look:
         """Decide every undecided claim at the level of this look, and store the look."""
-        level = self.looks.levels[self.number]
+        level = self._level_of(self.number)
         records = Results(self.results_dir)
         verdicts: dict[str, str] = {}
         seeds: dict[str, int] = {}
@@ -173,6 +180,11 @@ def allocate(num_seeds: Mapping[str, int], variances: Mapping[str, float], total
         best = max(open_tasks, key=lambda task: max(variances[task], floor) / (counts[task] * (counts[task] + 1)))
         counts[best] += 1
     return counts
+
+
+@cache
+def _look_levels(declared: tuple[int, ...], level: float) -> list[float]:
+    return sequential.look_levels(declared, level)
 
 
 def _context(claim: Claim, file: ClaimsFile, results_dir: Path) -> ClaimContext:

@@ -108,9 +108,10 @@ class Evidence:
     Attributes:
         label: what is compared.
         values: differences or numbers, by task and repetition; empty: nothing is known yet.
-        runs: number of runs or of repetitions.
+        runs: keys of the runs, or of the repetitions, that the values are computed from.
         tasks: of the claim, where runs decide it: there is no verdict before each of them has numbers.
         exact: whether each number is certain: it does not vary with the seed.
+        is_ratio: whether the values are ratios, which are averaged as logarithms.
         sides: the two methods, or groups of methods, whose runs are compared.
         failures: failed and all runs of both sides.
         missing: what would complete the evidence.
@@ -118,9 +119,10 @@ class Evidence:
 
     label: str
     values: Values
-    runs: int
+    runs: frozenset[tuple[Any, ...]]
     tasks: Sequence[str] = ()
     exact: bool = False
+    is_ratio: bool = False
     sides: tuple[str, str] = ("", "")
     failures: tuple[Failures, Failures] | None = None
     notes: list[str] = field(default_factory=list)
@@ -170,7 +172,12 @@ def _of_comparison(first: str, second: str, context: ClaimContext) -> Evidence:
     return Evidence(
         label=" above ".join(pairs.labels),
         values={task: dict(differences) for task, differences in pairs.differences.items()},
-        runs=2 * sum(map(len, pairs.differences.values())),
+        runs=frozenset(
+            (method, task, seed)
+            for task, differences in pairs.differences.items()
+            for seed in differences
+            for method in (first, second)
+        ),
         tasks=context.tasks,
         sides=pairs.labels,
         failures=(sides[0], sides[1]),
@@ -181,7 +188,7 @@ def _of_comparison(first: str, second: str, context: ClaimContext) -> Evidence:
 
 def _of_trend(claim: TrendClaim, context: ClaimContext) -> Evidence:
     """Subtract the mean at `second` from the mean at `first`, by task and repetition, where all values are known."""
-    notes: list[str] = []
+    notes = _notes_of_figure(context) if claim.figure else []
     failures = None
     first, second = (", ".join(f"{x:g}" for x in values) for values in (claim.first, claim.second))
     if claim.figure:
@@ -192,15 +199,13 @@ def _of_trend(claim: TrendClaim, context: ClaimContext) -> Evidence:
         missing = context.missing([*claim.values], context.seeds)
         failures = (_failures_at(claim, claim.first, context), _failures_at(claim, claim.second, context))
     values: Values = {}
-    runs = 0
     for (task, repetition), numbers in cells.items():
         if all(x in numbers for x in (*claim.first, *claim.second)):
             values.setdefault(task, {})[repetition] = claim.scale * contrast(numbers, claim.first, claim.second)
-            runs += len({*claim.first, *claim.second})
     return Evidence(
         label=f"{claim.x} = {first} minus {second}",
         values=values,
-        runs=runs,
+        runs=frozenset((x, *key) for x in (*claim.first, *claim.second) for key in _keys(values)),
         tasks=() if claim.figure else context.tasks,
         sides=(f"{claim.x} = {first}", f"{claim.x} = {second}"),
         failures=failures,
@@ -252,8 +257,8 @@ def _of_property(claim: PropertyClaim, context: ClaimContext) -> Evidence:
     assert claim.figure
     frame, missing = _figure(claim.figure, context)
     if frame is None:
-        return Evidence(claim.figure, {}, 0, exact=claim.every, missing=missing)
-    values = _reduced(frame, claim, claim.rows)
+        return Evidence(claim.figure, {}, frozenset(), exact=claim.every, missing=missing)
+    values, notes = _reduced(frame, claim, claim.rows), _notes_of_figure(context)
     if claim.second_rows:
         others = _reduced(frame, claim, claim.second_rows)
         values = {
@@ -265,7 +270,16 @@ def _of_property(claim: PropertyClaim, context: ClaimContext) -> Evidence:
             for task, numbers in values.items()
         }
     values = {task: numbers for task, numbers in values.items() if numbers}
-    return Evidence(claim.figure, values, sum(map(len, values.values())), exact=claim.every, missing=missing)
+    is_ratio = bool(claim.second_rows) and claim.compare == "ratio"
+    return Evidence(claim.figure, values, _keys(values), exact=claim.every, is_ratio=is_ratio, notes=notes, missing=missing)
+
+
+def _keys(values: Values) -> frozenset[tuple[Any, ...]]:
+    return frozenset((task, repetition) for task, numbers in values.items() for repetition in numbers)
+
+
+def _notes_of_figure(context: ClaimContext) -> list[str]:
+    return [f"read from a figure, whose numbers are not those of --score {context.score}"] if context.score else []
 
 
 def _figure(name: str, context: ClaimContext) -> tuple[Any, list[MissingRuns]]:
@@ -333,15 +347,17 @@ def _of_measure(measure: str, method: str, context: ClaimContext) -> Evidence:
         percents = {100 * r.result.params.trainable_backbone / r.result.params.total for r in context.records([method])}
         values = {"": dict(enumerate(sorted(percents)))} if percents else {}
         missing = [] if percents else context.missing([method], context.seeds[:1])[:1]
-        return Evidence(label, values, len(context.records([method])), exact=True, missing=missing)
+        runs = frozenset((record.result.task, record.result.seed) for record in context.records([method]))
+        return Evidence(label, values, runs, exact=True, missing=missing)
     try:
         number, table = _stored_measure(measure, method, context)
     except UsageError:  # the backbone was a local directory, whose costs cannot be found by its name
-        return Evidence(label, {}, 0, exact=True)
+        return Evidence(label, {}, frozenset(), exact=True)
     if number is None:
         command = context.command("table", table, "--methods", method, "--backbone", context.backbone)
-        return Evidence(label, {}, 0, exact=True, missing=[command])
-    return Evidence(label, {"": {0: number}}, 1, exact=True)
+        return Evidence(label, {}, frozenset(), exact=True, missing=[command])
+    values = {"": {0: number}}
+    return Evidence(label, values, _keys(values), exact=True)
 
 
 def _stored_measure(measure: str, method: str, context: ClaimContext) -> tuple[float | None, str]:

@@ -45,6 +45,8 @@ def verdict_text(result: ClaimResult) -> str:
     """Return the verdict in words, with what an undecided claim requires."""
     if result.look:
         return f"{result.verdict} ({result.look})"
+    if result.verdict == "supported" and any(finding.is_small for finding in result.findings):
+        return "supported (a small effect)"
     if result.verdict != "undecided":
         return result.verdict
     absent = sum(finding.verdict == "not run" for finding in result.findings)
@@ -114,6 +116,7 @@ def _note(result: ClaimResult, backbone: str) -> str:
     misprints = list(dict.fromkeys(text for finding in findings for text in finding.published.misprints))
     sentences += [f"rests on possible misprints: {'; '.join(misprints)}"] if misprints else []
     sentences += [finding.reason or _interval_without_test(finding) for finding in findings]
+    sentences += [_small_effect(result, finding) for finding in findings if finding.is_small]
     sentences += [text for finding in findings for text in _failures(finding)]
     sentences += [note for finding in findings if finding.evidence.values for note in finding.evidence.notes]
     return ". ".join(sentence[:1].upper() + sentence[1:] for sentence in dict.fromkeys(sentences) if sentence)
@@ -151,6 +154,13 @@ def _interval_without_test(finding: Finding) -> str:
     if finding.verdict != "undecided" or not finding.interval or not low <= finding.interval[0] <= finding.interval[1] <= high:
         return ""
     return "the interval is inside what is required, but the sign-flip test does not reach the 5 % level"
+
+
+def _small_effect(result: ClaimResult, finding: Finding) -> str:
+    """Say that an effect which supports the claim is smaller than the smallest that counts."""
+    margin = f"{_number(result, finding.region.possible[0])} {result.unit}"
+    half = " (half the published effect)" if finding.published.value and not result.claim.margin else ""
+    return f"the effect is there, but smaller than {margin}{half}: its whole interval is below"
 
 
 def _failures(finding: Finding) -> list[str]:

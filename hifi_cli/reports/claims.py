@@ -6,14 +6,15 @@ How a claim is decided, fixed before any result was seen (docs/claims.md):
   interval of our effect lies inside the first, contradicted where it lies outside of the second, and undecided otherwise.
   Effects between the two regions are too small to matter either way.
 - A claim is about all of its tasks: it is undecided until each of them has runs.
-- The interval is the 95 % t-interval of the mean over tasks, which are fixed; the exact sign-flip test must agree.
+- The interval is the 95 % t-interval of the mean over tasks, which are fixed; the exact sign-flip test must agree. Ratios are
+  averaged, and their interval is computed, as logarithms.
 - A claim of several comparisons is supported where every one is (no correction is needed), and contradicted where one is, at
   the level divided by their number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
+from math import exp, inf, log
 from pathlib import Path
 from typing import Literal, cast
 
@@ -51,7 +52,8 @@ class Finding:
     Attributes:
         effect: mean over tasks, or of an exact property the number farthest from what is claimed; None: nothing is known.
         interval: 95 % interval of the mean, or the range of an exact property.
-        more_seeds: estimated seeds per task that a decision still requires; None: not known, or too many.
+        more_to_support, more_to_contradict: estimated seeds per task that each verdict still requires; None: it is not in
+            sight, or requires too many.
         reason: why it is undecided, where the numbers alone do not say it.
     """
 
@@ -61,8 +63,14 @@ class Finding:
     verdict: Verdict
     effect: float | None = None
     interval: tuple[float, float] | None = None
-    more_seeds: int | None = None
+    more_to_support: int | None = None
+    more_to_contradict: int | None = None
     reason: str = ""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the effect supports the claim, and its whole interval is below the smallest effect that counts."""
+        return self.verdict == "supported" and self.interval is not None and self.interval[1] < self.region.possible[0]
 
 
 @dataclass(frozen=True)
@@ -90,10 +98,12 @@ class ClaimResult:
 
     @property
     def more_seeds(self) -> int | None:
-        """Estimated further seeds per task; None: not known, or too many."""
-        numbers = [finding.more_seeds for finding in self.findings if finding.verdict == "undecided"]
-        known = [number for number in numbers if number is not None]
-        return max(known) if known and len(known) == len(numbers) else None
+        """Estimated further seeds per task: until every comparison is supported, or one is contradicted; None: too many."""
+        undecided = [finding for finding in self.findings if finding.verdict == "undecided"]
+        to_support = [finding.more_to_support for finding in undecided if finding.more_to_support]
+        to_contradict = [finding.more_to_contradict for finding in undecided if finding.more_to_contradict]
+        all_supported = [max(to_support)] if to_support and len(to_support) == len(undecided) else []
+        return min([*all_supported, *to_contradict], default=None)
 
 
 def evaluate(
@@ -110,20 +120,32 @@ def evaluate(
         check_names("methods", methods_of(claim), known["methods"])
         check_names("tasks", claim.tasks or file.tasks, known["tasks"])
         check_names("protocols", [claim.protocol or file.protocol], known["protocols"])
-    decided = [
-        evaluate_claim(key, claim, file, ClaimContext.of(claim, file, results, score, counted))
-        for key, claim in file.claims.items()
-    ]
     path = ClaimLooks.path_of(results.directory, Path(name).stem, file.protocol, file.backbone)
-    if not name or score or counted != COUNTED or not path.is_file():
+    has_looks = bool(name) and not score and counted == COUNTED
+    looks = ClaimLooks.read(path) if has_looks and path.is_file() else None
+    next_look = _next_look(name, file, results, looks)
+    decided = []
+    for key, claim in file.claims.items():
+        context = ClaimContext.of(claim, file, results, score, counted)
+        result = evaluate_claim(key, claim, file, context)
+        if result.verdict == "undecided" and not result.missing:
+            more = [next_look] if has_looks and methods_of(claim) else _more_runs(result, context)
+            result = replace(result, missing=more)
+        decided.append(result)
+    if not looks:
         return decided
-    looks, is_own = ClaimLooks.read(path), registry.is_file(name)
-    words = ["grid", "GRID.yaml" if is_own else f"claims-{name}", "--until-decided", "--max-seeds", str(looks.declared[-1])]
-    words += ["--backbone", file.backbone, "--protocol", file.protocol, *results.arguments]
-    remark = f"  # GRID.yaml: your grid with claims: {name}" if is_own else ""
-    next_look = MissingRuns("", (), (), command_line(["hifi", *words]) + remark)
     digests = {key: claim_digest(claim, file) for key, claim in file.claims.items()}
     return apply_look_verdicts(decided, looks, digests, next_look)
+
+
+def _next_look(name: str, file: ClaimsFile, results: Results, looks: ClaimLooks | None) -> MissingRuns:
+    """Return the command that adds seeds to a file's claims; it corrects for the looks at them, which single runs do not."""
+    is_own = registry.is_file(name)
+    words = ["grid", "GRID.yaml" if is_own else f"claims-{name}", "--until-decided"]
+    words += ["--max-seeds", str(looks.declared[-1])] if looks else []
+    words += ["--backbone", file.backbone, "--protocol", file.protocol, *results.arguments]
+    remark = f"  # GRID.yaml: your grid with claims: {name}" if is_own else ""
+    return MissingRuns("", (), (), command_line(["hifi", *words]) + remark)
 
 
 def claim_digest(claim: Claim, file: ClaimsFile) -> str:
@@ -146,17 +168,24 @@ def apply_look_verdicts(
         if result.name in looks.verdicts and looks.claims.get(result.name) == digests[result.name]:
             verdict, number = looks.verdicts[result.name]
             is_open = verdict == "undecided" and number < len(looks.declared)
-            look = f"look {number} of {len(looks.declared)}"
+            look = f"look {number} of {len(looks.declared)} at {100 * looks.levels[number - 1]:.2g} %"
             result = replace(result, verdict=cast("Verdict", verdict), look=look, missing=[next_look] if is_open else [])
         decided.append(result)
     return decided
 
 
-def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, context: ClaimContext, *, level: float = LEVEL) -> ClaimResult:
+def one_look(comparisons: int) -> float:
+    """Return the level of each of several comparisons, one of which is enough, where results are looked at once."""
+    return LEVEL / comparisons
+
+
+def evaluate_claim(
+    name: str, claim: Claim, file: ClaimsFile, context: ClaimContext, *, level: Callable[[int], float] = one_look
+) -> ClaimResult:
     """Decide one claim in a context.
 
     Args:
-        level: error rate of the decision; smaller where results are looked at repeatedly.
+        level: error rate of a decision by number of comparisons; smaller where results are looked at repeatedly.
     """
     all_evidence, published = evidence(claim, context), published_effects(claim)
     findings = [
@@ -170,13 +199,9 @@ def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, context: ClaimCont
         verdict = "undecided"
     known = [finding for finding in findings if finding.effect is not None]
     deciding = min(known, key=_distance) if known else findings[0]
-    result = ClaimResult(
-        name, claim, verdict, deciding, findings, sum(entry.runs for entry in all_evidence), _unique(all_evidence)
-    )
-    has_one_seed = any(finding.effect is not None and finding.interval is None for finding in findings)
-    if verdict == "undecided" and not result.missing and (more_seeds := 1 if has_one_seed else result.more_seeds):
-        result.missing.extend(_more_runs(claim, context, more_seeds))
-    return result
+    runs = {run for entry in all_evidence for run in entry.runs}
+    missing = {missing.command: missing for entry in all_evidence for missing in entry.missing}
+    return ClaimResult(name, claim, verdict, deciding, findings, len(runs), [*missing.values()])
 
 
 def region_of(claim: Claim, published: PublishedEffect, margin: float) -> Region:
@@ -202,7 +227,12 @@ def region_of(claim: Claim, published: PublishedEffect, margin: float) -> Region
 
 
 def decide_comparison(
-    entry: Evidence, published: PublishedEffect, region: Region, *, level: float = LEVEL, comparisons: int = 1
+    entry: Evidence,
+    published: PublishedEffect,
+    region: Region,
+    *,
+    level: Callable[[int], float] = one_look,
+    comparisons: int = 1,
 ) -> Finding:
     """Decide one comparison or property.
 
@@ -214,33 +244,54 @@ def decide_comparison(
         return Finding(entry, published, region, "not run")
     if entry.exact:
         return _find_exact(entry, published, region)
+    shown_region = region
+    as_logs = entry.is_ratio and min(map(min, groups)) > 0
+    if as_logs:
+        groups, region = [[log(value) for value in values] for values in groups], _logs(region)
     effect = float(np.mean([np.mean(values) for values in groups]))
-    interval = mean_interval([np.asarray(values, dtype=np.float64) for values in groups], level)
+    interval = mean_interval([np.asarray(values, dtype=np.float64) for values in groups], level(1))
     verdict, reason = decide(groups, region, level=level, comparisons=comparisons), ""
     for side in _higher_sides(verdict, effect, region):
         if entry.failures and entry.failures[side].diverges_more(entry.failures[1 - side]):
             verdict, reason = "undecided", f"{entry.sides[side]} diverged more often, and a diverged run has no score"
     if missing := len(entry.tasks) - len(entry.tasks_with_values):
         verdict, reason = "undecided", f"{missing} of its {len(entry.tasks)} tasks have no runs to compare"
-    more = None
+    to_support = to_contradict = None
     if verdict == "undecided" and not reason:
-        seeds = [seeds_needed(groups, bound) for bound in _targets(effect, region)]
-        known = [number for number in seeds if number is not None and number <= MOST_SEEDS]
-        more = max(1, min(known) - min(map(len, groups))) if known else None
-    return Finding(entry, published, region, verdict, effect, interval, more, reason)
+        if region.supported[0] < effect < region.supported[1]:
+            to_support = _more_seeds(groups, region.supported, effect, one_look(1))
+        if not region.possible[0] < effect < region.possible[1]:
+            to_contradict = _more_seeds(groups, region.possible, effect, one_look(comparisons))
+    if as_logs:
+        effect, interval = exp(effect), (exp(interval[0]), exp(interval[1])) if interval else None
+    return Finding(entry, published, shown_region, verdict, effect, interval, to_support, to_contradict, reason)
 
 
-def decide(groups: Sequence[Sequence[float]], region: Region, *, level: float = LEVEL, comparisons: int = 1) -> Verdict:
+def decide(
+    groups: Sequence[Sequence[float]], region: Region, *, level: Callable[[int], float] = one_look, comparisons: int = 1
+) -> Verdict:
     """Return the verdict of the differences of several tasks."""
     low, high = region.supported
     negated = [[-value for value in values] for values in groups]
-    if (low == -inf or shows_above(groups, low, level)) and (high == inf or shows_above(negated, -high, level)):
+    one = level(1)
+    if (low == -inf or shows_above(groups, low, one)) and (high == inf or shows_above(negated, -high, one)):
         return "supported"
     low, high = region.possible
-    level /= comparisons
-    if (low > -inf and shows_above(negated, -low, level)) or (high < inf and shows_above(groups, high, level)):
+    each = level(comparisons)
+    if (low > -inf and shows_above(negated, -low, each)) or (high < inf and shows_above(groups, high, each)):
         return "contradicted"
     return "undecided"
+
+
+def _more_seeds(groups: Sequence[Sequence[float]], bounds: tuple[float, float], effect: float, level: float) -> int | None:
+    """Return how many more seeds per task would show that the mean is on its side of the nearest bound; None: too many."""
+    seeds = seeds_needed(groups, min(bounds, key=lambda bound: abs(bound - effect)), level=level)
+    return max(1, seeds - min(map(len, groups))) if seeds is not None and seeds <= MOST_SEEDS else None
+
+
+def _logs(region: Region) -> Region:
+    ends = [log(end) if end > 0 else -inf for end in (*region.supported, *region.possible)]
+    return Region((ends[0], ends[1]), (ends[2], ends[3]))
 
 
 def _find_exact(entry: Evidence, published: PublishedEffect, region: Region) -> Finding:
@@ -251,13 +302,6 @@ def _find_exact(entry: Evidence, published: PublishedEffect, region: Region) -> 
     verdict: Verdict = "supported" if low <= worst <= high else "contradicted"
     interval = (min(numbers), max(numbers)) if len(numbers) > 1 else None
     return Finding(entry, published, region, verdict, worst, interval)
-
-
-def _targets(effect: float, region: Region) -> list[float]:
-    """Return the bounds that the interval can still exclude, given where the effect is."""
-    inside = [*region.supported] if region.supported[0] < effect < region.supported[1] else []
-    outside = [*region.possible] if not region.possible[0] < effect < region.possible[1] else []
-    return [min(bounds, key=lambda bound: abs(bound - effect)) for bounds in (inside, outside) if bounds]
 
 
 def _higher_sides(verdict: Verdict, effect: float, region: Region) -> list[int]:
@@ -279,12 +323,12 @@ def _same(low: float, high: float) -> Region:
     return Region((low, high), (low, high))
 
 
-def _unique(all_evidence: Sequence[Evidence]) -> list[MissingRuns]:
-    return [*{missing.command: missing for entry in all_evidence for missing in entry.missing}.values()]
-
-
-def _more_runs(claim: Claim, context: ClaimContext, number: int) -> list[MissingRuns]:
-    """Return the commands that add so many seeds."""
+def _more_runs(result: ClaimResult, context: ClaimContext) -> list[MissingRuns]:
+    """Return the commands that add the seeds which a verdict is estimated to require."""
+    has_one_seed = any(finding.effect is not None and finding.interval is None for finding in result.findings)
+    claim, number = result.claim, 1 if has_one_seed else result.more_seeds
+    if not number:
+        return []
     if methods := methods_of(claim):
         used = sorted({record.result.seed for record in context.records(methods)} | set(context.seeds))
         return context.missing(methods, [*used, *range(used[-1] + 1, used[-1] + 1 + number)])

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from hifi_cli.errors import UsageError
 from hifi_cli.reports.run_records import RunRecord
@@ -93,9 +92,9 @@ def hierarchical_bootstrap(
 ) -> tuple[float, float] | None:
     """Return the percentile interval of the mean difference over fixed tasks, for new seeds and new examples.
 
-    A plain bootstrap of both is wrong in two ways for few seeds, which is corrected: noise that belongs to a seed and an
-    example together would be drawn twice (Owen 2007), so its share is removed from the seeds' deviations; and these are
-    widened by sqrt(n / (n - 1)) and by the ratio of the t and normal quantiles.
+    Examples are resampled. Two or three seeds are too few to resample: what they add to the mean is drawn from a t
+    distribution with Welch and Satterthwaite's degrees of freedom. Noise that belongs to a seed and an example together is
+    part of the variance over seeds, so its share is removed from that over examples (Owen 2007: it would count twice).
 
     Args:
         tasks: of each task, a pair of runs per seed.
@@ -106,8 +105,7 @@ def hierarchical_bootstrap(
     if not tasks or min(map(len, tasks.values())) < 2:
         return None
     rng = np.random.default_rng(1)
-    degrees = sum(len(seeds) - 1 for seeds in tasks.values())
-    wider = float(special.stdtrit(degrees, 1 - level / 2) / special.ndtri(1 - level / 2))
+    variances, degrees = np.zeros(len(tasks)), np.array([len(seeds) - 1 for seeds in tasks.values()])
     total = np.zeros(resamples)
     for number, seeds in enumerate(tasks.values()):
         count, examples = len(seeds), len(seeds[0].labels)
@@ -117,12 +115,13 @@ def hierarchical_bootstrap(
         by_seed = np.concatenate(blocks)  # [resamples, seeds]: all seeds with the same draw of examples
         means = by_seed.mean(axis=1)
         observed = np.array([pairs.differences(np.ones((1, examples)))[0] for pairs in seeds])
-        deviations = (observed - observed.mean()) * (count / (count - 1)) ** 0.5
         noise = (by_seed - means[:, None]).var(axis=0).sum() / (count - 1)  # of one seed's score, from its examples
-        spread = observed.var(ddof=1)
-        share = max(0.0, 1 - noise / spread) if spread > 1e-12 else 0.0
-        drawn = deviations[rng.integers(count, size=(resamples, count))].mean(axis=1)
-        total += means + drawn * wider * share**0.5
+        variances[number] = max(observed.var(ddof=1), noise) / count
+        deviations = means - means.mean()
+        share = max(0.0, 1 - noise / count / deviations.var()) if deviations.any() else 0.0
+        total += observed.mean() + deviations * share**0.5
+    if variance := variances.sum():
+        total += rng.standard_t(variance**2 / (variances**2 / degrees).sum(), size=resamples) * variance**0.5
     low, high = np.quantile(total / len(tasks), [level / 2, 1 - level / 2])
     return float(low), float(high)
 

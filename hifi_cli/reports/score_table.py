@@ -5,6 +5,7 @@ The layout of HiFi's tables 2, 3 and 6 and of EH-FT's tables 1 to 4.
 
 import statistics
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hifi_cli.config import registry
@@ -17,6 +18,7 @@ from hifi_cli.reports.server_scores import ServerScores
 from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow, decimals_for, with_places
 from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, ScoresSpec, shots_of
+from hifi_cli.wording import counted_noun
 
 METRIC_NAMES = {
     "accuracy": "Acc.", "accuracy_mismatched": "Acc.", "f1": "F1", "span_f1": "F1", "span_em": "EM",
@@ -97,7 +99,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
     return Table(
         title=_title(spec, shots, records, request, reference[1].split if reference else None),
         headings=headings,
-        rows=with_places(headings, _with_comparability(table_rows, request.score)),
+        rows=with_places(headings, _with_comparability(_with_seed_counts(table_rows, spec.seeds), request.score)),
         notes=[*notes, *search_table.table_notes(table_rows)],
         missing=[] if server else _missing(spec, rows, columns, runs, records, request),
     )
@@ -216,6 +218,21 @@ def _runs_of_other_shots(records: list[RunRecord], shots: str) -> list[str]:
         f"{count} {name}-shot run{'s' * (count > 1)} not in this table (--shots {name} shows them)"
         for name, count in others.items()
     ]
+
+
+def _with_seed_counts(table_rows: list[TableRow], seeds: Sequence[int]) -> list[TableRow]:
+    """Say where a mean is over fewer seeds than others of its column; a table with seeds of its own names what is missing."""
+    seed_counts = [[len(cell.seed_scores) for cell in row.cells] for row in table_rows]
+    most = [max(column) for column in zip(*seed_counts, strict=True)]
+    rows = []
+    for row in table_rows:
+        cells = []
+        for cell, of_others in zip(row.cells, most, strict=True):
+            count = len(cell.seed_scores)
+            note = f"{counted_noun(count, 'seed')}, others have up to {of_others}"
+            cells.append(replace(cell, notes=(*cell.notes, note)) if 0 < count < of_others and not seeds else cell)
+        rows.append(replace(row, cells=tuple(cells)))
+    return rows
 
 
 def _with_comparability(table_rows: list[TableRow], score: Score | None) -> list[TableRow]:

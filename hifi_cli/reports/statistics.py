@@ -142,7 +142,9 @@ def shows_above(tasks: Sequence[Sequence[float]], bound: float, level: float = L
     return sign_flip_p(np.concatenate([task / (len(values) * len(task)) for task in values])) < level
 
 
-def seeds_needed(tasks: Sequence[Sequence[float]], bound: float, *, power: float = 0.8, highest: int = 200) -> int | None:
+def seeds_needed(
+    tasks: Sequence[Sequence[float]], bound: float, *, level: float = LEVEL, power: float = 0.8, highest: int = 200
+) -> int | None:
     """Return the smallest number of seeds per task with which the mean would be shown to differ from `bound`.
 
     Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual approximation.
@@ -157,8 +159,8 @@ def seeds_needed(tasks: Sequence[Sequence[float]], bound: float, *, power: float
     variance = sum(float(task.var(ddof=1)) for task in values) / len(values) ** 2
     for seeds in range(2, highest + 1):
         degrees = len(values) * (seeds - 1)
-        quantiles = _t_quantile(degrees, 1 - LEVEL / 2) + _t_quantile(degrees, power)
-        if smallest_p(len(values) * seeds) < LEVEL and distance >= quantiles * np.sqrt(variance / seeds):
+        quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)
+        if smallest_p(len(values) * seeds) < level and distance >= quantiles * np.sqrt(variance / seeds):
             return seeds
     return None
 

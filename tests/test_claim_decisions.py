@@ -1,0 +1,84 @@
+"""How a claim is decided: intervals, regions, estimates of further seeds."""
+
+from math import inf
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hifi_cli.reports import claim_spec, claims
+from hifi_cli.reports.claim_evidence import Evidence
+from hifi_cli.reports.claim_published import PublishedEffect
+from hifi_cli.reports.claims import Region, decide
+from hifi_cli.reports.statistics import seeds_needed
+
+SUPERIOR, NOT_WORSE, EQUAL = Region((0, inf), (0.5, inf)), Region((-1, inf), (-1, inf)), Region((-1, 1), (-1, 1))
+
+
+@pytest.mark.parametrize(
+    ("region", "mean", "verdict"),
+    [
+        (SUPERIOR, 0.9, "supported"),
+        (SUPERIOR, 0.25, "undecided"),  # the interval, 0.25 +- 0.38, holds 0 and the margin
+        (SUPERIOR, 0.0, "contradicted"),
+        (SUPERIOR, -2.0, "contradicted"),
+        (NOT_WORSE, -0.4, "supported"),
+        (NOT_WORSE, -1.1, "undecided"),
+        (NOT_WORSE, -1.6, "contradicted"),
+        (EQUAL, 0.3, "supported"),
+        (EQUAL, 0.9, "undecided"),
+        (EQUAL, 1.8, "contradicted"),
+        (EQUAL, -1.8, "contradicted"),
+    ],
+)
+def test_the_verdict_follows_from_the_interval(region, mean, verdict):
+    deviations = 0.55 * stats.norm.ppf((np.arange(10) + 0.5) / 10)
+    assert decide([(mean + deviations).tolist()], region) == verdict
+
+
+def test_a_superior_method_is_rarely_contradicted_and_an_equal_one_rarely_supported():
+    rng = np.random.default_rng(0)
+    for truth, wrong in ((0.0, "supported"), (0.5, "contradicted")):
+        groups = truth + rng.standard_t(4, size=(1500, 3, 4))
+        errors = np.mean([decide(group.tolist(), SUPERIOR) == wrong for group in groups])
+        assert errors <= 0.025 + 3 * (0.025 * 0.975 / 1500) ** 0.5
+
+
+def test_seeds_needed_are_those_of_the_t_tests_power():
+    values = stats.norm.ppf((np.arange(40) + 0.5) / 40)
+    values = 0.8 + (values - values.mean()) / values.std(ddof=1)
+
+    def power(seeds):
+        critical = stats.t.ppf(0.975, seeds - 1)
+        return stats.nct.sf(critical, seeds - 1, 0.8 * seeds**0.5)
+
+    exact = next(seeds for seeds in range(2, 50) if power(seeds) >= 0.8)
+    assert exact == 15  # as in tables of power for d = 0.8
+    assert abs(seeds_needed([values.tolist()], 0.0) - exact) <= 1
+    assert seeds_needed([[1.0], [2.0, 3.0]], 0.0) is None and seeds_needed([[0.001, -0.001]], 0.0, highest=50) is None
+
+
+def test_a_comparison_that_can_soon_be_contradicted_gives_the_estimate():
+    """The claim is contradicted as soon as one comparison is, at the level divided by their number."""
+    region = Region((0.0, inf), (0.5, inf))
+    clear, unclear = [[-2.0, -0.5, -1.4, -0.2]], [[4.0, -3.8, 3.9, -4.0]]
+    findings = [
+        claims.decide_comparison(
+            Evidence("", {"rte": dict(enumerate(group[0]))}, frozenset()), PublishedEffect(None), region, comparisons=2
+        )
+        for group in (clear, unclear)
+    ]
+    assert [finding.verdict for finding in findings] == ["undecided"] * 2 and findings[1].more_to_support is None
+    claim = claim_spec.load("hifi").claims["above-ablations"]
+    more = claims.ClaimResult("", claim, "undecided", findings[0], findings, 0).more_seeds
+    assert more == seeds_needed(clear, 0.5, level=0.05 / 2) - 4
+
+
+def test_ratios_are_averaged_as_logarithms():
+    ratios = [0.25, 4.0, 0.5, 2.0, 1.0]
+    region = Region((-inf, 1.0), (-inf, 1.0))
+    entry = Evidence("", {"cb": dict(enumerate(ratios))}, frozenset(), is_ratio=True)
+    finding = claims.decide_comparison(entry, PublishedEffect(None), region)
+    assert finding.effect == pytest.approx(1.0) and finding.interval[0] == pytest.approx(1 / finding.interval[1])
+    with_zero = Evidence("", {"cb": {0: 0.0, 1: 1.0}}, frozenset(), is_ratio=True)
+    assert claims.decide_comparison(with_zero, PublishedEffect(None), region).effect == 0.5
