@@ -345,32 +345,32 @@ def _of_measure(measure: str, method: str, context: ClaimContext) -> Evidence:
     label = f"{measure} of {label_of('methods', method)}"
     if measure == "trained-percent":
         percents = {100 * r.result.params.trainable_backbone / r.result.params.total for r in context.records([method])}
-        values = {"": dict(enumerate(sorted(percents)))} if percents else {}
+        of_runs = {"": dict(enumerate(sorted(percents)))} if percents else {}
         missing = [] if percents else context.missing([method], context.seeds[:1])[:1]
         runs = frozenset((record.result.task, record.result.seed) for record in context.records([method]))
-        return Evidence(label, values, runs, exact=True, missing=missing)
+        return Evidence(label, of_runs, runs, exact=True, missing=missing)
     try:
-        number, table = _stored_measure(measure, method, context)
+        numbers, table = _stored_measure(measure, method, context)
     except UsageError:  # the backbone was a local directory, whose costs cannot be found by its name
         return Evidence(label, {}, frozenset(), exact=True)
-    if number is None:
+    if not numbers:
         command = context.command("table", table, "--methods", method, "--backbone", context.backbone)
         return Evidence(label, {}, frozenset(), exact=True, missing=[command])
-    values = {"": {0: number}}
-    return Evidence(label, values, _keys(values), exact=True)
+    values: Values = {"": dict(enumerate(numbers))}
+    return Evidence(label, values, _keys(values), exact=len(numbers) == 1, is_ratio=True)
 
 
-def _stored_measure(measure: str, method: str, context: ClaimContext) -> tuple[float | None, str]:
-    """Return a stored cost, None if it was not measured, and the table that measures it."""
+def _stored_measure(measure: str, method: str, context: ClaimContext) -> tuple[list[float], str]:
+    """Return a stored cost (a time: of each round; nothing: it was not measured), and the table that measures it."""
     where = {"protocol": context.protocol, "backbone": context.backbone}
     directory = context.results.directory
     if measure in ("step-time", "scoring-percent"):
         training = TrainingCosts.config_of(method, **where)
         stored = _stored(TrainingCosts, lambda gpu: TrainingCosts.path_of(training, FULL_FT, directory, gpu))
-        return _training_cost(measure, stored) if stored else None, "cost"
+        return _training_cost(measure, stored) if stored else [], "cost"
     config = ResultCosts.config_of(method, **where)
     result = _stored(ResultCosts, lambda gpu: ResultCosts.path_of(config, directory, gpu))
-    return _result_cost(measure, result) if result else None, "hifi-1"
+    return _result_cost(measure, result) if result else [], "hifi-1"
 
 
 def _stored(kind: type[Costs], path_of: Callable[[str | None], Path]) -> Costs | None:
@@ -382,14 +382,14 @@ def _stored(kind: type[Costs], path_of: Callable[[str | None], Path]) -> Costs |
     return next((costs for other, costs in others if path_of(costs.provenance.device) == other), None)
 
 
-def _training_cost(measure: str, costs: TrainingCosts) -> float:
-    return {"step-time": costs.step_ratio, "scoring-percent": 100 * costs.scoring_fraction}[measure]
+def _training_cost(measure: str, costs: TrainingCosts) -> list[float]:
+    return costs.step_ratio_rounds or [costs.step_ratio] if measure == "step-time" else [100 * costs.scoring_fraction]
 
 
-def _result_cost(measure: str, costs: ResultCosts) -> float:
+def _result_cost(measure: str, costs: ResultCosts) -> list[float]:
     return {
-        "added-parameters": float(costs.added_in_result),
-        "added-modules": float(costs.modules_added),
-        "latency": costs.latency,
-        "stored-percent": 100 * costs.stored_bytes / costs.plain_bytes,
+        "added-parameters": [float(costs.added_in_result)],
+        "added-modules": [float(costs.modules_added)],
+        "latency": costs.latency_rounds or [costs.latency],
+        "stored-percent": [100 * costs.stored_bytes / costs.plain_bytes],
     }[measure]

@@ -8,7 +8,7 @@ from typing import get_args
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
 from hifi_cli.reports.claim_published import column_label
-from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
+from hifi_cli.reports.claim_spec import ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
 from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region, Verdict
 from hifi_cli.reports.proportions import equal_rates_p
 from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRow
@@ -60,6 +60,8 @@ def verdict_text(result: ClaimResult) -> str:
         return "undecided (failed runs)"
     if result.finding.interval is None:
         return "undecided (a task has one seed)"
+    if isinstance(result.claim, PropertyClaim) and result.claim.measure:
+        return "undecided (within the noise of the measurement)"
     more = result.more_seeds
     seeds = "about " + counted_noun(more, "more seed") if more else f"more than {MOST_SEEDS} more seeds"
     return f"undecided ({seeds})"
@@ -108,7 +110,7 @@ def _note(result: ClaimResult, backbone: str) -> str:
     """Return everything that a reader must know about a claim, in one footnote."""
     claim, findings = result.claim, result.findings
     only = f"; {claim.only_backbone}" if claim.only_backbone not in (None, backbone) else ""
-    sentences = [f"{claim.text.rstrip('.')} ({claim.where}{only})", claim.note, *_tasks(findings), *_repetitions(claim)]
+    sentences = [f"{claim.text.rstrip('.')} ({claim.where}{only})", claim.note, *_tasks(findings), *_repetitions(result)]
     if len(findings) > 1:
         sentences.append("; ".join(_comparison(result, finding) for finding in findings))
     elif doubts := findings[0].published.doubts:
@@ -141,8 +143,11 @@ def _tasks(findings: Sequence[Finding]) -> list[str]:
     return sentences
 
 
-def _repetitions(claim: Claim) -> list[str]:
+def _repetitions(result: ClaimResult) -> list[str]:
     """Say what an interval is over, where it is not over seeds."""
+    claim = result.claim
+    if isinstance(claim, PropertyClaim) and claim.measure and not result.finding.evidence.exact:
+        return ["the interval is over rounds of one measurement"]
     if not isinstance(claim, TrendClaim | PropertyClaim) or not claim.figure or "seed" in claim.per:
         return []
     return [] if isinstance(claim, PropertyClaim) and claim.every else [f"the interval is over {' and '.join(claim.per)}s"]

@@ -102,7 +102,8 @@ def measure_result(config: RunConfig) -> ResultCosts:
         added_in_training=added_in_training,
         added_in_result=encoder.num_parameters - total,
         modules_added=len(_modules(encoder.model) - _modules(plain.model)),
-        latency=_latency(prepared.runner, plain),
+        latency=statistics.median(latencies := _latencies(prepared.runner, plain)),
+        latency_rounds=latencies,
         stored_bytes=stored_bytes,
         plain_bytes=4 * total,
         total=total,
@@ -122,12 +123,13 @@ def measure_training(config: RunConfig, reference: RunConfig, threads: int) -> T
     with tempfile.TemporaryDirectory() as directory:
         resources = ResourceCache(Path(directory))
         memory_bytes, stored_bytes = _memory_and_storage(config, resources, Path(directory))
-        step_ratio, step_s = _step_times(config, reference, resources)
+        step_ratios, step_s = _step_times(config, reference, resources)
         scoring_s = _scoring_seconds(config, resources) if methods.needs_heads(config) else 0.0
     run_s = config.epochs * math.ceil(TRAIN_ROWS / TRAINING_BATCH) * step_s
     return TrainingCosts(
         method=config.method,
-        step_ratio=step_ratio,
+        step_ratio=statistics.median(step_ratios),
+        step_ratio_rounds=step_ratios,
         step_s=step_s,
         memory_bytes=memory_bytes,
         stored_bytes=stored_bytes,
@@ -182,19 +184,19 @@ def _memory_and_storage(config: RunConfig, resources: ResourceCache, directory: 
     return peak - loaded, _stored_bytes(prepared, prepared.method.delta(prepared.encoder.model), directory)
 
 
-def _step_times(config: RunConfig, reference: RunConfig, resources: ResourceCache) -> tuple[float, float]:
-    """The time of a step divided by that of the reference, and its seconds; phases are weighted by their steps."""
+def _step_times(config: RunConfig, reference: RunConfig, resources: ResourceCache) -> tuple[list[float], float]:
+    """Each round's time of a step divided by that of the reference, and its seconds; phases are weighted by their steps."""
     prepared = _prepare(config, resources)
     batch = random_examples(TRAINING_BATCH, prepared.encoder)
     trainer, reference_trainer = _trainer(prepared, batch), _trainer(_prepare(reference, resources), batch)
     reference_trainer.setup_phase(0)
-    ratio = seconds = 0.0
+    ratios, seconds = [0.0] * ROUNDS, 0.0
     for number, phase in enumerate(trainer.phases):
         trainer.setup_phase(number)
         times = _alternating_seconds(lambda: _train(trainer, batch), lambda: _train(reference_trainer, batch))
-        ratio += phase.fraction * statistics.median(own / other for own, other in times)
+        ratios = [ratio + phase.fraction * own / other for ratio, (own, other) in zip(ratios, times, strict=True)]
         seconds += phase.fraction * statistics.median(own for own, _ in times) / TRAINING_STEPS
-    return ratio, seconds
+    return ratios, seconds
 
 
 def _train(trainer: Trainer, batch: list[Example]) -> None:
@@ -203,12 +205,11 @@ def _train(trainer: Trainer, batch: list[Example]) -> None:
         trainer.train_step(batch)
 
 
-def _latency(runner: ModelRunner, plain: ModelRunner) -> float:
-    """The time of a forward pass divided by that of the plain model."""
+def _latencies(runner: ModelRunner, plain: ModelRunner) -> list[float]:
+    """The time of a forward pass divided by that of the plain model, in each round."""
     batch = random_examples(LATENCY_BATCH, plain.encoder)
-    return statistics.median(
-        own / other for own, other in _alternating_seconds(lambda: _predict(runner, batch), lambda: _predict(plain, batch))
-    )
+    times = _alternating_seconds(lambda: _predict(runner, batch), lambda: _predict(plain, batch))
+    return [own / other for own, other in times]
 
 
 @torch.inference_mode()
