@@ -299,7 +299,11 @@ def test_measured_costs_decide_and_missing_ones_are_named(hifi):
     answer = hifi(*arguments)
     assert row_of(answer, "no-latency")[0]["verdict"]["value"] == "contradicted"
     assert row_of(answer, "no-added-parameters")[0]["verdict"]["value"] == "supported"
-    for shift, verdict in ((0.0, "supported"), (0.05, "undecided (within the noise of the measurement)"), (0.2, "contradicted")):
+    for shift, verdict in (
+        (0.0, "supported"),
+        (0.05, "undecided (within the noise of the measurement)"),
+        (0.2, "contradicted"),
+    ):
         costs["latency_rounds"] = [shift + ratio for ratio in (1.0, 0.98, 1.03, 0.99, 1.01, 1.02, 0.97)]
         ResultCosts(method="hifi-layerwise", **costs, plain_bytes=100, total=25, provenance=origin).write(path)
         cells, note, missing = row_of(hifi(*arguments), "no-latency")

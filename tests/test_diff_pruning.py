@@ -39,7 +39,8 @@ def clip_by_hand(parameters, most):
 
 def search_by_hand(model, exempt, batches, config):
     """Two AdamW optimisers, gradients of the gates by their formulas, and each optimiser's gradient clipped by itself."""
-    penalty, most, steps = 1.25e-7, config.max_grad_norm, len(batches)
+    penalty, most, steps = 1e-4, config.max_grad_norm, len(batches)
+    is_product = config.settings.get("l0") == "product"
     weights = dict(model.named_parameters())
     names = [name for name in weights if name not in exempt]
     pretrained = {name: weights[name].detach().clone() for name in names}
@@ -52,8 +53,9 @@ def search_by_hand(model, exempt, batches, config):
     weight_optimiser = torch.optim.AdamW(
         [{"params": heads, "weight_decay": config.weight_decay}, {"params": list(difference.values()), "weight_decay": 0}],
         lr=rate,
+        eps=config.adam_epsilon,
     )
-    gate_optimiser = torch.optim.AdamW(gates, lr=0.1, weight_decay=0)
+    gate_optimiser = torch.optim.AdamW(gates, lr=0.1, weight_decay=0, eps=1e-8)
 
     def concrete(alpha, noise):
         uniform = torch.rand(alpha.shape, generator=noise).clamp(1e-6, 1 - 1e-6)
@@ -78,8 +80,9 @@ def search_by_hand(model, exempt, batches, config):
                 gradient, delta = weights[name].grad, difference[name]
                 on, on_tensor = torch.sigmoid(gate[name]), torch.sigmoid(tensor_gate[name])  # log(1.5 / 1.5) is 0
                 difference[name].grad = gradient * z * z_tensor
-                gate[name].grad = gradient * delta * z_tensor * slope + penalty * on * (1 - on) * on_tensor
-                own = penalty * on.sum() * on_tensor * (1 - on_tensor)
+                open_tensor, open_entries = (on_tensor, on.sum()) if is_product else (1.0, 1.0)
+                gate[name].grad = gradient * delta * z_tensor * slope + penalty * on * (1 - on) * open_tensor
+                own = penalty * open_entries * on_tensor * (1 - on_tensor)
                 tensor_gate[name].grad = (gradient * delta * z).sum() * slope_tensor + own
         clip_by_hand([*heads, *difference.values()], most)
         clip_by_hand(gates, most)
@@ -90,8 +93,10 @@ def search_by_hand(model, exempt, batches, config):
     return difference, gate, tensor_gate, heads
 
 
-def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, resources):
-    changed = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "weight_decay=0.1"]
+@pytest.mark.parametrize("l0", ["sum", "product"])
+def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(make, resources, l0):
+    changed = [*SHARED, "learning_rate=1e-3", "max_grad_norm=0.005", "weight_decay=0.1", "adam_epsilon=1e-6"]
+    changed += ["settings.penalty=1e-4", f"settings.l0={l0}"]
     prepared, config = prepare(make, resources, "diff-pruning", *changed)
     plain = copy.deepcopy(resources.encoder(config)[0].model).train()
     trainer, batches = start(prepared, config, resources, 8)
@@ -121,6 +126,24 @@ def test_gates_close_under_the_penalty_whatever_the_other_gradients_are(make, re
         trainer.train_step(batch)
     gates = prepared.method.gated.gate.detach()
     assert float((3 * torch.sigmoid(gates) - 1.5 <= 0).float().mean()) > 0.01
+
+
+def test_at_small_rates_the_sum_leaves_the_tensors_open_and_the_product_does_not(make, resources, caplog):
+    """The gradient of a tensor's gate: one gate's with the sum, that of all its entries with the product."""
+    opened = {}
+    for l0 in ("sum", "product"):
+        words = [*SHARED, "learning_rate=1e-5", f"settings.l0={l0}"]
+        prepared, config = prepare(make, resources, "diff-pruning", *words)
+        trainer, batches = start(prepared, config, resources, 60)
+        for batch in batches:
+            trainer.train_step(batch)
+        gates = prepared.method.gated.tensor_gate.detach()
+        opened[l0] = float((3 * torch.sigmoid(gates) - 1.5 > 0).float().mean())
+        caplog.clear()
+        prepared.method.phases()[1].prepare_model(prepared.encoder)
+        warned = [record.message for record in caplog.records if "are zero" in record.message]
+        assert bool(warned) == (l0 == "product"), warned
+    assert opened["sum"] == 1.0 and opened["product"] < 0.5, opened
 
 
 def test_the_rate_of_the_gates_has_no_schedule(make, resources):

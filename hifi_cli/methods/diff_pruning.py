@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -18,6 +18,9 @@ logger = logging.getLogger("hifi")
 
 _LOW, _HIGH = -1.5, 1.5  # the interval that the concrete distribution is stretched to before it is cut to [0, 1]
 _NUMBERS_PER_WEIGHT = 12  # weight, pretrained, gradient, sampled weight; difference and gate with gradient and two moments
+
+
+L0 = Literal["sum", "product"]
 
 
 class GatedDifferences:
@@ -46,11 +49,13 @@ class GatedDifferences:
         gates = hard_concrete(self.gate + noise) * self._per_entry(hard_concrete(self.tensor_gate + tensor_noise))
         return self.pretrained + gates * self.difference
 
-    def expected_nonzeros(self) -> Tensor:
-        """How many entries differ from the pretrained ones, in expectation."""
+    def l0(self, form: L0) -> Tensor:
+        """The penalized number: of entries that differ in expectation (`product`), or of open gates of both kinds (`sum`)."""
         shift = math.log(-_LOW / _HIGH)
-        open_entries = torch.stack([part.sum() for part in torch.sigmoid(self.gate - shift).split(self._sizes)])
-        return (open_entries * torch.sigmoid(self.tensor_gate - shift)).sum()
+        entries, tensors = torch.sigmoid(self.gate - shift), torch.sigmoid(self.tensor_gate - shift)
+        if form == "sum":
+            return entries.sum() + tensors.sum()
+        return (torch.stack([part.sum() for part in entries.split(self._sizes)]) * tensors).sum()
 
     def gradient(self) -> Tensor:
         """Take the gradient of all entries' theta out of the model's parameters."""
@@ -93,8 +98,9 @@ class DiffPruning(Method):
 
     The search covers the whole backbone, including a pretrained pooler. Parameters without pretrained values (the classifier,
     a new pooler) train as in full fine-tuning. As in the authors' code the gates have an optimizer of their own with a
-    constant learning rate, and their gradients, of about 1e-9, are clipped separately: clipped together with the others, they
-    would fall below AdamW's epsilon, and no gate would close. In the second phase the gradient is masked, then clipped.
+    constant learning rate and AdamW's usual epsilon, and their gradients, of about 1e-9, are clipped separately: clipped
+    together with the others, they would fall below the epsilon, and no gate would close. In the second phase the gradient is
+    masked, then clipped; as in the first, weight decay would pull the weights and not the differences, and there is none.
     """
 
     class Settings(ConfigModel):
@@ -102,14 +108,18 @@ class DiffPruning(Method):
 
         kept_fraction: float = Field(0.005, gt=0, le=1)
         """Fraction of the searched weights that may differ in the end."""
-        search_fraction: float = Field(0.6, gt=0, lt=1)
-        """Fraction of the steps for the search; the text does not state it."""
+        search_fraction: float = Field(0.5, gt=0, lt=1)
+        """Fraction of the steps for the search; half in the authors' examples, not stated in the text."""
         gate_start: float = 5.0
         """Initial value of log alpha."""
         gate_learning_rate: float = Field(0.1, gt=0)
         """Learning rate of log alpha, constant."""
         penalty: float = Field(1.25e-7, ge=0)
-        """Penalty for each expected non-zero difference."""
+        """Penalty for each open gate, or for each expected non-zero difference (`l0`)."""
+        l0: L0 = "sum"
+        """What is penalized: `sum`, the gates of entries and those of tensors, as in the authors' code; `product`, the expected
+        number of non-zero differences, as in the text. With `product` and the authors' other values, small learning rates and
+        large tensors, the tensors' gates close in the first steps, and nothing is left to keep."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
@@ -139,15 +149,16 @@ class DiffPruning(Method):
         return exempt | {name: getattr(self.gated, name) for name in ("difference", "gate", "tensor_gate")}
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+        exempt = [model.get_parameter(name) for name in self._exempt]
         if self._chosen:
-            return super().param_groups(model, weight_decay)
+            kept = list(self._chosen.values.values())
+            return [{"params": exempt, "weight_decay": weight_decay}, {"params": kept, "weight_decay": 0.0}]
         assert self.gated
-        exempt, gates = [model.get_parameter(name) for name in self._exempt], [self.gated.gate, self.gated.tensor_gate]
-        rate = self.settings.gate_learning_rate
+        gates, rate = [self.gated.gate, self.gated.tensor_gate], self.settings.gate_learning_rate
         return [  # a decay would pull the difference, not the weight: the penalty is what keeps it small
             {"params": exempt, "weight_decay": weight_decay},
             {"params": [self.gated.difference], "weight_decay": 0.0},
-            {"params": gates, "weight_decay": 0.0, "lr": rate, "lr_schedule": "constant"},
+            {"params": gates, "weight_decay": 0.0, "lr": rate, "lr_schedule": "constant", "eps": 1e-8},
         ]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
@@ -163,7 +174,7 @@ class DiffPruning(Method):
             self.gated.write(self._sampled)
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
-        return self.gated.expected_nonzeros() * float(self.settings.penalty) if self.gated else 0.0
+        return self.gated.l0(self.settings.l0) * float(self.settings.penalty) if self.gated else 0.0
 
     def after_backward(self, model: nn.Module) -> None:  # noqa: ARG002
         if self.gated:
@@ -188,6 +199,11 @@ class DiffPruning(Method):
         difference = self.gated.weights() - self.gated.pretrained
         masks = top_k_masks(self.gated.split(difference.abs()), self.settings.kept_fraction)
         kept = torch.cat([mask.flatten() for mask in masks.values()])
+        if lacking := int((kept & (difference == 0)).sum()):
+            logger.warning(
+                f"diff-pruning: {lacking:,} of the {int(kept.sum()):,} kept differences are zero, and not chosen by the search:"
+                " the penalty has closed too many gates; use a smaller settings.penalty"
+            )
         self.gated.write(self.gated.pretrained + difference * kept)
         self._chosen = SparseParameters(encoder.model, masks)
         self.gated = None

@@ -1,4 +1,4 @@
-"""Few-shot splits (HiFi, section 4.3): per class k rows for training and k others for validation, the same on every machine."""
+"""Few-shot splits (HiFi, section 4.1): per class k rows for training and k others for validation, the same on every machine."""
 
 import hashlib
 from collections import Counter
