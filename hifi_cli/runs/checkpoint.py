@@ -12,8 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
@@ -26,7 +27,7 @@ from hifi_cli.runs.device import rng_state, set_rng_state
 
 Delta = dict[str, Tensor]
 _MAX_SECONDS = 300.0  # of work that a kill in the middle of an epoch may cost
-_LAYOUT = 4  # of the file; one of another layout is not used
+_LAYOUT = 5  # of the file; one of another layout is not used
 _MIN_RATIO = 20  # a checkpoint is saved when the time since the last one is this many times what saving it took
 
 logger = logging.getLogger("hifi")
@@ -115,6 +116,7 @@ class SavedState(TypedDict):
     lr_scheduler: dict[str, Any]
     torch_rng: tuple[Tensor, Tensor | None]
     python_rng: tuple[Any, ...]
+    numpy_rng: tuple[Any, ...]
     machine: str
 
 
@@ -148,6 +150,7 @@ class Checkpoint:
         Several processes need no states of their own: `Trainer.seed_process` seeds each of them in every step.
         """
         start = time.monotonic()
+        name, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())  # for a user's own method; ours draw from torch
         state: SavedState = {
             "run_id": self.run_id,
             "progress": progress.state(),
@@ -157,6 +160,7 @@ class Checkpoint:
             "lr_scheduler": lr_scheduler.state_dict(),
             "torch_rng": rng_state(device),
             "python_rng": random.getstate(),
+            "numpy_rng": (name, torch.from_numpy(keys.astype(np.int64)), *rest),
             "machine": kind_of_machine(device),
         }
         with atomic_path(self.path) as temporary:
@@ -197,6 +201,8 @@ def restore(
     set_rng_state(device, state["torch_rng"])
     version, internal_state, gauss_next = state["python_rng"]
     random.setstate((version, tuple(internal_state), gauss_next))
+    name, keys, *rest = state["numpy_rng"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
     if state["machine"] != kind_of_machine(device) and distributed.is_main():
         logger.warning(
             f"note: the checkpoint was saved on {state['machine']} and continues on {kind_of_machine(device)}: dropout noise"
