@@ -186,3 +186,12 @@ def test_only_plain_tensors_are_read(make, data, tmp_path, caplog):
     runs.run(config, ResourceCache(tmp_path / "results", data))
     assert not (tmp_path / "harmed").exists()
     assert "damaged" in caplog.text
+
+
+def test_a_refused_run_does_not_remove_the_finished_one(tiny):
+    assert tiny("train", "--method", "top-k", "settings.k=1").code == 0
+    (path,) = Path("results").rglob("results.json")
+    before = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    answer = tiny("train", "--method", "top-k", "settings.k=100", "--force")
+    assert answer.code == 2 and "the encoder has only" in answer.err
+    assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before

@@ -70,7 +70,7 @@ def score(
     if run is not None:
         assert out is not None
         resources.use_data_dir(data_dir or evaluate.stored_data_dir(run))
-        head_scores, path = evaluate.scores_of_run(run, resources, extra, out), out
+        head_scores, path = evaluate.scores_of_run(run, resources, extra, out, force=force), out
         scored = [(head_scores, path)]
     else:
         scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hifi_cli.cli import options
+from hifi_cli.config import registry
 from hifi_cli.config.choices import Ranking, Strategy
 
 
@@ -47,7 +48,7 @@ def select(
         "heads.seed": seed,
     }
     resolved = options.resolve_runs(
-        task=_task_of(scores) if scores else task,
+        task=_task_of(scores, task) if scores else task,
         method=options.HEAD_METHOD,
         backbone=backbone,
         protocol=protocol,
@@ -80,7 +81,18 @@ def select(
         print_json(selected)
 
 
-def _task_of(scores: Path) -> str:
+def _task_of(scores: Path, task: str | None) -> str:
+    """The task of a scores file; of a user's own task, --task names the file.
+
+    Raises:
+        UsageError: the scores are of another task than --task.
+    """
+    from hifi_cli.errors import UsageError
     from hifi_cli.records.head_files import HeadScores
 
-    return HeadScores.read(scores).task
+    scored = HeadScores.read(scores).task
+    if task and Path(task).stem != scored:
+        raise UsageError(f"{scores} holds the scores of {scored}, not of {task}: leave --task out")
+    if not task and scored not in registry.names("tasks"):
+        raise UsageError(f"{scores} holds the scores of your own task {scored}: name its file with --task")
+    return task or scored

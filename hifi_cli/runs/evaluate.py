@@ -266,11 +266,16 @@ def _of_validation(fingerprint: dict[str, str]) -> dict[str, str]:
     return {split: content for split, content in fingerprint.items() if split.startswith("validation")}
 
 
-def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path) -> HeadScores:
+def scores_of_run(
+    run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path, *, force: bool = False
+) -> HeadScores:
     """Score a finished run's heads on its task's training samples, and store the scores.
 
     Args:
         overrides: `scoring.*` keys from the command line; None means not given.
+
+    Raises:
+        ConflictError: `out` holds other scores.
     """
     with reload(run, resources) as (prepared, _):
         prepared.method.merge(prepared.encoder)
@@ -279,5 +284,5 @@ def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any]
         setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
         scores = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
     scores = scores.model_copy(update={"run": str(run)})
-    scores.write(out)
+    head_selection.write_scores(scores, out, force=force)
     return scores

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.errors import SchemaError, UsageError
+from hifi_cli.errors import ConflictError, SchemaError, UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
@@ -34,15 +34,36 @@ def scores(
 ) -> tuple[HeadScores, Path]:
     """The head scores of a backbone and task: read, or computed once under a lock and stored.
 
+    Args:
+        out: also written to this file.
+
     Returns:
         The scores, and their file.
+
+    Raises:
+        ConflictError: `out` holds other scores.
     """
-    stored = _scores_path(config, resources)
-    path = out or stored
-    if out and path.is_file() and not force:  # the user's own file: damaged or not, it is not replaced
-        return HeadScores.read(path), path
-    lock = _lock_of(stored)
-    return _read_or_compute(HeadScores, path, lambda: compute_scores(config, resources), lock, force=force), path
+    path = _scores_path(config, resources)
+    head_scores = _read_or_compute(HeadScores, path, lambda: compute_scores(config, resources), _lock_of(path), force=force)
+    if out:
+        write_scores(head_scores, out, force=force)
+    return head_scores, out or path
+
+
+def write_scores(head_scores: HeadScores, out: Path, *, force: bool = False) -> None:
+    """Write scores to a user's own file.
+
+    Raises:
+        ConflictError: it holds others.
+        UsageError: it holds something else, or is damaged.
+    """
+    if out.is_file() and not force:
+        there = HeadScores.read(out)
+        if there.sha256 != head_scores.sha256:
+            raise ConflictError(
+                f"{out} holds other scores, of {there.backbone} on {there.task}: give another --out, or replace it with --force"
+            )
+    head_scores.write(out)
 
 
 def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | None:

@@ -92,33 +92,37 @@ def run(
     directory = RunDirectory.of(config, resources.results_dir)
     make_directory(directory.path)
     with locked(directory.lock, wait=False) if distributed.is_main() else nullcontext(True) as is_locked:
-        finished = distributed.from_main(lambda: _open_directory(config, resources, directory, is_locked, force, resume))
+        finished = distributed.from_main(lambda: _finished_before(config, resources, directory, is_locked, force))
         if finished:
             return finished
-        return _run(RunInputs.resolve(config, resources), directory, auto_batch, report_to)
+        inputs = RunInputs.resolve(config, resources)
+        return _run(inputs, directory, auto_batch, report_to, anew=force or not resume)
 
 
-def _open_directory(
-    config: RunConfig, resources: ResourceCache, directory: RunDirectory, is_locked: bool, force: bool, resume: bool
+def _finished_before(
+    config: RunConfig, resources: ResourceCache, directory: RunDirectory, is_locked: bool, force: bool
 ) -> RunResult | None:
-    """The result of a finished run; or None, and the directory is ready for this one."""
+    """The result of a finished run; None: this one is to be trained."""
     if not is_locked:
         raise ConflictError(f"another process is writing {directory.path}; wait for it")
     directory.remove_leftovers()
     if force:
-        directory.clear()
+        return None
     directory.check_is_of(config)
     if directory.results.is_file():
         result = directory.read_result()
         resources.input_check.check(config, directory, result)
         logger.info(f"{name(config)}: finished before, {summary(result)}")
         return result
-    if not resume:
-        directory.clear()
     return None
 
 
-def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str]) -> RunResult:
+def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str], *, anew: bool) -> RunResult:
+    """Train, evaluate and store one run.
+
+    Args:
+        anew: remove what the directory holds, once nothing can refuse the run any more.
+    """
     config, splits, heads = inputs.model.config, inputs.splits, inputs.model.attention_heads
     prepared = prepare(inputs.model, auto_batch=auto_batch)
     precision = "bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32"
@@ -133,6 +137,8 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         tf32=config.tf32,
         deterministic=config.deterministic,
     )
+    if anew:
+        distributed.from_main(directory.clear)
     run_id = digest([config.hash, manifest.model_dump(include={"heads", "backbone_weights_id", "data"})])
     if distributed.is_main():
         directory.write_config(config)
