@@ -74,6 +74,19 @@ def test_a_comparison_that_can_soon_be_contradicted_gives_the_estimate():
     assert more == seeds_needed(clear, 0.5, level=0.05 / 2) - 4
 
 
+def test_the_printed_comparison_is_one_that_decides(monkeypatch):
+    """One comparison of the order is contradicted by a small, certain difference, another is lower and undecided."""
+    values = {"bitfit": [0.05, -0.1, 0.0, 0.1, -0.05, 0.02, -0.01], "lora": [-4.0, 3.5, -3.0, 2.9, 2.0, -4.0, 0.9]}
+    entries = [Evidence(name, {"rte": dict(enumerate(numbers))}, frozenset()) for name, numbers in values.items()]
+    monkeypatch.setattr(claims, "evidence", lambda *_: entries)
+    monkeypatch.setattr(claims, "published_effects", lambda _: [PublishedEffect(None)] * 2)
+    file = claim_spec.load("hifi")
+    claim = file.claims["above-ablations"].model_copy(update={"margin": 2.0})
+    result = claims.evaluate_claim("", claim, file, None)
+    assert result.verdict == "contradicted" == result.finding.verdict and result.finding.evidence.label == "bitfit"
+    assert result.findings[1].verdict == "undecided" and result.findings[1].effect < result.finding.effect
+
+
 def test_ratios_are_averaged_as_logarithms():
     ratios = [0.25, 4.0, 0.5, 2.0, 1.0]
     region = Region((-inf, 1.0), (-inf, 1.0))

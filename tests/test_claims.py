@@ -351,6 +351,9 @@ def test_the_picture_and_the_report_show_the_claims(own, hifi):
     assert "Claims of Gui &amp; Xiao" in page and "Claims of Yang" not in page  # nothing of EH-FT was run
 
 
+TREND = {"kind": "trend", "first": [1], "second": [2], "expected": "equal"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -360,13 +363,21 @@ def test_the_picture_and_the_report_show_the_claims(own, hifi):
         ({"kind": "property", "measure": "latency", "at_most": 1}, "a measured cost requires `method`"),
         ({"kind": "property", "figure": "ehft-1"}, "`at_least`, `at_most` or both are required"),
         ({"kind": "property", "figure": "ehft-111", "at_most": 1}, "unknown figure 'ehft-111'; did you mean 'ehft-1"),
-        ({"kind": "trend", "first": [1], "second": [2], "expected": "equal"}, "a trend has either `figure` or `values`"),
+        (TREND, "a trend has either `figure` or `values`"),
+        (TREND | {"values": {"lora": 1, "bitfit": 1, "adapter": 2}}, "two methods of `values` stand for the same number"),
+        (TREND | {"values": {"lora": 1, "adapter": 2}, "second": [1]}, "a number is in `first` and in `second`"),
+        ({"kind": "order", "levels": [[], ["lora"]]}, "`levels` has an empty level, or a method twice"),
+        ({"kind": "order", "levels": [["lora"], ["lora"]]}, "`levels` has an empty level, or a method twice"),
+        (
+            {"kind": "cost", "measure": "latency", "method": "lora", "at_least": 2, "at_most": 1},
+            "`at_least` is above `at_most`",
+        ),
     ],
 )
 def test_mistakes_in_a_file_of_claims_are_named(hifi, change, message):
     content = yaml.safe_load(OWN)
     claim = content["claims"]["mine"]
-    for key in ("first", "second") if change.get("kind") in ("property", "trend") else ():
+    for key in ("first", "second") if "levels" in change or change.get("kind") in ("property", "trend", "cost") else ():
         claim.pop(key)
     claim |= change
     Path("mine.yaml").write_text(yaml.safe_dump(content))

@@ -128,6 +128,21 @@ def test_only_partners_are_paired(hifi):
     assert "CoLA: 1 run left out: the other method has no run with the same seed" in notes
 
 
+def test_scores_of_different_metrics_are_never_compared(hifi):
+    for seed in (1, 2):
+        both = {"accuracy": 0.6, "matthews": 0.5}
+        write_run("results", "bitfit", "cola", seed, 0.5, primary_metric="matthews", metrics=both)
+        other = {"accuracy": 0.7, "matthews": 0.4}
+        write_run("results", "full-ft", "cola", seed, 0.7, primary_metric="accuracy", metrics=other)
+    answer = hifi("compare", "bitfit", "full-ft")
+    assert answer.code == 3 and "primary metric (matthews and accuracy)" in answer.err
+    words = ("--include", "unequal", "--details", "--format", "json")
+    tables = json.loads(hifi("compare", "bitfit", "full-ft", *words).out)
+    (row,) = tables[1]["rows"]
+    assert row["cells"]["mean"]["value"] == pytest.approx(10.0), "matthews, the first method's"
+    assert row["cells"]["p_better"]["value"]["probability"] == 1.0
+
+
 def test_methods_that_collapse_unlike_get_a_verdict_for_both_countings(hifi):
     grid("bitfit", "full-ft", seeds=range(1, 8))
     write_run("results", "bitfit", "rte", 8, 0.2, collapsed=True)

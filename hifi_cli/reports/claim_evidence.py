@@ -246,7 +246,8 @@ def _method_scores(claim: TrendClaim, context: ClaimContext) -> tuple[dict[tuple
         if differing and "unequal" not in context.counted:
             notes[f"{label_of('tasks', task)}: runs left out, which differ in {differing}"] = None
             continue
-        scores = {x: record.score(context.score) for x, record in by_value.items()}
+        metric = first.result.primary_metric
+        scores = {x: record.score(context.score, metric) for x, record in by_value.items()}
         cells[task, seed] = {x: score for x, score in scores.items() if score is not None}
     return cells, list(notes)
 

@@ -73,6 +73,13 @@ class OrderClaim(BasePublishedClaim):
     levels: list[list[str]] = Field(min_length=2)
     """Methods from the highest scores to the lowest."""
 
+    @model_validator(mode="after")
+    def _compares_different_methods(self) -> "OrderClaim":
+        methods = [method for level in self.levels for method in level]
+        if not all(self.levels) or len(set(methods)) < len(methods):
+            raise ValueError("`levels` has an empty level, or a method twice")
+        return self
+
     @property
     def pairs(self) -> list[tuple[str, str]]:
         """Each method of a level with each of the next level."""
@@ -117,6 +124,10 @@ class TrendClaim(BasePublishedClaim):
         known = {*self.values.values()}
         if self.values and (unknown := {*self.first, *self.second} - known):
             raise ValueError(f"no method stands for {min(unknown):g} (`first` and `second` name numbers of `values`)")
+        if len(known) < len(self.values):
+            raise ValueError("two methods of `values` stand for the same number")
+        if {*self.first} & {*self.second}:
+            raise ValueError("a number is in `first` and in `second`")
         return self
 
 
@@ -162,6 +173,8 @@ class PropertyClaim(BaseClaim):
             raise ValueError("a measured cost requires `method`")
         if self.at_least is None and self.at_most is None:
             raise ValueError("`at_least`, `at_most` or both are required")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError("`at_least` is above `at_most`")
         return self
 
 

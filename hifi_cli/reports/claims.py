@@ -78,7 +78,7 @@ class ClaimResult:
     """The verdict on a claim.
 
     Attributes:
-        finding: the one that decides: the smallest effect of several comparisons.
+        finding: the one that decides: of the comparisons with the claim's verdict, that with the smallest effect.
         missing: the runs, figures and costs without which there is no verdict, or a less certain one.
         look: which of several declared looks gave the verdict.
     """
@@ -198,7 +198,7 @@ def evaluate_claim(
     if verdict == "not run" and verdicts != {"not run"}:
         verdict = "undecided"
     known = [finding for finding in findings if finding.effect is not None]
-    deciding = min(known, key=_distance) if known else findings[0]
+    deciding = min([finding for finding in known if finding.verdict == verdict] or known, key=_distance, default=findings[0])
     runs = {run for entry in all_evidence for run in entry.runs}
     missing = {missing.command: missing for entry in all_evidence for missing in entry.missing}
     return ClaimResult(name, claim, verdict, deciding, findings, len(runs), [*missing.values()])

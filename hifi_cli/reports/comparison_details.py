@@ -44,7 +44,8 @@ def _row(comparison: Comparison, score: Score | None) -> tuple[TableRow, list[st
     pairs = comparison.pairs
     groups = pairs.groups
     sides = [
-        [[100 * pair[side].result.score(score) for pair in seeds.values()] for seeds in pairs.runs.values()] for side in (0, 1)
+        [[100 * _score(pair[side], pair[0], score) for pair in seeds.values()] for seeds in pairs.runs.values()]
+        for side in (0, 1)
     ]
     equal, detectable = effect_statistics.equivalence(groups), effect_statistics.detectable_effect(groups)
     better = effect_statistics.probability_of_improvement(*sides)
@@ -128,14 +129,22 @@ def _task_means(comparisons: Sequence[Comparison], score: Score | None) -> dict[
         runs = [comparison.pairs.runs[task] for comparison in comparisons]
         seeds = sorted(set.intersection(*(set(of_task) for of_task in runs)))
         if seeds:
-            means[comparisons[0].pairs.first].append(_mean([runs[0][seed][0] for seed in seeds], score))
-            for comparison, of_task in zip(comparisons, runs, strict=True):
-                means[comparison.pairs.second].append(_mean([of_task[seed][1] for seed in seeds], score))
+            first = [runs[0][seed][0] for seed in seeds]
+            sides = {comparisons[0].pairs.first: first}
+            sides |= {
+                c.pairs.second: [of_task[seed][1] for seed in seeds] for c, of_task in zip(comparisons, runs, strict=True)
+            }
+            for name, side in sides.items():
+                means[name].append(float(np.mean([_score(*pair, score) for pair in zip(side, first, strict=True)])))
     return means
 
 
-def _mean(runs: Sequence[RunRecord], score: Score | None) -> float:
-    return float(np.mean([run.result.score(score) for run in runs]))
+def _score(run: RunRecord, first: RunRecord, score: Score | None) -> float:
+    """Return a run's score by the primary metric of the first method's run."""
+    value = run.score(score, first.result.primary_metric)
+    if value is None:
+        raise UsageError(f"{run.directory.path} has no {first.result.primary_metric} of this epoch")
+    return value
 
 
 def _span(interval: tuple[float, float] | None) -> str | None:

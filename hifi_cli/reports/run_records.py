@@ -53,6 +53,7 @@ class RunRecord:
             "limit": result.limit,
             "data": result.data,
             "split": result.split,
+            "primary metric": result.primary_metric,
         }
 
     @property
@@ -61,7 +62,6 @@ class RunRecord:
         return {
             **self.conditions,
             "heads": self.result.heads_sha256,
-            "primary metric": self.result.primary_metric,
             "settings": self.result.setting_hash,
         }
 
