@@ -3,10 +3,12 @@
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
-from hifi_cli.config.sources import train_arguments
+from hifi_cli.config.sources import resolve, train_arguments
+from hifi_cli.errors import HifiError
 from hifi_cli.files import command_line
 from hifi_cli.reports.proportions import Failures, rate_interval
 from hifi_cli.reports.run_records import Results, RunRecord
@@ -109,32 +111,57 @@ def missing_runs(
     """Return the missing runs of a method; one command holds all tasks with the same seeds.
 
     A run directory with a limited run needs `--force`; one with a full run of other settings is not replaced without the
-    user's word, and one that collapsed or diverged would do so again.
+    user's word, and one that collapsed or diverged would do so again. Where the runs in the means were made with keys of their
+    own (`epochs=1`), the command repeats one of them.
 
     Args:
         finished: finished runs per task.
         included: those of them that are in the means.
         setting: backbone, protocol and shots (None: the protocol's).
     """
-    tasks_by_seeds: dict[tuple[tuple[int, ...], bool], list[str]] = {}
+    tasks_by_seeds: dict[tuple[tuple[int, ...], bool, Path | None], list[str]] = {}
     for task in dict.fromkeys(tasks):
-        full = [record for record in finished.get(task, []) if "limited" not in record.flags]
-        final = {record.result.seed for record in full if FAILED & set(record.flags)}
-        final |= {record.result.seed for record in included.get(task, [])}
         limited = {record.result.seed for record in finished.get(task, []) if "limited" in record.flags}
+        final = {record.result.seed for record in finished.get(task, [])} - limited
+        example = next(iter(included.get(task, [])), None)
+        source = example.directory.path if example and _has_own_keys(example) else None
         for force in (False, True):
             absent = tuple(seed for seed in seeds if seed not in final and (seed in limited) is force)
             if absent:
-                tasks_by_seeds.setdefault((absent, force), []).append(task)
+                tasks_by_seeds.setdefault((absent, force, source), []).append(task)
     return [
-        MissingRuns(method, tuple(names), absent, _command(method, names, absent, setting, results, force))
-        for (absent, force), names in tasks_by_seeds.items()
+        MissingRuns(method, tuple(names), absent, _command(method, names, absent, setting, results, force, source))
+        for (absent, force, source), names in tasks_by_seeds.items()
     ]
 
 
+def _has_own_keys(record: RunRecord) -> bool:
+    """Whether a run was made with other keys than its protocol and method have; not known where a name is unknown here."""
+    try:
+        config = record.directory.read_config()
+        known = config.backbone.name in registry.names("backbones")
+        backbone = config.backbone.name if known else config.backbone.hub or config.backbone.path or ""
+        few = [f"shots={config.shots}"] if config.shots else []
+        plain = resolve(
+            task=config.task, method=config.method, backbone=backbone, protocol=config.protocol, seed=config.seed, overrides=few
+        )
+    except HifiError:
+        return False
+    return plain.model_copy(update={"backbone": config.backbone}).hash != config.hash
+
+
 def _command(
-    method: str, tasks: list[str], seeds: tuple[int, ...], setting: tuple[str, str, str | None], results: Results, force: bool
+    method: str,
+    tasks: list[str],
+    seeds: tuple[int, ...],
+    setting: tuple[str, str, str | None],
+    results: Results,
+    force: bool,
+    source: Path | None,
 ) -> str:
+    if source:
+        seed_words = ["--seeds", number_ranges(seeds), *(["--force"] if force else [])]
+        return command_line(["hifi", "train", "--from", str(source), *seed_words, *results.arguments])
     backbone, protocol, shots = setting
     task_arguments = [registry.task_argument(task) for task in tasks]
     arguments = train_arguments(task_arguments, [method], results.backbone_argument(backbone), protocol, seeds, force=force)
