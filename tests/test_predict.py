@@ -30,6 +30,11 @@ def trained(encoders, data, tmp_path_factory):
     return directory.path, pairs, directory.read_predictions()
 
 
+def pipe(monkeypatch, text):
+    """Put a text on standard input."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
 def softmax(logits):
     shares = np.exp(logits)
     return shares / shares.sum()
@@ -53,10 +58,7 @@ def test_json_lines_and_a_pipe(trained, hifi, tmp_path, monkeypatch):
     run, pairs, stored = trained
     lines = "".join(json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in pairs[:4])
 
-    class Pipe:
-        buffer = io.BytesIO(lines.encode())
-
-    monkeypatch.setattr(sys, "stdin", Pipe)
+    pipe(monkeypatch, lines)
     answer = hifi("predict", run, "-")
     said = [json.loads(line) for line in answer.out.splitlines()]
     assert [row["id"] for row in said] == ["0", "1", "2", "3"]
@@ -81,6 +83,49 @@ def test_csv_in_csv_out(trained, hifi, tmp_path):
     assert (tmp_path / "out.jsonl").read_text().startswith('{"id": "0", "prediction"')  # as the output's name says
     (tmp_path / "bare.csv").write_text("".join(f"{first},{second}\n" for first, second in pairs))
     assert hifi("predict", run, tmp_path / "bare.csv", "--no-header").out == answer.out
+
+
+def test_standard_input_is_never_misread(trained, hifi, tmp_path, monkeypatch):
+    """CSV on a pipe: nothing says that it is no TSV but the option, quotes and commas."""
+    run, pairs, _ = trained
+    content = "sentence1,sentence2\n" + "".join(f'"{first}",{second}\n' for first, second in pairs[:4])
+    (tmp_path / "new.csv").write_text(content)
+    pipe(monkeypatch, content)
+    answer = hifi("predict", run, "-", "--input-format", "csv")
+    assert answer.code == 0 and answer.out == hifi("predict", run, tmp_path / "new.csv").out
+    pipe(monkeypatch, content)
+    answer = hifi("predict", run, "-")
+    assert (
+        answer.code == 2 and "standard input has no tabs, and quotes as CSV has; say which it is: --input-format" in answer.err
+    )
+    pipe(monkeypatch, "sentence1,sentence2\na,b\nc\n")
+    answer = hifi("predict", run, "-", "--input-format", "csv")
+    assert answer.code == 2 and "standard input, line 3: 1 columns" in answer.err
+    (tmp_path / "new.txt").write_text(content)  # a name that says nothing
+    assert hifi("predict", run, tmp_path / "new.txt").code == 2
+    assert hifi("predict", run, tmp_path / "new.txt", "--input-format", "csv").code == 0
+    assert hifi("predict", run, "none.jsonl").code == 3
+    assert hifi("predict", run, "none.txt", "--input-format", "csv").code == 3
+
+
+def test_one_column_without_a_known_suffix(tmp_path):
+    task = task_spec.load("sst2").model_copy(update={"id": None})
+    path = tmp_path / "standard-input"
+
+    def texts(content, **how):
+        path.write_text(content)
+        return [row.sequences[0][0] for row in read(task, path, name="standard input", **how)]
+
+    quoted = 'sentence\n"a dog, ""he""\nsees"\nnow\n'
+    with pytest.raises(UsageError, match="standard input has no tabs, and quotes as CSV has"):
+        texts(quoted)
+    assert texts(quoted, reader="csv") == ['a dog, "he"\nsees', "now"]
+    assert texts('sentence\n"so" he said\n', reader="tsv") == ['"so" he said']
+    with pytest.raises(UsageError, match="commas as CSV has"):
+        texts("sentence,label\na,1\n")
+    assert texts("sentence\na dog, a cat\n") == ["a dog, a cat"]
+    assert texts("a dog, a cat\n", has_header=False) == ["a dog, a cat"]
+    assert texts('sentence\tnote\n"so" he said\tx\n') == ['"so" he said']
 
 
 def test_what_is_wrong_is_named(trained, hifi, tmp_path):

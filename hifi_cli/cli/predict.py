@@ -22,6 +22,13 @@ def predict(
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
+    input_format: Annotated[
+        Literal["tsv", "csv", "jsonl", "parquet", "conll"] | None,
+        typer.Option(
+            help="Format of the input; default: that of its name; JSONL or TSV for standard input.",
+            rich_help_panel=options.DATA,
+        ),
+    ] = None,
     header: Annotated[
         bool,
         typer.Option(
@@ -47,10 +54,17 @@ def predict(
     from hifi_cli.runs.resources import ResourceCache
 
     with tempfile.TemporaryDirectory() as folder:
-        path = prediction.stdin_to_file(sys.stdin.buffer, Path(folder)) if str(file) == "-" else file
+        is_stdin = str(file) == "-"
+        path = prediction.stdin_to_file(sys.stdin.buffer, Path(folder)) if is_stdin else file
+        name = "standard input" if is_stdin else str(file)
+        output_format = form or prediction.form_of(input_format or prediction.reader_of(path, name), out)
         predictions = prediction.predict(
-            run_dir, path, ResourceCache(results_dir, backbone=backbone, trust=trust), has_header=header
+            run_dir,
+            path,
+            ResourceCache(results_dir, backbone=backbone, trust=trust),
+            has_header=header,
+            reader=input_format,
+            name=name,
         )
-        output_format = form or prediction.form_of(path, out)
     text = prediction.as_text(predictions, output_format)
     write_or_print(text, out, "predictions")

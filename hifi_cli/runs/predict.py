@@ -25,29 +25,30 @@ from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
 Form = Literal["tsv", "csv", "jsonl", "json", "conll"]
 
 
-def form_of(path: Path, out: Path | None = None) -> Form:
-    """How predictions for a file are laid out: as the name of the output file says, else as the input, Parquet as JSON lines.
+def form_of(reader: Reader, out: Path | None = None) -> Form:
+    """How predictions are laid out: as the name of the output file says, else as the input, Parquet as JSON lines."""
+    suffix = out.suffix.lower().removeprefix(".") if out else ""
+    if suffix in get_args(Form):
+        return cast(Form, suffix)
+    return "jsonl" if reader == "parquet" else cast(Form, reader)
 
-    An input without a known suffix is JSON lines if its first character says so, else TSV.
+
+def reader_of(path: Path, name: str = "") -> Reader:
+    """The format of new texts: that of the file's suffix; without a known one JSON lines if they begin with `{`, else TSV.
+
+    Args:
+        name: what messages call the file; default: its path.
 
     Raises:
         MissingError: no such file.
         UsageError: it is no UTF-8 text.
     """
-    suffix = out.suffix.lower().removeprefix(".") if out else ""
-    if suffix in get_args(Form):
-        return cast(Form, suffix)
-    reader = _reader(path)
-    return "jsonl" if reader == "parquet" else cast(Form, reader)
-
-
-def _reader(path: Path) -> Reader:
     if path.suffix.lower() in readers.READER_OF_SUFFIX:
         return readers.READER_OF_SUFFIX[path.suffix.lower()]
-    return "jsonl" if _text(path).lstrip().startswith("{") else "tsv"
+    return "jsonl" if _text(path, name or str(path)).lstrip().startswith("{") else "tsv"
 
 
-def read(task: TaskSpec, path: Path, *, has_header: bool = True) -> list[Row]:
+def read(task: TaskSpec, path: Path, *, has_header: bool = True, reader: Reader | None = None, name: str = "") -> list[Row]:
     """The rows of a file that has the task's input columns, by the task's names; other columns are not read.
 
     The file is TSV, CSV, JSONL, Parquet or CoNLL columns. The id column, where the task has one and the file too, names the
@@ -56,32 +57,49 @@ def read(task: TaskSpec, path: Path, *, has_header: bool = True) -> list[Row]:
     Args:
         has_header: whether the first line of a TSV or CSV file holds the columns' names; without them the file has the input
             columns alone, in the task's order.
+        reader: its format; default: what `reader_of` says.
+        name: what messages call the file; default: its path.
 
     Raises:
         MissingError: no such file.
-        UsageError: a column is missing or does not fit; the line is named.
+        UsageError: a column is missing or does not fit; the line is named. Or the file may be CSV, and nothing says so.
     """
-    reader = _reader(path)
-    if reader == "parquet" and not path.is_file():
-        raise MissingError(f"no file {path}")
+    name = name or str(path)
+    if reader is None:
+        reader = reader_of(path, name)
+        if reader == "tsv" and path.suffix.lower() != ".tsv":
+            _refuse_possible_csv(_text(path, name), name, one_column=len(task.inputs) == 1 and not has_header)
+    if not path.exists() or (reader == "parquet" and not path.is_file()):
+        raise MissingError(f"no file {name}")
     if reader in ("tsv", "csv") and has_header:
-        _check_header(task, reader, path)
+        _check_header(task, reader, _text(path, name), name)
     if reader == "conll" and task.local.reader == "conll":
         header = task.local.header
     else:
         header = None if has_header and reader != "conll" else task.inputs
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
-    records = readers.read(path, layout, labelled=True, skip_incomplete=False)
+    records = readers.read(path, layout, labelled=True, skip_incomplete=False, name=name)
     return row_formats.parse_rows(
         task.model_copy(update={"skip_incomplete": False}),  # every row gets a prediction
         ((_complete(task, record, at), None) for at, record in enumerate(records)),
         {},
-        str(path),
+        name,
     )
 
 
-def predict(run: Path, file: Path, resources: ResourceCache, *, has_header: bool = True) -> list[dict[str, Any]]:
+def predict(
+    run: Path,
+    file: Path,
+    resources: ResourceCache,
+    *,
+    has_header: bool = True,
+    reader: Reader | None = None,
+    name: str = "",
+) -> list[dict[str, Any]]:
     """A file's rows with what a finished run's model predicts of them.
+
+    Args:
+        has_header, reader, name: as of `read`.
 
     Returns:
         For each row `id`, `prediction` (a label, a list of labels, a number, or an answer's text) and, for labels,
@@ -92,7 +110,8 @@ def predict(run: Path, file: Path, resources: ResourceCache, *, has_header: bool
     """
     with RunDirectory(run).opened() as config:
         task = resources.task(config.task)
-    rows = read(task, file, has_header=has_header)  # before the model: a wrong file is refused at once
+    # before the model: a wrong file is refused at once
+    rows = read(task, file, has_header=has_header, reader=reader, name=name)
     with reload(run, resources) as (prepared, _):
         config = prepared.runner.config
         examples = resources.tokenize(config, rows, config.max_length)
@@ -147,32 +166,46 @@ def stdin_to_file(stream: BinaryIO, folder: Path) -> Path:
     return path
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, name: str) -> str:
     try:
         return read_bytes(path, at_most=readers.MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
-        raise MissingError(f"no file {path}") from None
+        raise MissingError(f"no file {name}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8; save the file as UTF-8") from None
+        raise UsageError(f"{name} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:
-        raise UsageError(f"{path}: not readable ({error})") from None
+        raise UsageError(f"{name}: not readable ({error})") from None
 
 
-def _check_header(task: TaskSpec, reader: Reader, path: Path) -> None:
+def _refuse_possible_csv(text: str, name: str, *, one_column: bool) -> None:
+    """Refuse a text that TSV would read otherwise than CSV: no tab, but quotes, or commas between columns or their names.
+
+    Args:
+        one_column: whether each line is a text, in which a comma is nothing but a comma.
+    """
+    first = text.partition("\n")[0]
+    is_quoted = text.startswith('"') or '\n"' in text
+    if "\t" not in first and (is_quoted or ("," in first and not one_column)):
+        raise UsageError(
+            f"{name} has no tabs, and {'quotes' if is_quoted else 'commas'} as CSV has; say which it is: --input-format csv or"
+            " --input-format tsv"
+        )
+
+
+def _check_header(task: TaskSpec, reader: Reader, text: str, name: str) -> None:
     """Refuse a file whose first line does not hold the names of the task's input columns."""
-    text = _text(path)
     if not text.strip():
-        raise UsageError(f"{path} is empty")
+        raise UsageError(f"{name} is empty")
     lines = io.StringIO(text, newline="")
     try:
         header = next(csv.reader(lines), []) if reader == "csv" else lines.readline().rstrip("\r\n").split("\t")
     except csv.Error as error:
-        raise UsageError(f"{path}, line 1: not valid CSV: {error}") from None
-    missing = [name for name in task.inputs if name not in header]
+        raise UsageError(f"{name}, line 1: not valid CSV: {error}") from None
+    missing = [column for column in task.inputs if column not in header]
     if missing:
         first = f"{', '.join(header):.80}"
         raise UsageError(
-            f"{path}: no column {' and no column '.join(map(repr, missing))} in its first line ({first}); expected"
+            f"{name}: no column {' and no column '.join(map(repr, missing))} in its first line ({first}); expected"
             f" {', '.join(task.inputs)}: rename the columns, or add --no-header if the file holds these columns alone, in"
             " this order, without their names"
         )

@@ -33,7 +33,7 @@ class RawRecord:
     where: str
 
 
-def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool) -> Iterator[RawRecord]:
+def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool, name: str = "") -> Iterator[RawRecord]:
     """Read the records of a file.
 
     Args:
@@ -41,40 +41,42 @@ def read(path: Path, local: LocalFiles, *, labelled: bool, skip_incomplete: bool
         local: file format and column names.
         labelled: whether the file has labels; only such TSV files may lack a header line.
         skip_incomplete: skip and count TSV rows with missing columns instead of refusing the file.
+        name: what messages call the file; default: its path.
 
     Raises:
         UsageError: the file is malformed; the message names the line.
     """
+    name = name or str(path)
     if local.reader == "parquet":
-        return _parquet(path)
-    text = _read_text(path)
+        return _parquet(path, name)
+    text = _read_text(path, name, local.reader)
     if not text.strip():
-        raise UsageError(f"{path} is empty")
+        raise UsageError(f"{name} is empty")
     if local.reader == "csv":
-        return _csv(path, text, local.header)
+        return _csv(name, text, local.header)
     if local.reader == "conll":
-        return _conll(path, text, local.header or [])
+        return _conll(name, text, local.header or [])
     if local.reader == "tsv":
-        return _tsv(path, text, local.header if labelled else None, skip_incomplete=skip_incomplete)
-    return _READERS[local.reader](path, text)
+        return _tsv(name, text, local.header if labelled else None, skip_incomplete=skip_incomplete)
+    return _READERS[local.reader](name, text)
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, name: str, reader: Reader) -> str:
     content = read_bytes(path, at_most=MAX_BYTES)
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise UsageError(f"{path}, line {line}: not UTF-8; save the file as UTF-8") from None
+        raise UsageError(f"{name}, line {line}: not UTF-8; save the file as UTF-8") from None
     notes = []
     if text.startswith("\ufeff"):
         notes.append("a byte-order mark")
         text = text[1:]
     if "\r\n" in text:
-        notes += [] if path.suffix.lower() == ".csv" else ["CRLF line endings"]  # RFC 4180: CSV has them
+        notes += [] if reader == "csv" else ["CRLF line endings"]  # RFC 4180: CSV has them
         text = text.replace("\r\n", "\n")
     if notes:
-        logger.warning(f"note: {path} has {' and '.join(notes)}; read as plain UTF-8 with LF")
+        logger.warning(f"note: {name} has {' and '.join(notes)}; read as plain UTF-8 with LF")
     return text
 
 
@@ -83,61 +85,61 @@ def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-def _tsv(path: Path, text: str, header: list[str] | None, *, skip_incomplete: bool) -> Iterator[RawRecord]:
+def _tsv(name: str, text: str, header: list[str] | None, *, skip_incomplete: bool) -> Iterator[RawRecord]:
     lines = _lines(text)
     first = 0
     if header is None:
         header, first = lines[0].split("\t"), 1
         if len(header) == 1 and "," in lines[0]:
             raise UsageError(
-                f"{path} has commas between its columns, not tabs ({lines[0]:.80}): name the file .csv, or write reader: csv"
+                f"{name} has commas between its columns, not tabs ({lines[0]:.80}): name the file .csv, or write reader: csv"
                 " under local in the task's YAML"
             )
-        _refuse_repeated(header, path)
+        _refuse_repeated(header, name)
     if first == len(lines):
-        raise UsageError(f"{path} has a header and no rows")
+        raise UsageError(f"{name} has a header and no rows")
     skipped = 0
     for number, line in enumerate(lines[first:], start=first + 1):
         cells = line.split("\t")
         if len(cells) == len(header):
-            yield RawRecord(dict(zip(header, cells, strict=True)), f"{path}, line {number}")
+            yield RawRecord(dict(zip(header, cells, strict=True)), f"{name}, line {number}")
         elif skip_incomplete:
             skipped += 1
         else:
             expected = f"{len(header)} are expected ({', '.join(header)})"
-            raise UsageError(f"{path}, line {number}: {len(cells)} columns, {expected}")
+            raise UsageError(f"{name}, line {number}: {len(cells)} columns, {expected}")
     if skipped:
-        logger.warning(f"note: {path}: skipped {counted_noun(skipped, 'row')} with missing columns")
+        logger.warning(f"note: {name}: skipped {counted_noun(skipped, 'row')} with missing columns")
 
 
-def _refuse_repeated(header: list[str], path: Path) -> None:
+def _refuse_repeated(header: list[str], name: str) -> None:
     if repeated := next((name for name in header if header.count(name) > 1), None):
-        raise UsageError(f"{path}, line 1: two columns are named '{repeated}'; rename or remove one of them")
+        raise UsageError(f"{name}, line 1: two columns are named '{repeated}'; rename or remove one of them")
 
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}  # of files that are named .csv too
 
 
-def _csv(path: Path, text: str, header: list[str] | None) -> Iterator[RawRecord]:
+def _csv(name: str, text: str, header: list[str] | None) -> Iterator[RawRecord]:
     csv.field_size_limit(MAX_BYTES)  # Python's own limit is 131,072 characters; `row_formats` limits texts
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         has_header = header is None
         header = header or next(rows)
         if len(header) == 1 and (other := next((name for mark, name in _SEPARATORS.items() if mark in header[0]), None)):
-            raise UsageError(f"{path} has {other} between its columns, not commas ({header[0]:.80}): save it with commas")
-        _refuse_repeated(header, path)
+            raise UsageError(f"{name} has {other} between its columns, not commas ({header[0]:.80}): save it with commas")
+        _refuse_repeated(header, name)
         for cells in rows:
             if len(cells) != len(header):
-                raise UsageError(f"{path}, line {rows.line_num}: {len(cells)} columns, {len(header)} are expected")
-            yield RawRecord(dict(zip(header, cells, strict=True)), f"{path}, line {rows.line_num}")
+                raise UsageError(f"{name}, line {rows.line_num}: {len(cells)} columns, {len(header)} are expected")
+            yield RawRecord(dict(zip(header, cells, strict=True)), f"{name}, line {rows.line_num}")
     except csv.Error as error:
-        raise UsageError(f"{path}, line {rows.line_num}: not valid CSV: {error}") from None
+        raise UsageError(f"{name}, line {rows.line_num}: not valid CSV: {error}") from None
     if has_header and rows.line_num < 2:
-        raise UsageError(f"{path} has a header and no rows")
+        raise UsageError(f"{name} has a header and no rows")
 
 
-def _conll(path: Path, text: str, names: list[str]) -> Iterator[RawRecord]:
+def _conll(name: str, text: str, names: list[str]) -> Iterator[RawRecord]:
     """Yield one record per sentence, of each column the list of its cells; a column without a name has its number, from 1.
 
     One word per line, its columns separated by tabs or else by spaces; a line without text ends a sentence. Lines of
@@ -151,42 +153,42 @@ def _conll(path: Path, text: str, names: list[str]) -> Iterator[RawRecord]:
             if sentence:
                 header = [*names[:width], *(str(at + 1) for at in range(len(names), width))]
                 columns = dict(zip(header, map(list, zip(*sentence, strict=True)), strict=True))
-                yield RawRecord(columns, f"{path}, line {first}")
+                yield RawRecord(columns, f"{name}, line {first}")
             sentence = []
         elif not (has_tabs and line.startswith("#") and "\t" not in line):
             width = width or len(cells)
             if len(cells) != width:
-                raise UsageError(f"{path}, line {number}: {len(cells)} columns, {width} are expected, as in the lines before")
+                raise UsageError(f"{name}, line {number}: {len(cells)} columns, {width} are expected, as in the lines before")
             first = first if sentence else number
             sentence.append(cells)
     if not width:
-        raise UsageError(f"{path} has no words")
+        raise UsageError(f"{name} has no words")
 
 
-def _parquet(path: Path) -> Iterator[RawRecord]:
+def _parquet(path: Path, name: str) -> Iterator[RawRecord]:
     from pyarrow import ArrowException, parquet
 
     try:
         records = parquet.read_table(path).to_pylist()
     except (OSError, ArrowException) as error:
-        raise UsageError(f"{path}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
+        raise UsageError(f"{name}: not readable as Parquet ({' '.join(str(error).split())[:120]})") from None
     if not records:
-        raise UsageError(f"{path} has no rows")
-    return (RawRecord(record, f"{path}, row {number}") for number, record in enumerate(records))
+        raise UsageError(f"{name} has no rows")
+    return (RawRecord(record, f"{name}, row {number}") for number, record in enumerate(records))
 
 
-def _jsonl(path: Path, text: str) -> Iterator[RawRecord]:
+def _jsonl(name: str, text: str) -> Iterator[RawRecord]:
     for number, line in enumerate(_lines(text), start=1):
-        where = f"{path}, line {number}"
+        where = f"{name}, line {number}"
         value = _parse_json(line, where)
         if isinstance(value.get("target"), dict):  # WSC stores its two spans one level deeper
             value = value | value["target"]
         yield RawRecord(value, where)
 
 
-def _multirc(path: Path, text: str) -> Iterator[RawRecord]:
+def _multirc(name: str, text: str) -> Iterator[RawRecord]:
     """Yield one record per answer; its idx holds the indices of paragraph, question and answer."""
-    for line in _jsonl(path, text):
+    for line in _jsonl(name, text):
         passage = _item(line.values, "passage", dict, line.where)
         for question in _objects(passage, "questions", line.where):
             for answer in _objects(question, "answers", line.where):
@@ -200,9 +202,9 @@ def _multirc(path: Path, text: str) -> Iterator[RawRecord]:
                 yield RawRecord({**texts, "idx": idx, **label}, f"{line.where}, question {question.get('idx')}")
 
 
-def _record(path: Path, text: str) -> Iterator[RawRecord]:
+def _record(name: str, text: str) -> Iterator[RawRecord]:
     """Yield one record per query, with the column names of the hub; an entity's `end` is its last character."""
-    for line in _jsonl(path, text):
+    for line in _jsonl(name, text):
         passage = _item(line.values, "passage", dict, line.where)
         passage_text = _item(passage, "text", str, line.where)
         spans = [
@@ -218,14 +220,14 @@ def _record(path: Path, text: str) -> Iterator[RawRecord]:
             yield RawRecord({**columns, "answers": answers}, where)
 
 
-def _squad(path: Path, text: str) -> Iterator[RawRecord]:
+def _squad(name: str, text: str) -> Iterator[RawRecord]:
     """Yield one record per question, with the column names of the hub."""
-    content = _parse_json(text, str(path))
-    for article in _objects(content, "data", str(path)):
-        article_where = f"{path}, article '{str(article.get('title', ''))[:40]}'"
+    content = _parse_json(text, name)
+    for article in _objects(content, "data", name):
+        article_where = f"{name}, article '{str(article.get('title', ''))[:40]}'"
         for paragraph in _objects(article, "paragraphs", article_where):
             for question in _objects(paragraph, "qas", article_where):
-                where = f"{path}, question {question.get('id')}"
+                where = f"{name}, question {question.get('id')}"
                 answers = _objects(question, "answers", where)
                 columns = {
                     "id": question.get("id"),
@@ -236,7 +238,7 @@ def _squad(path: Path, text: str) -> Iterator[RawRecord]:
                 yield RawRecord(columns, where)
 
 
-_READERS: dict[str, Callable[[Path, str], Iterator[RawRecord]]] = {
+_READERS: dict[str, Callable[[str, str], Iterator[RawRecord]]] = {
     "jsonl": _jsonl,
     "multirc": _multirc,
     "record": _record,
