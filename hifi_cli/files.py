@@ -47,6 +47,22 @@ def _quoted(letter: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
 
 
+def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> str:
+    """The suffix of the file that `--out` names, in lower case; empty where there is none.
+
+    Args:
+        known: the suffixes of the formats that can be written.
+        instead: what the user may do instead of giving the file one of these suffixes.
+
+    Raises:
+        UsageError: the suffix names another format.
+    """
+    suffix = out.suffix.lower() if out else ""
+    if suffix and suffix not in known:
+        raise UsageError(f"--out {out}: '{suffix}' is not written; the name must end in {', '.join(known)}; {instead}")
+    return suffix
+
+
 def make_directory(path: Path) -> Path:
     """Create `path` and its parents.
 

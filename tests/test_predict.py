@@ -85,6 +85,22 @@ def test_csv_in_csv_out(trained, hifi, tmp_path):
     assert hifi("predict", run, tmp_path / "bare.csv", "--no-header").out == answer.out
 
 
+def test_an_output_that_would_mislead_or_replace_the_input_is_refused(trained, hifi, tmp_path):
+    run, pairs, _ = trained
+    content = "sentence1,sentence2\n" + "".join(f"{first},{second}\n" for first, second in pairs[:4])
+    path = tmp_path / "new.csv"
+    path.write_text(content)
+    (tmp_path / "link.csv").symlink_to(path)
+    for out in ("new.csv", "link.csv"):
+        answer = hifi("predict", run, path, "--out", out)
+        assert answer.code == 2 and f"--out {out} is the input, which would be lost: name another file" in answer.err
+    for suffix in (".parquet", ".xlsx"):
+        answer = hifi("predict", run, path, "--out", f"p{suffix}")
+        assert answer.code == 2 and f"'{suffix}' is not written; the name must end in .tsv, .csv, .jsonl, .json" in answer.err
+    assert path.read_text() == content and not list(tmp_path.glob("p.*"))
+    assert hifi("predict", run, path, "--format", "csv", "--out", "p.txt").code == 0
+
+
 def test_standard_input_is_never_misread(trained, hifi, tmp_path, monkeypatch):
     """CSV on a pipe: nothing says that it is no TSV but the option, quotes and commas."""
     run, pairs, _ = trained

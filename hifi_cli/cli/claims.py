@@ -59,6 +59,7 @@ def claims(
     from hifi_cli.reports.formats import render
     from hifi_cli.reports.run_records import Results
 
+    table_format = options.table_format(format, out)
     files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
     results, counted = Results(results_dir, data_dir), options.counted_flags(include, exclude)
     for name in {file.protocol: None for file in files.values()}:
@@ -66,7 +67,7 @@ def claims(
             options.logger.warning(f"note: {results.no_setting_error(protocol=name)}")
     decided = {name: verdicts.evaluate(file, results, name=name, score=score, counted=counted) for name, file in files.items()}
     text = render(
-        options.table_format(format, out),
+        table_format,
         [claim_table.build(file, decided[name]) for name, file in files.items()],
         standalone=standalone,
     )

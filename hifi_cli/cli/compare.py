@@ -57,6 +57,7 @@ def compare(
     from hifi_cli.reports.run_records import Results, RunRecord
     from hifi_cli.reports.table_spec import check_names
 
+    table_format = options.table_format(format, out)
     results = Results(results_dir).or_only_subdirectory(protocol)
     are_runs = all(Path(word).is_dir() for word in methods)
     if not are_runs:
@@ -81,5 +82,5 @@ def compare(
         left_out = results.variant_notes(records[0].result.protocol, records[0].result.backbone, methods)
         table = replace(table, notes=[*table.notes, *left_out])
         tables = [table, *(comparison_details.build(comparisons, score) if details else [])]
-    text = render(options.table_format(format, out), tables, standalone=standalone)
+    text = render(table_format, tables, standalone=standalone)
     write_or_print(text, out, "comparison")

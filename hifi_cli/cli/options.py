@@ -12,6 +12,7 @@ from hifi_cli.cli.completion import complete_override
 from hifi_cli.config import registry
 from hifi_cli.config.choices import TRACKERS, Score
 from hifi_cli.errors import UsageError
+from hifi_cli.files import suffix_of_output
 
 if TYPE_CHECKING:  # pydantic is not needed to print a help text
     from hifi_cli.config.sources import ResolvedConfig
@@ -372,9 +373,14 @@ def counted_flags(include: Words | None, exclude: Words | None) -> frozenset[str
 
 
 def table_format(name: Format | None, out: Path | None) -> Format:
-    """The format of a table: the one that was named, or that of the file's suffix."""
-    by_suffix = {".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
-    return name or cast("Format", by_suffix.get(out.suffix if out else "", "text"))
+    """The format of a table: the one that was named, or that of the file's suffix.
+
+    Raises:
+        UsageError: the file's name ends in another format.
+    """
+    by_suffix = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", ".json": "json"}
+    suffix = "" if name else suffix_of_output(out, by_suffix, "or give --format; hifi report writes HTML")
+    return name or cast("Format", by_suffix.get(suffix, "text"))
 
 
 def shots_of_runs(text: str | None) -> str | None:

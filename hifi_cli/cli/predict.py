@@ -50,9 +50,12 @@ def predict(
     import tempfile
 
     from hifi_cli.cli.show import write_or_print
+    from hifi_cli.errors import UsageError
     from hifi_cli.runs import predict as prediction
     from hifi_cli.runs.resources import ResourceCache
 
+    if out and out.exists() and file.exists() and out.samefile(file):
+        raise UsageError(f"--out {out} is the input, which would be lost: name another file")
     with tempfile.TemporaryDirectory() as folder:
         is_stdin = str(file) == "-"
         path = prediction.stdin_to_file(sys.stdin.buffer, Path(folder)) if is_stdin else file

@@ -59,13 +59,14 @@ def report(
     It is RESULTS_DIR/report.html where --out names no other.
     """
     from hifi_cli.cli import show
-    from hifi_cli.files import write_text
+    from hifi_cli.files import suffix_of_output, write_text
     from hifi_cli.records.search_result import SearchResult
     from hifi_cli.reports import claim_spec, html_report, report_comparisons, score_table, search_table, table_types
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
+    suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
     results = Results(results_dir, data_dir).or_only_subdirectory()
     results_dir = results.directory
     searches = search_table.build_all(results_dir) if SearchResult.paths(results_dir) else []

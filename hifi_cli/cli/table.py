@@ -71,6 +71,7 @@ def table(
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
 
+    table_format = options.table_format(format, out)
     counted, shots = options.counted_flags(include, exclude), options.shots_of_runs(shots)
     results = Results(results_dir, data_dir)
     if search and name != "search":
@@ -112,7 +113,7 @@ def table(
         tables = build(specs, request, layout=layout)
         if not results.records and isinstance(layout, table_spec.ScoresSpec) and not server:
             options.logger.warning(str(results.no_run_error(f"hifi table {name}")))
-    text = render(options.table_format(format, out), tables, standalone=standalone)
+    text = render(table_format, tables, standalone=standalone)
     write_or_print(text, out, "table")
     if strict and any(table.incomplete for table in tables):
         raise typer.Exit(1)

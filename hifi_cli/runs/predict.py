@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import json_text, make_directory, read_bytes
+from hifi_cli.files import json_text, make_directory, read_bytes, suffix_of_output
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import Prediction
 from hifi_cli.runs.evaluate import reload
@@ -26,10 +26,14 @@ Form = Literal["tsv", "csv", "jsonl", "json", "conll"]
 
 
 def form_of(reader: Reader, out: Path | None = None) -> Form:
-    """How predictions are laid out: as the name of the output file says, else as the input, Parquet as JSON lines."""
-    suffix = out.suffix.lower().removeprefix(".") if out else ""
-    if suffix in get_args(Form):
-        return cast(Form, suffix)
+    """How predictions are laid out: as the name of the output file says, else as the input, Parquet as JSON lines.
+
+    Raises:
+        UsageError: the output file's name ends in another format.
+    """
+    known = [f".{form}" for form in get_args(Form)]
+    if suffix := suffix_of_output(out, known, "or give --format"):
+        return cast(Form, suffix.removeprefix("."))
     return "jsonl" if reader == "parquet" else cast(Form, reader)
 
 
