@@ -138,6 +138,33 @@ def test_bad_data_names_row_column_and_fix(tmp_path, change, overrides, message)
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("overrides", [[], ["kind=classification"], ["kind=regression"], ["label=price"]])
+def test_a_label_that_is_nan_is_empty_and_no_class(tmp_path, suffix, overrides):
+    column = "price" if "label=price" in overrides else "stars"
+    rows = [row | {"stars": float(row["stars"])} for row in reviews()]
+    rows[2][column] = float("nan")
+    where = {"parquet": "row 2", "jsonl": "line 3"}.get(suffix, "line 4")
+    with pytest.raises(UsageError, match=f"{where}: the label column '{column}' is empty; fill it in, or remove the row"):
+        spec_of(write(tmp_path / f"reviews.{suffix}", rows), *overrides)
+
+
+def test_labels_that_are_one_number_are_not_two_classes(tmp_path):
+    rows = reviews()
+    rows[3]["stars"] = "1.0"
+    for suffix in ("csv", "jsonl"):
+        path = write(tmp_path / f"reviews.{suffix}", rows)
+        with pytest.raises(UsageError, match=r"'stars' has the labels '1' and '1.0', which are one number; write them alike"):
+            spec_of(path)
+        assert spec_of(path, "labels=[1,'1.0',2,3]")[1]["labels"] == ["1", "1.0", "2", "3"]
+        assert spec_of(path, "kind=regression")[1]["labels"] == ["stars"]
+    path = write(
+        tmp_path / "many.csv", [{"text": SENTENCES[at % 4], "labels": ["0|1", "1.0", "0"][at % 3]} for at in range(12)]
+    )
+    with pytest.raises(UsageError, match=r"'labels' has the labels '1' and '1.0', which are one number"):
+        spec_of(path, "kind=multi-label")
+
+
 def test_unclear_columns_are_asked_for(tmp_path):
     rows = [{"a": text, "b": text, "c": text, "stars": row % 2} for row, text in enumerate(SENTENCES * 5)]
     with pytest.raises(UsageError, match=r"which columns are the texts\? Give inputs=\[COLUMN,COLUMN\], of a, b, c"):

@@ -205,8 +205,8 @@ def _recognize_label(table: DataTable, options: DataOptions, columns: list[str])
     is_list = any(isinstance(value, (list, tuple)) for value in values)
     if options.kind == "multi-label" or (options.kind is None and (is_list or separator)):
         separator = separator or SEPARATORS[0]
-        present = {label for value in values if value is not None for label in row_formats.labels_in(value, separator)}
-        labels = options.labels or names or sorted(present)
+        present = {label for value in values if not _is_missing(value) for label in row_formats.labels_in(value, separator)}
+        labels = options.labels or names or sorted(_one_name_of_each_number(table, column, present))
         return {"kind": "multi-label", "labels": labels, **({} if is_list else {"label_separator": separator})}
     _refuse_empty(table, column, values)
     kind = options.kind or ("classification" if names else _kind(values))
@@ -225,8 +225,13 @@ def _separator(values: Sequence[Any]) -> str | None:
 
 def _refuse_empty(table: DataTable, column: str, values: Sequence[Any]) -> None:
     for record, value in zip(table.records, values, strict=True):
-        if value is None or (isinstance(value, str) and not value.strip()):
+        if _is_missing(value) or (isinstance(value, str) and not value.strip()):
             raise UsageError(f"{record.where}: the label column '{column}' is empty; fill it in, or remove the row")
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value stands for none: null, or NaN, which pandas writes for it."""
+    return value is None or (isinstance(value, (float, str)) and str(value).strip().lower() == "nan")
 
 
 def _kind(values: Sequence[Any]) -> Kind:
@@ -247,7 +252,7 @@ def _labels(table: DataTable, column: str, kind: Kind, values: Sequence[Any]) ->
         return [column]
     if column in table.class_names:
         return table.class_names[column]
-    names = {label_name(value) for value in values}
+    names = _one_name_of_each_number(table, column, {label_name(value) for value in values})
     if len(names) < 2:
         raise UsageError(f"{table.source}: the label column '{column}' has one value only, '{names.pop()[:40]}'")
     if len(names) > MAX_CLASSES or (len(names) > 20 and len(names) > len(values) / 2):
@@ -256,6 +261,18 @@ def _labels(table: DataTable, column: str, kind: Kind, values: Sequence[Any]) ->
             " give another label=COLUMN, or kind=regression if they are numbers"
         )
     return sorted(names, key=lambda name: (number, "") if (number := _number(name)) is not None else (float("inf"), name))
+
+
+def _one_name_of_each_number(table: DataTable, column: str, names: set[str]) -> set[str]:
+    """Return label names unchanged, but refuse 1 and 1.0, which are seldom two classes."""
+    first: dict[float, str] = {}
+    for name in sorted(names):
+        if (number := _number(name)) is not None and first.setdefault(number, name) != name:
+            raise UsageError(
+                f"{table.source}: the label column '{column}' has the labels '{first[number]}' and '{name}', which are one"
+                " number; write them alike, or name all classes with labels=[...]"
+            )
+    return names
 
 
 def _number(value: Any) -> float | None:
