@@ -147,6 +147,19 @@ def test_every_task_yaml_is_sound(name):
     assert set(task.metrics) <= set(metrics.METRICS | metrics.ROW_METRICS | metrics.TAG_METRICS)
 
 
+@pytest.mark.parametrize("key", ["labels", "local.labels", "hub.labels", "label_columns"])
+def test_a_label_that_a_task_names_twice_is_refused(key, tmp_path):
+    from hifi_cli.tasks import task_spec
+
+    content = registry.load("tasks", "rte")
+    section, name = content[key.split(".")[0]] if "." in key else content, key.split(".")[-1]
+    section[name] = ["no", "yes", "no"]
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(UsageError, match=f"mine.yaml: {key}: 'no' is named twice"):
+        task_spec.load(str(path))
+
+
 def test_every_yaml_begins_with_its_command():
     for kind in registry.KINDS:
         for name in registry.names(kind):

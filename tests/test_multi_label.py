@@ -74,6 +74,20 @@ def test_a_wrong_label_is_named(tmp_path):
         load(path, "label=[bird,cat,dog,fish]")
 
 
+def test_the_order_of_label_columns_moves_their_values_too(tmp_path):
+    path = write(tmp_path / "a.csv", "columns")
+    spec, data = load(path, "label=[bird,cat,dog,fish]", "labels=[fish,dog,cat,bird]")
+    assert spec.labels == ["fish", "dog", "cat", "bird"]
+    assert next(row for row in data.rows("train") if row.id == "5").label == (0, 1, 1, 0)  # dog and cat
+    assert next(row for row in data.rows("train") if row.id == "6").label == (1, 0, 0, 1)  # fish and bird
+    assert next(row for row in data.rows("train") if row.id == "7").label == (0, 1, 0, 0)  # dog
+    for labels in ("[bird,cat]", "[bird,cat,dog,Fish]", "[bird,cat,dog,fish,fish]"):
+        with pytest.raises(UsageError, match="is their order: name each of bird, cat, dog, fish once, or leave it out"):
+            load(path, "label=[bird,cat,dog,fish]", f"labels={labels}")
+    with pytest.raises(UsageError, match=r"a.csv: labels: 'cat' is named twice"):
+        load(path, "label=[cat,cat]")
+
+
 def test_the_loss_is_the_binary_cross_entropy_by_hand():
     spec = task_spec.load("demo-topics").model_copy(update={"labels": ["a", "b", "c"]})
     examples = [Example(Row("0", (("x",),), (1, 0, 1)), ()), Example(Row("1", (("x",),), (0, 0, 0)), ())]

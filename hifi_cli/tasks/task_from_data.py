@@ -198,7 +198,13 @@ def _recognize_label(table: DataTable, options: DataOptions, columns: list[str])
     if len(columns) > 1:
         for column in columns:
             table.values(column)
-        return {"kind": "multi-label", "labels": options.labels or columns, "label_columns": columns}
+        ordered = options.labels or columns
+        if sorted(ordered) != sorted(columns):
+            raise UsageError(
+                f"{table.source}: labels=[{','.join(ordered)}] with several label columns is their order:"
+                f" name each of {', '.join(columns)} once, or leave it out"
+            )
+        return {"kind": "multi-label", "labels": ordered, "label_columns": ordered}
     (column,) = columns
     values, names = table.values(column), table.class_names.get(column)
     separator = options.separator or _separator(values)
