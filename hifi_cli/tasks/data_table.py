@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -13,7 +13,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import hub_dataset, readers
 from hifi_cli.tasks.readers import HUB, RawRecord
 from hifi_cli.tasks.row_formats import label_name
-from hifi_cli.tasks.task_spec import HubDataset, Kind, LocalFiles
+from hifi_cli.tasks.task_spec import HubDataset, LocalFiles
 
 
 def _names(value: Any) -> Any:
@@ -21,6 +21,7 @@ def _names(value: Any) -> Any:
     return [label_name(item) for item in (value if isinstance(value, list) else [value])]
 
 
+DataKind = Literal["classification", "multi-label", "regression", "token-classification"]  # others need formats of their own
 Names = Annotated[list[str], BeforeValidator(_names)]
 
 
@@ -35,7 +36,7 @@ class DataOptions(ConfigModel):
     """The character between the labels of a row (multi-label)."""
     id: str | None = None
     """Column of the row's unique id."""
-    kind: Kind | None = None
+    kind: DataKind | None = None
     """What is predicted."""
     labels: Names = []
     """Class names, in label order; default: sorted."""
