@@ -195,6 +195,14 @@ def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, task_k
             assert sum(said["probabilities"].values()) == pytest.approx(1)
 
 
+def test_empty_lines_of_a_csv_are_no_rows_and_change_no_id(tmp_path):
+    task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / "new.csv"
+    path.write_text("\nquestion1,question2\na,b\n\n\nc,d\n\n")
+    assert [(row.id, row.sequences[0][0]) for row in read(task, path)] == [("0", "a"), ("1", "c")]
+    path.write_text("\na,b\n\nc,d\n")
+    assert [(row.id, row.sequences[0][0]) for row in read(task, path, has_header=False)] == [("0", "a"), ("1", "c")]
+
+
 def test_no_row_is_left_out_of_the_predictions(tmp_path):
     """Not even of a task that skips rows with an empty text in training: the others would get wrong numbers."""
     task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / "new.csv"

@@ -291,6 +291,23 @@ def test_the_command_for_a_missing_run_names_the_tasks_own_yaml(hifi, encoders, 
     assert "own/tasks" not in missing["command"]
 
 
+def test_empty_lines_of_a_csv_are_no_rows(tmp_path):
+    path = write(tmp_path / "reviews.csv", [{key: row[key] for key in ("title", "body", "stars")} for row in reviews()])
+    lines = path.read_text().splitlines()
+    _, expected = load(path)
+    with_gaps = tmp_path / "gaps.csv"
+    with_gaps.write_text("\n".join(["", lines[0], "", *lines[1:30], "", "", *lines[30:], "", ""]) + "\n")
+    _, data = load(with_gaps)
+    assert data.fingerprint == expected.fingerprint
+    assert data.rows("train") == expected.rows("train")  # with their ids
+    with_gaps.write_text("\n".join(["", *lines, "a,b"]))
+    with pytest.raises(UsageError, match="line 63: 2 columns, 3 are expected"):
+        load(with_gaps)
+    with_gaps.write_text("title,stars\n\n\n")
+    with pytest.raises(UsageError, match="has a header and no rows"):
+        load(with_gaps)
+
+
 def test_a_csv_cell_may_be_as_long_as_any_text(tmp_path):
     rows = [row | {"body": "word " * 40_000} for row in reviews()]
     _, data = load(write(tmp_path / "reviews.csv", rows), "inputs=body")

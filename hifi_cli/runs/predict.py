@@ -202,7 +202,7 @@ def _check_header(task: TaskSpec, reader: Reader, text: str, name: str) -> None:
         raise UsageError(f"{name} is empty")
     lines = io.StringIO(text, newline="")
     try:
-        header = next(csv.reader(lines), []) if reader == "csv" else lines.readline().rstrip("\r\n").split("\t")
+        header = next(filter(None, csv.reader(lines)), []) if reader == "csv" else lines.readline().rstrip("\r\n").split("\t")
     except csv.Error as error:
         raise UsageError(f"{name}, line 1: not valid CSV: {error}") from None
     missing = [column for column in task.inputs if column not in header]

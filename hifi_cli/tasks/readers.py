@@ -123,19 +123,21 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs"}  # of files that are named .csv 
 def _csv(name: str, text: str, header: list[str] | None) -> Iterator[RawRecord]:
     csv.field_size_limit(MAX_BYTES)  # Python's own limit is 131,072 characters; `row_formats` limits texts
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    filled = filter(None, rows)  # an empty line has no cells and is no row, as in csv.DictReader and pandas
+    is_empty = True
     try:
-        has_header = header is None
-        header = header or next(rows)
+        header = header or next(filled)
         if len(header) == 1 and (other := next((name for mark, name in _SEPARATORS.items() if mark in header[0]), None)):
             raise UsageError(f"{name} has {other} between its columns, not commas ({header[0]:.80}): save it with commas")
         _refuse_repeated(header, name)
-        for cells in rows:
+        for cells in filled:
+            is_empty = False
             if len(cells) != len(header):
                 raise UsageError(f"{name}, line {rows.line_num}: {len(cells)} columns, {len(header)} are expected")
             yield RawRecord(dict(zip(header, cells, strict=True)), f"{name}, line {rows.line_num}")
     except csv.Error as error:
         raise UsageError(f"{name}, line {rows.line_num}: not valid CSV: {error}") from None
-    if has_header and rows.line_num < 2:
+    if is_empty:
         raise UsageError(f"{name} has a header and no rows")
 
 
