@@ -186,7 +186,7 @@ def method_search(task, method, scores):
 
 
 def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large", **keys):
-    """Write the file of a finished search `tuning`."""
+    """Write the file of a finished search `tuning`; return its path."""
     varied = {"learning_rate": [f"{number}e-05" for number in range(1, 7)], "batch_size": ["16", "32"]}
     result = SearchResult(
         grid="tuning",
@@ -195,4 +195,6 @@ def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large",
         searches=list(searches),
         **{"varied": dict.fromkeys((search.method for search in searches), varied), "trials": 4, "splits": ["holdout"], **keys},
     )
-    result.write(SearchResult.path(Path(results_dir), "tuning", protocol, str(backbone)))
+    path = SearchResult.path(Path(results_dir), "tuning", protocol, str(backbone))
+    result.write(path)
+    return path

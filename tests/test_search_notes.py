@@ -1,12 +1,16 @@
 """What tables say about searches: what was searched, with how many trials, and whether tuning is equal."""
 
 import json
+import shlex
 from pathlib import Path
 
 import yaml
+from synthetic_grids import write_cell
 from synthetic_runs import config_hash, method_search, write_run, write_search
 
 from hifi_cli.files import with_checksum
+from hifi_cli.grids import cells as grid_cells
+from hifi_cli.grids import grid_spec
 from hifi_cli.records.search_result import SearchResult
 
 
@@ -18,6 +22,7 @@ def with_setting(folder, **keys):
     result["config_hash"] = config_hash(config)
     result.pop("checksum")
     (folder / "results.json").write_text(json.dumps(with_checksum(result)))
+    return folder
 
 
 def notes_of(hifi):
@@ -87,3 +92,78 @@ def test_a_setting_chosen_over_tasks_is_named_in_cells_of_all_tasks(hifi):
     notes = {task: cell.get("notes", []) for task, cell in row["cells"].items() if task in ("rte", "cola", "mrpc", "sst2")}
     note = "setting chosen by search tuning over RTE and CoLA: 3 settings of learning_rate (1e-05, 2e-05, 3e-05), chosen on holdout"
     assert notes == {"rte": [note], "cola": [note], "mrpc": [note], "sst2": []}
+
+
+def search_of_own_files(hifi):
+    """A finished search over a task, a protocol and a method of the user's own, each in a YAML; the search's file."""
+    for command, name in (
+        ("tasks/demo-entailment", "mytask"),
+        ("methods/full-ft", "mymethod"),
+        ("protocols/demo", "myprotocol"),
+    ):
+        assert hifi("cp", command, f"{name}.yaml").code == 0
+    content = {
+        "protocol": "myprotocol.yaml",
+        "backbone": "demo",
+        "tasks": ["mytask.yaml", "demo-entailment"],
+        "methods": ["mymethod.yaml"],
+        "vary": {"learning_rate": [5.0e-4, 2.0e-3]},
+        "config": {"epochs": 1},
+    }
+    Path("my-search.yaml").write_text(yaml.safe_dump(content))
+    words = ("dropout=0.25", "selection=holdout", "batch_size=8")
+    grid = grid_spec.resolve(grid_spec.load("my-search.yaml"), "my-search")
+    for cell in grid_cells.cells(grid, words):
+        write_cell(cell, Path("results"), score=0.9 if "0.002" in dict(cell.settings).values() else 0.2)
+    answer = hifi("grid", "my-search.yaml", *words)
+    assert answer.code == 0, answer.err
+    return Path("results/grids/my-search/chosen-myprotocol-demo.json")
+
+
+def test_a_search_keeps_what_it_set_for_every_run(hifi):
+    """`-c` sets it as well, but not which scores chose; the footnote is about runs that have it."""
+    file = search_of_own_files(hifi)
+    of_all = {"epochs": "1", "dropout": "0.25", "selection": "holdout", "batch_size": "8"}
+    assert [search["config"] for search in json.loads(file.read_text())["searches"]] == [of_all, of_all]
+    words = ("--task", "demo-entailment", "--method", "mymethod.yaml", "--protocol", "myprotocol.yaml", "--dry-run")
+    config = yaml.safe_load(hifi("train", *words, "-c", file).out)
+    keys = ("epochs", "dropout", "batch_size", "learning_rate", "selection")
+    assert [config[key] for key in keys] == [1, 0.25, 8, 0.002, "validation"]
+    note = "set for every run: epochs=1 dropout=0.25 selection=holdout batch_size=8"
+    assert note in json.loads(hifi("table", "search", "--format", "json").out)["notes"]
+
+
+def test_a_run_without_what_the_search_set_has_no_footnote(hifi):
+    folder = with_setting(write_run("results", "full-ft", "rte", 1, 0.5), learning_rate=1e-5)
+    search = method_search("rte", "full-ft", [0.6, 0.5]).model_copy(update={"config": {"epochs": "1", "selection": "holdout"}})
+    write_search("results", search)
+    assert notes_of(hifi)[0] == {"full-ft": []}
+    with_setting(folder, epochs=1)
+    assert notes_of(hifi)[0]["full-ft"][0].startswith("setting chosen by search tuning: ")
+
+
+def test_chosen_settings_are_for_their_protocol_and_backbone(hifi):
+    file = search_of_own_files(hifi)
+    words = ("train", "--task", "mytask.yaml", "--method", "mymethod.yaml", "--dry-run", "-c", file)
+    answer = hifi(*words, "--protocol", "demo")
+    expected = f"{file} holds settings chosen for protocol myprotocol, not demo: give --protocol myprotocol.yaml"
+    assert answer.code == 2 and expected in answer.err
+    answer = hifi(*words, "--protocol", "myprotocol.yaml", "--backbone", "minilm")
+    assert answer.code == 2 and "settings chosen for backbone demo, not minilm: give --backbone demo" in answer.err
+
+
+def test_settings_of_a_users_own_files_are_stored_by_name_and_the_printed_command_takes_them(hifi):
+    stored = SearchResult.read(search_of_own_files(hifi))
+    assert (stored.protocol, stored.backbone, [*stored.varied]) == ("myprotocol", "demo", ["mymethod"])
+    assert [(search.task, search.method) for search in stored.searches] == [
+        ("mytask", "mymethod"),
+        ("demo-entailment", "mymethod"),
+    ]
+    (command,) = [note for note in json.loads(hifi("table", "search", "--format", "json").out)["notes"] if "hifi train" in note]
+    words = shlex.split(command.partition(": hifi ")[2])
+    assert words[words.index("--task") + 1] == "mytask.yaml,demo-entailment"
+    answer = hifi(*words, "--dry-run")
+    assert answer.code == 0 and answer.out.count("learning_rate: 0.002") == 2, answer.err
+    earlier = method_search("mytask.yaml", "mymethod.yaml", [0.5])  # a file of an earlier version
+    path = write_search("results", earlier, protocol="myprotocol.yaml", backbone="demo")
+    assert hifi(*words[:-1], path, "--task", "mytask.yaml", "--dry-run").code == 0

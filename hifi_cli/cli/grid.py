@@ -342,7 +342,7 @@ def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, 
     if not complete:
         return
     result = search.result(grid, complete, progress.finished, results_dir)
-    path = SearchResult.path(results_dir, grid.name, result.protocol, result.backbone)
+    path = SearchResult.path(results_dir, grid.name, grid.protocol, grid.backbone)
     result.merge_into(path)
     for line in [] if quiet else search.lines(result.searches):
         print(line)

@@ -66,6 +66,11 @@ def is_file(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
+def name_of(argument: str) -> str:
+    """The name that an argument stands for: of a user's own YAML the file's name without its suffix, else the argument."""
+    return Path(argument).stem if is_file(argument) else argument
+
+
 def register_user_file(kind: str, path: Path, *, trust: bool = True) -> None:
     """Use a user's file for its name in this process.
 

@@ -21,6 +21,7 @@ from hifi_cli.wording import number_ranges
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
+CHOOSING_KEYS = frozenset({"selection", "holdout", "report", "limit"})  # say which scores choose a setting: no part of it
 Value = TypeVar("Value")
 
 
@@ -238,11 +239,21 @@ def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _chosen_setting(file: Path, content: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
-    """The setting that a search chose for a task and method."""
+    """The setting that a search chose for a task and method, after what it set for every run but `CHOOSING_KEYS`.
+
+    Raises:
+        UsageError: the file has no such setting, or is that of another protocol or backbone.
+    """
     try:
-        settings = {(search["task"], search["method"]): search["chosen"] for search in content["searches"]}
-        chosen = settings.get((named["task"], named["method"]))
-        overrides = [f"{key}={value}" for key, value in chosen["setting"].items()] if chosen else None
+        for key in ("protocol", "backbone"):
+            stored, argument = content[key], content.get("arguments", {}).get(key, content[key])
+            if named[key] not in (safe_name(stored), Path(registry.name_of(stored)).name):
+                raise UsageError(f"{file} holds settings chosen for {key} {stored}, not {named[key]}: give --{key} {argument}")
+        searches = {(registry.name_of(each["task"]), registry.name_of(each["method"])): each for each in content["searches"]}
+        search = searches.get((named["task"], named["method"]), {"chosen": None})
+        given = {key: value for key, value in search.get("config", {}).items() if key not in CHOOSING_KEYS}
+        chosen = search["chosen"]
+        overrides = [f"{key}={value}" for key, value in {**given, **chosen["setting"]}.items()] if chosen else None
     except (AttributeError, KeyError, TypeError):
         raise UsageError(f"{file} is not a file of chosen settings (chosen-*.json, which hifi grid SEARCH writes)") from None
     if overrides is not None:

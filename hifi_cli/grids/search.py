@@ -5,8 +5,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from hifi_cli.config import registry
+from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import override_value
+from hifi_cli.config.sources import backbone_config, override_value, parse_override
 from hifi_cli.errors import UsageError
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
@@ -24,7 +26,7 @@ def refuse_another_search(grid: Grid, cells: Iterable[GridCell], results_dir: Pa
         ConflictError: the stored search had another number of trials, or chose on other examples.
     """
     description = _description(grid, cells)
-    description.with_earlier(SearchResult.path(results_dir, grid.name, description.protocol, description.backbone))
+    description.with_earlier(SearchResult.path(results_dir, grid.name, grid.protocol, grid.backbone))
 
 
 def result(grid: Grid, cells: Sequence[GridCell], statuses: Mapping[GridCell, RunStatus], results_dir: Path) -> SearchResult:
@@ -40,13 +42,14 @@ def result(grid: Grid, cells: Sequence[GridCell], statuses: Mapping[GridCell, Ru
 
 def _description(grid: Grid, cells: Iterable[GridCell]) -> SearchResult:
     """Return what a search varies, without any scores."""
+    names = {"protocol": registry.name_of(grid.protocol), "backbone": backbone_config(grid.backbone).name}
     return SearchResult(
         grid=grid.name,
-        protocol=grid.protocol,
-        backbone=grid.backbone,
+        **names,
+        arguments=_other_than(names, {"protocol": grid.protocol, "backbone": grid.backbone}),
         searches=[],
         varied={
-            method: {key: list(map(override_value, values)) for key, values in varied.items()}
+            registry.name_of(method): {key: list(map(override_value, values)) for key, values in varied.items()}
             for method, varied in grid.methods.items()
         },
         trials=grid.trials,
@@ -64,16 +67,33 @@ def choose(statuses: dict[GridCell, RunStatus], results_dir: Path) -> list[Metho
         statuses: of finished runs.
     """
     scores: dict[tuple[str, str], dict[tuple[tuple[str, str], ...], list[float | None]]] = {}
+    cell_of: dict[tuple[str, str], GridCell] = {}
     for cell, status in statuses.items():
+        cell_of[cell.task, cell.method] = cell
         seeds = scores.setdefault((cell.task, cell.method), {}).setdefault(cell.settings, [])
         seeds.append(selection_score(cell.run_directory(results_dir), status.result) if status.result else None)
     searches = []
-    for (task, method), settings in scores.items():
-        tried = [_setting_score(keys, values) for keys, values in settings.items()]
+    for key, settings in scores.items():
+        cell, tried = cell_of[key], [_setting_score(keys, values) for keys, values in settings.items()]
         best = max(tried, key=lambda setting: -math.inf if setting.score is None else round(setting.score, 9))
         chosen = None if best.score is None else best
-        searches.append(MethodSearch(task=task, method=method, chosen=chosen, tried=tried))
+        names = {"task": cell.config.task, "method": cell.config.method}
+        arguments = _other_than(names, {"task": cell.task, "method": cell.method})
+        searches.append(MethodSearch(**names, chosen=chosen, tried=tried, config=_set_for_all(cell), arguments=arguments))
     return searches
+
+
+def _other_than(names: Mapping[str, str], arguments: Mapping[str, str]) -> dict[str, str]:
+    """Return the arguments that are not the names themselves."""
+    return {key: argument for key, argument in arguments.items() if argument != names[key]}
+
+
+def _set_for_all(cell: GridCell) -> dict[str, str]:
+    """Return the keys that the grid and the command line set for every run of a search, with the values of a run."""
+    keys = dict.fromkeys(key for text in cell.overrides for key in flatten(parse_override(text).values))
+    values = flatten(cell.config.model_dump(mode="json"))
+    others = {key: values[key] for key in keys if key in values and key not in {"variant", *dict(cell.settings)}}
+    return {key: override_value(value) for key, value in others.items()}
 
 
 def selection_score(directory: RunDirectory, result: RunResult) -> float | None:

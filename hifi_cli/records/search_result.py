@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from hifi_cli.config.registry import name_of
 from hifi_cli.errors import ConflictError
 from hifi_cli.files import locked, safe_name
 from hifi_cli.records.stored_file import Record, StoredFile
@@ -31,13 +32,18 @@ class MethodSearch(Record):
     """The settings of one task and method.
 
     Attributes:
+        task, method: names, also of a user's own YAML.
         chosen: the best one; None where a run of every setting diverged.
+        config: keys and values that the grid and the command line set for every run; empty in files of earlier versions.
+        arguments: what the command line takes in place of the names, by `task` and `method`: paths of the user's own YAMLs.
     """
 
     task: str
     method: str
     chosen: SettingScore | None
     tried: list[SettingScore]
+    config: dict[str, str] = {}
+    arguments: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -62,10 +68,12 @@ class SearchResult(StoredFile):
     """The outcome of a grid whose settings vary.
 
     Attributes:
+        protocol, backbone: names, also of a user's own YAML or directory.
         searches: one for each task and method.
         varied: the keys that varied for each method, and their values.
         trials: number of settings tried per method; None: every combination.
         splits: the examples whose scores chose: `holdout` or `few-shot`, or the reported `validation` split.
+        arguments: what the command line takes in place of the names, by `protocol` and `backbone`.
     """
 
     schema_number: ClassVar[int] = 1
@@ -79,6 +87,7 @@ class SearchResult(StoredFile):
     varied: dict[str, dict[str, list[str]]] = {}
     trials: int | None = None
     splits: list[str] = []
+    arguments: dict[str, str] = {}
 
     def budget(self, search: MethodSearch) -> str:
         """Return what was searched for one of the search's methods, and with how many trials, as text."""
@@ -146,8 +155,13 @@ class SearchResult(StoredFile):
 
     @staticmethod
     def path(results_dir: Path, grid: str, protocol: str, backbone: str) -> Path:
-        """The file of a search in a results directory: a grid may be searched under several protocols and backbones."""
-        return results_dir / "grids" / grid / f"chosen-{safe_name(protocol)}-{safe_name(Path(backbone).name)}.json"
+        """The file of a search in a results directory: a grid may be searched under several protocols and backbones.
+
+        Args:
+            protocol, backbone: as on a command line.
+        """
+        names = (safe_name(Path(name_of(argument)).name) for argument in (protocol, backbone))
+        return results_dir / "grids" / grid / f"chosen-{'-'.join(names)}.json"
 
     @staticmethod
     def paths(results_dir: Path) -> dict[str, list[Path]]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of, read_yaml
-from hifi_cli.config.sources import override_value, train_arguments
+from hifi_cli.config.sources import CHOOSING_KEYS, override_value, train_arguments
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line
-from hifi_cli.records.search_result import SearchResult, SettingScore
+from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRow
 
@@ -40,13 +40,12 @@ def _build(result: SearchResult, path: Path) -> Table:
     has_mean = len(tasks) > 1
     methods_by_tasks: dict[tuple[str, ...], list[str]] = {}  # a command names only settings that were chosen
     for method in methods:
-        chosen_on = tuple(search.task for search in result.searches if search.method == method and search.chosen)
-        methods_by_tasks.setdefault(chosen_on, []).append(method)
-    arguments = [
-        train_arguments(chosen_on, names, result.backbone, result.protocol)
-        for chosen_on, names in methods_by_tasks.items()
-        if chosen_on
-    ]
+        searches = [search for search in result.searches if search.method == method]
+        chosen_on = tuple(search.arguments.get("task", search.task) for search in searches if search.chosen)
+        methods_by_tasks.setdefault(chosen_on, []).append(searches[-1].arguments.get("method", method))
+    backbone, protocol = (result.arguments.get(key, getattr(result, key)) for key in ("backbone", "protocol"))
+    chosen_runs = [(chosen_on, names) for chosen_on, names in methods_by_tasks.items() if chosen_on]
+    arguments = [train_arguments(chosen_on, names, backbone, protocol) for chosen_on, names in chosen_runs]
     return Table(
         title=f"Search {result.grid} (protocol {result.protocol}, backbone {result.backbone})",
         headings=[
@@ -59,6 +58,7 @@ def _build(result: SearchResult, path: Path) -> Table:
         corner="Method, setting",
         notes=[
             "score: mean over seeds of the primary metric, with its standard deviation, on the split that chooses the epoch",
+            *_notes_on_config(result),
             *(
                 f"train with the setting that is best on each task: {command_line(['hifi', *words, '-c', str(path)])}"
                 for words in arguments
@@ -93,6 +93,20 @@ def _rows(result: SearchResult, method: str, tasks: Sequence[str], *, has_mean: 
         yield TableRow(f"{label_of('methods', method)}, {label}", tuple(cells), method=method)
 
 
+def _notes_on_config(result: SearchResult) -> list[str]:
+    """Return what was set for every run of a search; where that differs, by task and method."""
+    runs_by_config: dict[str, list[str]] = {}
+    for search in result.searches:
+        name = f"{label_of('methods', search.method)} on {label_of('tasks', search.task)}"
+        runs_by_config.setdefault(_label(search.config) if search.config else "", []).append(name)
+    several = len(runs_by_config) > 1
+    return [
+        f"set for every run{' of ' + ', '.join(runs) if several else ''}: {config}"
+        for config, runs in runs_by_config.items()
+        if config
+    ]
+
+
 def _score_cell(tried: SettingScore | None) -> TableCell:
     if tried is None:
         return TableCell(text=DASH)
@@ -114,22 +128,27 @@ _START = "setting chosen by search "
 
 
 def cell_notes(record: RunRecord, searches: Sequence[SearchResult]) -> tuple[str, ...]:
-    """Return a footnote for each search that chose the setting of a run, for all tasks (the highest mean) or for the run's."""
+    """Return a footnote for each search that chose the setting of a run, for all tasks (the highest mean) or for the run's.
+
+    The run must also have what the search set for all of its runs, but for the keys that say which scores choose.
+    """
     result = record.result
     searches = [search for search in searches if (search.protocol, search.backbone) == (result.protocol, result.backbone)]
     by_task = [{each.task: each for each in search.searches if each.method == result.method} for search in searches]
     config = flatten(read_yaml(record.directory.config_file)) if any(by_task) else {}
 
-    def is_of_run(setting: Mapping[str, str]) -> bool:
-        return bool(setting) and all(key in config and override_value(config[key]) == value for key, value in setting.items())
+    def is_of_run(setting: Mapping[str, str], search: MethodSearch) -> bool:
+        given = {key: value for key, value in search.config.items() if key not in CHOOSING_KEYS}
+        all_keys = {**given, **setting}
+        return bool(setting) and all(key in config and override_value(config[key]) == value for key, value in all_keys.items())
 
     notes = []
     for search, of_tasks in zip(searches, by_task, strict=True):
         best, own = search.best_over_tasks(result.method), of_tasks.get(result.task)
-        if best and is_of_run(best.setting):
+        if best and any(is_of_run(best.setting, each) for each in ([own] if own else of_tasks.values())):
             labels = " and ".join(label_of("tasks", task) for task in of_tasks)
             notes.append(f"{_START}{search.grid} over {labels}: {search.budget(next(iter(of_tasks.values())))}")
-        elif own and own.chosen and is_of_run(own.chosen.setting):
+        elif own and own.chosen and is_of_run(own.chosen.setting, own):
             notes.append(f"{_START}{search.grid}: {search.budget(own)}")
     return tuple(notes)
 

@@ -1,7 +1,6 @@
 """Table specifications: what a table's YAML says, and how the command line changes it."""
 
 from collections.abc import Iterable, Set
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -158,6 +157,6 @@ def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
     """
     for name in names:
         if registry.is_file(name):
-            raise UsageError(f"'{name}': give the name that its runs have, '{Path(name).stem}'")
+            raise UsageError(f"'{name}': give the name that its runs have, '{registry.name_of(name)}'")
         if name not in known and name not in registry.names(kind):
             raise registry.unknown(kind, name, known)
