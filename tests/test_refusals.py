@@ -116,14 +116,19 @@ CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tas
         ({"second": "ful-ft"}, "unknown method 'ful-ft'; did you mean 'full-ft'?"),
         ({"second": "bitfit"}, "`first` and `second` are the same method"),
         ({"tasks": ["rtee"]}, "unknown task 'rtee'; did you mean 'rte'?"),
-        ({"first": "my-lora.yaml"}, "'my-lora.yaml': give the name that its runs have, 'my-lora'"),
-        ({"protocol": "my-laptop.yaml"}, "'my-laptop.yaml': give the name that its runs have, 'my-laptop'"),
     ],
 )
 def test_a_wrong_name_in_a_file_of_claims_is_refused(hifi, changes, message):
     Path("claims.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"better": {**CLAIM, **changes}}}))
     answer = hifi("claims", "claims.yaml")
     assert answer.code == 2 and message in answer.err
+
+
+def test_a_file_that_claims_name_and_that_is_not_there_is_told(hifi):
+    for change in ({"first": "my-lora.yaml"}, {"protocol": "my-lora.yaml"}, {"tasks": ["my-lora.yaml"]}):
+        Path("claims.yaml").write_text(yaml.safe_dump({**CLAIMS, "claims": {"better": {**CLAIM, **change}}}))
+        answer = hifi("claims", "claims.yaml")
+        assert (answer.code, answer.err) == (3, "hifi: no file my-lora.yaml\n")
 
 
 def test_the_users_own_method_is_known_from_its_runs(hifi):

@@ -308,3 +308,27 @@ def test_two_hundred_runs_are_read_without_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.endswith("False\n")
     assert len(done.stdout.splitlines()) == 22
+
+
+def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
+    copies = {"tasks/rte": "mytask.yaml", "methods/full-ft": "mymethod.yaml", "protocols/hifi": "myprotocol.yaml"}
+    for source, copy in copies.items():
+        assert hifi("cp", source, copy).code == 0
+    spec = {
+        "protocol": "myprotocol.yaml",
+        "backbone": "bert-large",
+        "rows": ["mymethod.yaml", "bitfit"],
+        "columns": ["mytask.yaml"],
+    }
+    Path("mine.yaml").write_text(json.dumps(spec))
+    Path("grid.yaml").write_text("table: mine.yaml\n")
+    assert "--task mytask.yaml --method mymethod.yaml" in hifi("grid", "grid.yaml", "--print").out
+    for method, score in (("mymethod", 0.7), ("bitfit", 0.6)):
+        write_run("results", method, "mytask", 1, score, protocol="myprotocol")
+    table = json.loads(hifi("table", "mine.yaml", "--format", "json").out)
+    assert [row["cells"]["mytask"]["value"] for row in table["rows"]] == [70, 60] and not table["missing"]
+    of_options = ("--protocol", "myprotocol.yaml", "--tasks", "mytask.yaml")
+    (row,) = json.loads(hifi("table", *of_options, "--methods", "mymethod.yaml", "--format", "json").out)["rows"]
+    assert row["cells"]["mytask"]["value"] == 70
+    answer = hifi("compare", "mymethod.yaml", "bitfit", *of_options)
+    assert answer.code == 0 and "1 pair" in answer.out, answer.err

@@ -97,7 +97,7 @@ def test_seeds_go_where_they_reduce_the_variance_most():
 def test_the_grid_of_claims_holds_each_run_once(file):
     counts = claim_runs.first_counts(file)
     assert counts == {("probing", task): 3 for task in file.tasks}  # the latency is measured, not trained
-    cells = claim_runs.cells(file, "g", {**counts, ("probing", "demo-entailment"): 5}, Path("results"))
+    cells = claim_runs.cells(file, "g", {**counts, ("probing", "demo-entailment"): 5})
     seeds = {(cell.task, cell.method): [] for cell in cells}
     for cell in cells:
         seeds[cell.task, cell.method].append(cell.seed)
@@ -106,7 +106,7 @@ def test_the_grid_of_claims_holds_each_run_once(file):
     for name in registry.names("claims"):
         shipped = claim_spec.load(name, protocol="demo")
         one_seed = shipped.model_copy(update={"seeds": [1]})
-        cells = claim_runs.cells(one_seed, "g", claim_runs.first_counts(one_seed), Path("results"))
+        cells = claim_runs.cells(one_seed, "g", claim_runs.first_counts(one_seed))
         assert not any(cell.config.variant for cell in cells)  # tables and claims read them
         assert len({cell.config.run_path for cell in cells}) == len(cells)
         if name == "hifi":
@@ -115,7 +115,7 @@ def test_the_grid_of_claims_holds_each_run_once(file):
 
 def write_look(plan, gap, noise=0.01):
     """The runs of the next look; the methods differ by `gap` points."""
-    for cell in claim_runs.cells(plan.file, "g", plan.next_counts(), Path("results")):
+    for cell in claim_runs.cells(plan.file, "g", plan.next_counts()):
         shift = noise * (cell.seed * 7 % 5 - 2) / 2 if cell.method == "full-ft" else -gap / 100
         write_run("results", cell.method, cell.task, cell.seed, 0.6 + shift, protocol="demo", backbone="demo")
 
@@ -210,6 +210,61 @@ def test_the_command_stops_when_the_time_is_spent_and_goes_on_later(file, hifi, 
     answer = hifi("grid", "claims-mine.yaml", "--until-decided", "--budget", "30m", "-j", "1")
     assert answer.code == 0 and "the time is spent; the same command goes on" in answer.err and stopped
     assert not Path("results/claims").exists()  # no look was taken
+
+
+def write_runs_in_place_of_training(monkeypatch, **keys):
+    """Let a grid's scheduler write runs; the first method is better. Return the arguments of tasks, methods and protocols."""
+    arguments = []
+
+    def run(self, _engine, show, *, deadline):
+        for cell in self.progress.cells:
+            config = cell.config
+            score = 0.5 if config.method == "linear-probing" else 0.7 + 0.001 * cell.seed
+            write_run(
+                "results", config.method, config.task, cell.seed, score, protocol=config.protocol, backbone="demo", **keys
+            )
+            arguments.append((cell.task, cell.method, cell.protocol))
+        show(self.progress)
+        return self.progress
+
+    monkeypatch.setattr(scheduler.Scheduler, "run", run)
+    return arguments
+
+
+def test_paths_of_own_files_serve_the_grid_and_the_claims(file, hifi, monkeypatch):
+    copies = {"tasks/demo-entailment": "mytask.yaml", "methods/full-ft": "mymethod.yaml", "protocols/demo": "myprotocol.yaml"}
+    for source, copy in copies.items():
+        assert hifi("cp", source, copy).code == 0
+    own = OWN.replace("protocol: demo", "protocol: myprotocol.yaml").replace("first: full-ft", "first: mymethod.yaml")
+    Path("mine.yaml").write_text(own.replace("[demo-entailment,", "[mytask.yaml,"))
+    answer = hifi("claims", "mine.yaml")
+    command = (
+        "hifi train --task mytask.yaml,demo-acceptability --method mymethod.yaml --backbone demo --protocol myprotocol.yaml"
+    )
+    assert answer.code == 0 and command in " ".join(answer.out.split()), answer.err
+    arguments = write_runs_in_place_of_training(monkeypatch)
+    answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1")
+    assert answer.code == 0 and answer.out.endswith("look 2  probing  supported\n"), answer.err
+    assert {task for task, _, _ in arguments} == {"mytask.yaml", "demo-acceptability"}
+    assert {(method, protocol) for _, method, protocol in arguments} == {
+        ("mymethod.yaml", "myprotocol.yaml"),
+        ("linear-probing", "myprotocol.yaml"),
+    }
+    table = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
+    assert table["rows"][0]["cells"]["verdict"]["value"] == "supported (look 2 of 5 at 0.079 %)"
+
+
+def test_no_look_is_taken_where_finished_runs_make_no_pair(file, hifi, monkeypatch):
+    write_runs_in_place_of_training(monkeypatch, limited=True)
+    answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1")
+    message = "no look is taken: claim probing has no runs to compare on demo-entailment, demo-acceptability (Full-FT above"
+    assert answer.code == 3 and message in answer.err and not Path("results/claims").exists()
+
+
+def test_runs_that_diverged_make_no_pair_and_end_no_looks(file, hifi, monkeypatch):
+    write_runs_in_place_of_training(monkeypatch, status="diverged", metrics={}, scores=None, reason="the training loss is nan")
+    answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1", "--max-seeds", "4")
+    assert answer.code == 0 and "probing  not run" in answer.out
 
 
 @pytest.mark.parametrize(

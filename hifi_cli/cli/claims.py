@@ -54,6 +54,7 @@ def claims(
     from dataclasses import replace
 
     from hifi_cli.cli.show import write_or_print
+    from hifi_cli.config import registry
     from hifi_cli.reports import claim_spec, claim_table
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.formats import render
@@ -62,7 +63,7 @@ def claims(
     table_format = options.table_format(format, out)
     files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
     results, counted = Results(results_dir, data_dir), options.counted_flags(include, exclude)
-    for name in {file.protocol: None for file in files.values()}:
+    for name in {registry.name_of(file.protocol): None for file in files.values()}:
         if results.records and name not in results.names["protocols"]:
             options.logger.warning(f"note: {results.no_setting_error(protocol=name)}")
     decided = {name: verdicts.evaluate(file, results, name=name, score=score, counted=counted) for name, file in files.items()}

@@ -49,6 +49,7 @@ def compare(
 
     Two run directories are compared by their stored predictions.
     """
+    from hifi_cli.cli.run_names import only_run_name, run_names
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
     from hifi_cli.records.run_directory import RunDirectory
@@ -58,10 +59,11 @@ def compare(
     from hifi_cli.reports.table_spec import check_names
 
     table_format = options.table_format(format, out)
+    protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
     results = Results(results_dir).or_only_subdirectory(protocol)
     are_runs = all(Path(word).is_dir() for word in methods)
     if not are_runs:
-        methods = [name for word in methods for name in options.names(word)]
+        methods = [name for word in methods for name in run_names("methods", word)]
         check_names("methods", methods, results.names["methods"])
     if len(set(methods)) < 2 or len(set(methods)) < len(methods):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
@@ -77,7 +79,7 @@ def compare(
             raise results.no_run_error(f"hifi compare {' '.join(methods)}")
         records = run_pairs.setting_of(results.records, methods, protocol, backbone, options.shots_of_runs(shots))
         table, comparisons = method_comparison.compare(
-            records, methods, tasks=options.names(tasks), score=score, counted=counted, margin=margin
+            records, methods, tasks=run_names("tasks", tasks), score=score, counted=counted, margin=margin
         )
         left_out = results.variant_notes(records[0].result.protocol, records[0].result.backbone, methods)
         table = replace(table, notes=[*table.notes, *left_out])

@@ -160,7 +160,7 @@ def grid(
     if spec.claims:
         from hifi_cli.grids import claim_runs
 
-        all_cells = claim_runs.cells(spec.claims, spec.name, claim_runs.first_counts(spec.claims), results_dir, all_overrides)
+        all_cells = claim_runs.cells(spec.claims, spec.name, claim_runs.first_counts(spec.claims), all_overrides)
     else:
         all_cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
     if not all_cells:
@@ -228,7 +228,7 @@ def _until_decided(
     plan = claim_runs.SequentialClaims(spec.claims_name, spec.claims, results_dir, max_seeds or spec.claims.max_seeds)
     deadline = time.monotonic() + budget_s if budget_s else None
     while not plan.is_over:
-        cells = claim_runs.cells(spec.claims, spec.name, plan.next_counts(), results_dir, overrides)
+        cells = claim_runs.cells(spec.claims, spec.name, plan.next_counts(), overrides)
         scheduler = _scheduler(cells, job_options, results_dir / "grids" / spec.name, retries=retries)
         try:
             with contextlib.closing(make_engine()) as job_engine, display(results_dir) as show:

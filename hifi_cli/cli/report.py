@@ -61,7 +61,7 @@ def report(
     from hifi_cli.cli import show
     from hifi_cli.files import suffix_of_output, write_text
     from hifi_cli.records.search_result import SearchResult
-    from hifi_cli.reports import claim_spec, html_report, report_comparisons, score_table, search_table, table_types
+    from hifi_cli.reports import claim_spec, html_report, report_comparisons, score_table, search_table, table_spec, table_types
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
@@ -73,7 +73,8 @@ def report(
     if not results.records and not searches:
         raise results.no_run_error("hifi report")
     names = options.names(tables)
-    specs = [table_types.load(name) for name in names] if names else [*score_table.specs_of(results.records)]
+    own_specs = [table_spec.by_names(table_types.load(name)) for name in names]
+    specs = own_specs or [*score_table.specs_of(results.records)]
     counted = options.counted_flags(include, exclude)
     request = TableRequest(results, score, counted, published)
     files = claim_spec.claims_of_settings(options.names(claims), [(spec.protocol, spec.backbone) for spec in specs])

@@ -64,6 +64,7 @@ def table(
 
     `hifi table search` prints the settings that searches tried.
     """
+    from hifi_cli.cli.run_names import only_run_name, run_names
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
     from hifi_cli.reports import score_table, search_table, server_scores, table_spec, table_types
@@ -76,7 +77,8 @@ def table(
     results = Results(results_dir, data_dir)
     if search and name != "search":
         raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
-    layout = table_types.load(name) if name and name != "search" else None
+    protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
+    layout = table_spec.by_names(table_types.load(name)) if name and name != "search" else None
     if test_scores and (not isinstance(layout, table_spec.ScoresSpec) or score or compare_scores):
         raise UsageError(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
@@ -95,8 +97,8 @@ def table(
                 spec,
                 protocol=protocol,
                 backbone=backbone,
-                methods=options.names(methods),
-                tasks=options.names(tasks),
+                methods=run_names("methods", methods),
+                tasks=run_names("tasks", tasks),
                 seeds=options.parse_seeds(seeds) if seeds else None,
                 shots=shots,
                 known=results.names if tasks or methods else {},

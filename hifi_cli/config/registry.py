@@ -207,9 +207,15 @@ def label_of(kind: str, name: str) -> str:
 
 
 def task_argument(name: str) -> str:
-    """What `--task` takes for a task: its name, or the copy of the user's own YAML that a run keeps, if it names no code."""
+    """What `--task` takes for a task: the user's own YAML, or the copy that a run keeps, if it names no code, else its name."""
     file = None if name in names("tasks") else _files_of_runs.get(("tasks", name))
-    return str(file) if file and not read_yaml(file).get("evaluate") else name
+    copy = str(file) if file and not read_yaml(file).get("evaluate") else name
+    return argument_of("tasks", name) if user_file("tasks", name) else copy
+
+
+def argument_of(kind: str, name: str) -> str:
+    """What the command line takes for a name: the path of the user's own YAML that is used for it, else the name."""
+    return str(user_file(kind, name) or name)
 
 
 def train_rows(task: str) -> int:

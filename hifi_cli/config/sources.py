@@ -72,6 +72,22 @@ def backbone_config(name: str) -> BackboneConfig:
     raise UsageError(f"unknown backbone '{name}'{suggestion} (a shipped name, a local directory or a hub id owner/name)")
 
 
+def run_name(kind: str, argument: str) -> str:
+    """The name that finished runs have for an argument; a user's own YAML is used for its name from then on.
+
+    Args:
+        kind: `tasks`, `methods`, `protocols` or `backbones`.
+        argument: a name, the path of a YAML, or of a backbone also a directory or a hub id.
+
+    Raises:
+        MissingError: no such file.
+        UsageError: no such backbone.
+    """
+    if kind == "backbones" and ("/" in argument or registry.is_file(argument)):
+        return backbone_config(argument).name
+    return registry.find(kind, argument).stem if registry.is_file(argument) else argument
+
+
 def resolve(
     *,
     task: str,

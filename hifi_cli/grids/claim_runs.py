@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hifi_cli.errors import ConflictError
+from hifi_cli.config.registry import name_of
+from hifi_cli.errors import ConflictError, MissingError
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
 from hifi_cli.records.claim_looks import ClaimLooks, Look
 from hifi_cli.reports import sequential
 from hifi_cli.reports.claim_evidence import ClaimContext, methods_of
+from hifi_cli.reports.claim_names import by_names
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile
 from hifi_cli.reports.claims import ClaimResult, claim_digest, evaluate_claim
 from hifi_cli.reports.run_filter import COUNTED
@@ -30,7 +32,7 @@ def decided_by_runs(file: ClaimsFile) -> dict[str, Claim]:
     return {name: claim for name, claim in file.claims.items() if methods_of(claim)}
 
 
-def cells(file: ClaimsFile, grid: str, counts: SeedCounts, results_dir: Path, overrides: Sequence[str] = ()) -> list[GridCell]:
+def cells(file: ClaimsFile, grid: str, counts: SeedCounts, overrides: Sequence[str] = ()) -> list[GridCell]:
     """Return the runs of claims, each once.
 
     Args:
@@ -38,13 +40,14 @@ def cells(file: ClaimsFile, grid: str, counts: SeedCounts, results_dir: Path, ov
     """
     cells_by_path: dict[Path, GridCell] = {}
     for name, claim in decided_by_runs(file).items():
-        context = _context(claim, file, results_dir)
-        for task in context.tasks:
-            if count := counts.get((name, task), 0):
+        protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
+        shots = str(claim.shots or shots_of(protocol))
+        for task in claim.tasks or file.tasks:
+            if count := counts.get((name, name_of(task)), 0):
                 methods: dict[str, dict[str, list[object]]] = {method: {} for method in dict.fromkeys(methods_of(claim))}
                 seeds = seeds_of(file, count)
-                spec = Grid(grid, None, context.protocol, context.backbone, [task], methods, seeds, [])
-                few = [] if context.shots == shots_of(context.protocol) else [f"shots={_shots(context.shots)}"]
+                spec = Grid(grid, None, protocol, backbone, [task], methods, seeds, [])
+                few = [] if shots == shots_of(protocol) else [f"shots={_shots(shots)}"]
                 for cell in grid_cells.cells(spec, [*few, *overrides]):
                     cells_by_path.setdefault(Path(cell.config.run_path), cell)
     return list(cells_by_path.values())
@@ -53,7 +56,9 @@ def cells(file: ClaimsFile, grid: str, counts: SeedCounts, results_dir: Path, ov
 def first_counts(file: ClaimsFile) -> dict[tuple[str, str], int]:
     """Return the number of seeds that the file requires first, for every claim and task."""
     return {
-        (name, task): len(file.seeds) for name, claim in decided_by_runs(file).items() for task in claim.tasks or file.tasks
+        (name, name_of(task)): len(file.seeds)
+        for name, claim in decided_by_runs(file).items()
+        for task in claim.tasks or file.tasks
     }
 
 
@@ -79,6 +84,7 @@ class SequentialClaims:
     results: dict[str, ClaimResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.file = by_names(self.file)
         self.path = ClaimLooks.path_of(self.results_dir, self.name, self.file.protocol, self.file.backbone)
         self.claims = decided_by_runs(self.file)
         declared = sequential.declared_looks(min(len(self.file.seeds), self.max_seeds), self.max_seeds)
@@ -144,7 +150,11 @@ class SequentialClaims:
         return counts
 
     def look(self) -> Look:
-        """Decide every undecided claim at the level of this look, and store the look."""
+        """Decide every undecided claim at the level of this look, and store the look.
+
+        Raises:
+            MissingError: an undecided claim has no pair of runs on a task.
+        """
         level = self._level_of(self.number)
         records = Results(self.results_dir)
         verdicts: dict[str, str] = {}
@@ -153,6 +163,8 @@ class SequentialClaims:
             context = ClaimContext.of(claim, self.file, records, None, COUNTED)
             result = evaluate_claim(name, claim, self.file, context, level=level)
             self.results[name] = result
+            if name in self.undecided:
+                _refuse_without_pairs(result, context)
             earlier = self.looks.verdicts.get(name, ("undecided", 0))[0]
             verdicts[name] = earlier if earlier in ("supported", "contradicted") else result.verdict
             for task in context.tasks:
@@ -189,6 +201,23 @@ def _look_levels(declared: tuple[int, ...], level: float) -> list[float]:
 
 def _context(claim: Claim, file: ClaimsFile, results_dir: Path) -> ClaimContext:
     return ClaimContext.of(claim, file, Results(results_dir), None, COUNTED)
+
+
+def _refuse_without_pairs(result: ClaimResult, context: ClaimContext) -> None:
+    """Refuse a look that could decide nothing, however many seeds are added.
+
+    Raises:
+        MissingError: a comparison of the claim has no pair of runs on a task where no run diverged.
+    """
+    diverged = {run.result.task for run in context.records(methods_of(result.claim)) if "diverged" in run.flags}
+    for entry in (finding.evidence for finding in result.findings):
+        without = [task for task in entry.tasks or [""] if not entry.values.get(task) and task not in diverged]
+        if without:
+            where = f" on {', '.join(without)}" if entry.tasks else ""
+            raise MissingError(
+                f"no look is taken: claim {result.name} has no runs to compare{where} ({entry.label}), although its runs are"
+                " finished; give it the settings that they have (hifi claims says what is left out), and no limit"
+            )
 
 
 def _seeds(result: ClaimResult, task: str) -> int:

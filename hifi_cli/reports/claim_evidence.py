@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config.choices import Score
-from hifi_cli.config.registry import label_of
+from hifi_cli.config.registry import argument_of, label_of
 from hifi_cli.errors import SchemaError, UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
@@ -98,7 +98,8 @@ class ClaimContext:
 
     def command(self, *words: str) -> MissingRuns:
         """Return the command that computes a figure or measures a cost."""
-        return MissingRuns("", (), (), command_line(["hifi", *words, "--protocol", self.protocol, *self.results.arguments]))
+        protocol = argument_of("protocols", self.protocol)
+        return MissingRuns("", (), (), command_line(["hifi", *words, "--protocol", protocol, *self.results.arguments]))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from hifi_cli.config.choices import Score
 from hifi_cli.files import command_line, digest
 from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.reports.claim_evidence import ClaimContext, Evidence, evidence, methods_of
+from hifi_cli.reports.claim_names import by_names
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
 from hifi_cli.reports.run_filter import COUNTED
@@ -115,7 +116,7 @@ def evaluate(
         name: of the file; the verdicts of its declared looks are used, if there were any. They are about the runs' own scores
             and the claims as they were at the looks: with another `score` or `counted`, or for a changed claim, they are not.
     """
-    known = results.names
+    file, known = by_names(file), results.names
     for claim in file.claims.values():
         check_names("methods", methods_of(claim), known["methods"])
         check_names("tasks", claim.tasks or file.tasks, known["tasks"])
@@ -143,7 +144,8 @@ def _next_look(name: str, file: ClaimsFile, results: Results, looks: ClaimLooks 
     is_own = registry.is_file(name)
     words = ["grid", "GRID.yaml" if is_own else f"claims-{name}", "--until-decided"]
     words += ["--max-seeds", str(looks.declared[-1])] if looks else []
-    words += ["--backbone", file.backbone, "--protocol", file.protocol, *results.arguments]
+    words += ["--backbone", results.backbone_argument(file.backbone)]
+    words += ["--protocol", registry.argument_of("protocols", file.protocol), *results.arguments]
     remark = f"  # GRID.yaml: your grid with claims: {name}" if is_own else ""
     return MissingRuns("", (), (), command_line(["hifi", *words]) + remark)
 

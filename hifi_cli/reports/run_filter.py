@@ -164,12 +164,13 @@ def _command(
         return command_line(["hifi", "train", "--from", str(source), *seed_words, *results.arguments])
     backbone, protocol, shots = setting
     task_arguments = [registry.task_argument(task) for task in tasks]
-    arguments = train_arguments(task_arguments, [method], results.backbone_argument(backbone), protocol, seeds, force=force)
+    methods, protocol = [registry.argument_of("methods", method)], registry.argument_of("protocols", protocol)
+    arguments = train_arguments(task_arguments, methods, results.backbone_argument(backbone), protocol, seeds, force=force)
     arguments += results.arguments
     arguments += [] if shots is None else ["shots=null"] if shots == "full" else ["--shots", shots]
-    named_tasks = [task for task in task_arguments if not registry.is_file(task)]
-    named = {"methods": [method], "tasks": named_tasks, "protocols": [protocol]}
-    unknown = [f"{kind[:-1]} {name}" for kind, names in named.items() for name in names if name not in registry.names(kind)]
+    named = {"methods": methods, "tasks": task_arguments, "protocols": [protocol]}
+    pairs = [(kind, name) for kind, names in named.items() for name in names if not registry.is_file(name)]
+    unknown = [f"{kind[:-1]} {name}" for kind, name in pairs if name not in registry.names(kind)]
     remark = f"  # give the path of the YAML: {', '.join(unknown)}" if unknown else ""
     return command_line(["hifi", *arguments]) + remark
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed
 from hifi_cli.config.protocols import protocol_chain
-from hifi_cli.errors import UsageError
+from hifi_cli.config.sources import run_name
 
 
 def _named(key: str) -> BeforeValidator:
@@ -100,6 +100,27 @@ class ScoresSpec(TableSpec):
     """Whether the table has a column Avg., the plain mean over all columns, as in both papers."""
 
 
+def by_names(spec: TableSpec) -> TableSpec:
+    """Return a table with the names that finished runs have, in place of the paths of a user's own YAMLs.
+
+    Raises:
+        MissingError: there is no such file.
+        UsageError: there is no such backbone.
+    """
+    rows = [
+        row.model_copy(
+            update={
+                "method": row.method and run_name("methods", row.method),
+                "best_of": [run_name("methods", method) for method in row.best_of],
+            }
+        )
+        for row in spec.rows
+    ]
+    columns = [column.model_copy(update={"task": run_name("tasks", column.task)}) for column in spec.columns]
+    names = {"protocol": run_name("protocols", spec.protocol), "backbone": run_name("backbones", spec.backbone)}
+    return spec.model_copy(update={**names, "rows": rows, "columns": columns})
+
+
 def with_changes(
     spec: TableSpec,
     *,
@@ -140,14 +161,14 @@ def with_changes(
 
 def shots_of(protocol: str) -> str:
     """Return the training rows per class that a protocol sets, or `full`, also for a protocol without a YAML."""
-    if protocol not in registry.names("protocols") and not registry.is_file(protocol):
+    if protocol not in registry.names("protocols") and not registry.user_file("protocols", registry.name_of(protocol)):
         return "full"
     keys = {key: value for rules in protocol_chain(protocol).values() for key, value in rules.config.items()}
     return str(keys.get("shots") or "full")
 
 
 def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
-    """Refuse a name that has neither a YAML nor a finished run, and a path: runs of the user's own YAML have its name.
+    """Refuse a name that has neither a YAML nor a finished run.
 
     Args:
         known: names of finished runs.
@@ -156,7 +177,5 @@ def check_names(kind: str, names: Iterable[str], known: Set[str]) -> None:
         UsageError: there is one.
     """
     for name in names:
-        if registry.is_file(name):
-            raise UsageError(f"'{name}': give the name that its runs have, '{registry.name_of(name)}'")
-        if name not in known and name not in registry.names(kind):
+        if name not in known and name not in registry.names(kind) and not registry.user_file(kind, name):
             raise registry.unknown(kind, name, known)
