@@ -1,6 +1,7 @@
 """A finished run leaves as a plain Hugging Face directory, or as a directory for open_model: the same logits either way."""
 
 import re
+import shlex
 
 import pytest
 import torch
@@ -147,6 +148,36 @@ def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make,
         assert said in card.content
     snippet = re.search(r"```python\n(.*?)```", card.content, re.DOTALL)[1]
     assert '"text_pair"' in snippet
+
+
+def test_the_card_s_command_repeats_a_run_of_a_data_file(hifi, encoders, tmp_path):
+    """It names the file, or the run that was repeated; the YAML that was made from the file exists in no place."""
+    rows = [f"the {word} {verb},{'good' if verb == 'runs' else 'bad'}" for word in "abcdefghij" for verb in ("runs", "falls")]
+    (tmp_path / "nulls.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    more = ["--method", "linear-probing", "--backbone", encoders["bert"], "epochs=1"]
+    keys = ["inputs=text", "validation=0.25", "labels=[good,bad]"]
+
+    def said(run):
+        assert hifi("export", run, "--to", tmp_path / run.replace("/", "-")).code == 0
+        card = (tmp_path / run.replace("/", "-") / "README.md").read_text()
+        return shlex.split(re.search("command: `(.*)`", card)[1])[1:]
+
+    def repeats(words, seed):
+        answer = hifi(*words, "--backbone", encoders["bert"])
+        return answer.code == 0 and f"linear-probing/seed{seed}: finished before" in answer.err
+
+    assert hifi("train", "--task", "nulls.csv", *more, *keys, "--seeds", "1,2").code == 0
+    words = said("results/runs/hifi/tiny-bert/nulls/linear-probing/seed1")
+    assert words[words.index("--task") + 1] == "nulls.csv" and set(keys) < set(words)
+    assert repeats(words, 1)
+    first = "results/runs/hifi/tiny-bert/nulls/linear-probing/seed1"
+    assert hifi("train", "--from", first, "--seeds", "3").code == 0
+    assert said(first.replace("seed1", "seed3")) == ["train", "--from", first, "--seeds", "3"]
+    assert hifi("cp", "nulls.csv", "mine.yaml", *keys).code == 0
+    assert hifi("train", "--task", "mine.yaml", *more).code == 0
+    words = said("results/runs/hifi/tiny-bert/mine/linear-probing/seed1")
+    assert words[words.index("--task") + 1] == "mine.yaml" and not set(keys) & set(words)
+    assert repeats(words, 1)
 
 
 def test_a_number_leaves_a_pipeline_as_it_is(make, resources, hifi, data, tmp_path):

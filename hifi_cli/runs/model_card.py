@@ -21,6 +21,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import Manifest, RunResult
 from hifi_cli.reports.formats.markdown import code, escaped
 from hifi_cli.runs.prepared_run import PreparedRun
+from hifi_cli.tasks import task_from_data
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.wording import counted_noun
 
@@ -212,24 +213,45 @@ def _training(prepared: PreparedRun, run: Path, result: RunResult, manifest: Man
         f"{result.time_s:.0f} s on {manifest.device}; hifi {manifest.hifi}, torch {versions.get('torch')},"
         f" transformers {versions.get('transformers')}",
     ]
-    command = _command(config, prepared.runner.config.backbone) or manifest.command
+    command = _command(config, prepared.runner.config.backbone, manifest.command) or manifest.command
     lines = [f"command: {code(command_line(command))}", *map(escaped, facts)]
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _command(config: RunConfig, backbone: BackboneConfig) -> list[str] | None:
-    """The command that makes this run alone, from a backbone where it is now; None for a protocol that is not here."""
-    if config.protocol not in registry.names("protocols"):
+def _command(config: RunConfig, backbone: BackboneConfig, trained_by: list[str]) -> list[str] | None:
+    """The command that makes this run alone, from a backbone where it is now.
+
+    Args:
+        trained_by: the command that made the run, perhaps with others.
+
+    Returns:
+        None for a protocol that is not here, and where `trained_by` does not name the task, but another run.
+    """
+    task = _task_words(config.task, trained_by)
+    if config.protocol not in registry.names("protocols") or not task:
         return None
     word = backbone.name if backbone.name in registry.names("backbones") else backbone.hub or backbone.path or backbone.name
     configured = resolve(task=config.task, method=config.method, backbone=word, protocol=config.protocol, seed=config.seed)
     as_configured = flatten(configured.model_dump(mode="json"))
     values = flatten(config.model_dump(mode="json", exclude={"backbone"}))
     changed = {key: value for key, value in values.items() if as_configured.get(key, _ABSENT) != value}
-    task, method = (_word(kind, name) for kind, name in (("tasks", config.task), ("methods", config.method)))
     shown = backbone.name if word == backbone.path else word  # no path of this machine
-    arguments = train_arguments([task], [method], shown, config.protocol, [config.seed])
-    return ["hifi", *arguments, *(f"{key}={override_value(value)}" for key, value in changed.items())]
+    arguments = train_arguments(task[:1], [_word("methods", config.method)], shown, config.protocol, [config.seed])
+    return ["hifi", *arguments, *task[1:], *(f"{key}={override_value(value)}" for key, value in changed.items())]
+
+
+def _task_words(name: str, trained_by: list[str]) -> list[str]:
+    """A task as it stands on a command line; a data file is followed by the keys that say how it is read.
+
+    Returns:
+        Nothing where the task was made from a data file that `trained_by` does not name.
+    """
+    file = registry.user_file("tasks", name)
+    source = task_from_data.made_from(file) if file else None
+    named = {part.strip() for word in trained_by for part in word.removeprefix("--task=").split(",")}
+    if source is None or any(registry.is_file(word) and Path(word).stem == name for word in named):  # a copy by `hifi cp`
+        return [_word("tasks", name)]
+    return [source, *task_from_data.split_options(trained_by)[0]] if source in named else []
 
 
 def _word(kind: str, name: str) -> str:
