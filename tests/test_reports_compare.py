@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from pathlib import Path
 
 import pytest
 from synthetic_runs import write_run
@@ -300,10 +301,20 @@ def test_full_shot_is_never_compared_with_few_shot(hifi):
         ),
         (["full-ft", "bitfit", "--exclude", "limited"], 2, "'limited' is not one of collapsed"),
         (["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "cola"], 3, "share no task and seed"),
+        (
+            ["full-ft", "bitfit", "--backbone", "bert-large", "--tasks", "rte,rtee"],
+            2,
+            "unknown task 'rtee'; did you mean 'rte'?",
+        ),
+        (["a", "b", "--details"], 2, "hifi compare of two run directories does not use --details: leave it out"),
+        (["a", "b", "--tasks", "rte", "--margin", "0"], 2, "does not use --tasks and --margin: leave them out"),
+        (["a", "b", "--score", "last"], 2, "does not use --score"),
     ],
 )
 def test_wrong_usage(words, code, message, hifi):
     grid("bitfit", "full-ft")
     write_run("results", "full-ft", "rte", 1, 0.5, backbone="minilm")
+    Path("a").mkdir()
+    Path("b").mkdir()
     answer = hifi("compare", *words)
     assert answer.code == code and message in answer.err and len(answer.err.splitlines()) == 1

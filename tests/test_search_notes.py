@@ -166,4 +166,25 @@ def test_settings_of_a_users_own_files_are_stored_by_name_and_the_printed_comman
     assert answer.code == 0 and answer.out.count("learning_rate: 0.002") == 2, answer.err
     earlier = method_search("mytask.yaml", "mymethod.yaml", [0.5])  # a file of an earlier version
     path = write_search("results", earlier, protocol="myprotocol.yaml", backbone="demo")
-    assert hifi(*words[:-1], path, "--task", "mytask.yaml", "--dry-run").code == 0
+    words[words.index("--task") + 1], words[-1] = "mytask.yaml", str(path)
+    assert hifi(*words, "--dry-run").code == 0
+
+
+def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
+    searches = [method_search(task, method, [0.6, 0.7]) for task in ("rte", "cola") for method in ("full-ft", "lora")]
+    write_search("results", *searches)
+    write_search("results", method_search("mrpc", "full-ft", [0.5]), backbone="minilm")
+
+    def shown(*words):
+        answer = hifi("table", "search", "--format", "json", *words)
+        assert answer.code == 0, answer.err
+        content = json.loads(answer.out)
+        tables = content if isinstance(content, list) else [content]
+        return [([*table["rows"][0]["cells"]], {row["name"] for row in table["rows"]}) for table in tables]
+
+    assert shown("tuning", "--tasks", "rte", "--methods", "lora") == [(["rte", "seeds", "best_on"], {"lora"})]
+    assert shown("--backbone", "minilm") == shown("--tasks", "mrpc") == [(["mrpc", "seeds", "best_on"], {"full-ft"})]
+    answer = hifi("table", "search", "tuning", "--tasks", "rtee")
+    assert answer.code == 3 and "no finished search of task 'rtee'; there are searches of cola, mrpc, rte" in answer.err
+    answer = hifi("table", "search", "--backbone", "minilm", "--methods", "lora")
+    assert answer.code == 3 and "no finished search has all of these" in answer.err

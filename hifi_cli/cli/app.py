@@ -19,6 +19,7 @@ from hifi_cli.cli import (
     grid,
     ls,
     messages,
+    option_checks,
     predict,
     report,
     results,
@@ -44,7 +45,12 @@ class _PlainFlags:
 
 
 class _Command(_PlainFlags, TyperCommand):
-    pass
+    """A command whose options with lists may be given once."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            option_checks.refuse_repeated(self.make_parser(ctx).parse_args([*args])[2])
+        return super().parse_args(ctx, args)
 
 
 class _Group(_PlainFlags, TyperGroup):

@@ -49,6 +49,7 @@ def compare(
 
     Two run directories are compared by their stored predictions.
     """
+    from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.cli.run_names import only_run_name, run_names
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
@@ -70,6 +71,9 @@ def compare(
     if are_runs:
         if len(methods) > 2:
             raise UsageError("hifi compare needs two run directories, or methods by name")
+        of_methods = {"tasks": tasks, "backbone": backbone, "protocol": protocol, "shots": shots, "score": score}
+        of_means = {"include": include, "exclude": exclude, "margin": margin, "details": details}
+        refuse_unused("hifi compare of two run directories", {**of_methods, **of_means})
         directories = [RunDirectory(Path(word)) for word in methods]
         first, second = (RunRecord(directory, directory.read_result()) for directory in directories)
         tables = [comparison_details.of_runs(first, second)]
@@ -77,9 +81,11 @@ def compare(
         counted = options.counted_flags(include, exclude)
         if not results.records:
             raise results.no_run_error(f"hifi compare {' '.join(methods)}")
+        task_names = run_names("tasks", tasks)
+        check_names("tasks", task_names, results.names["tasks"])
         records = run_pairs.setting_of(results.records, methods, protocol, backbone, options.shots_of_runs(shots))
         table, comparisons = method_comparison.compare(
-            records, methods, tasks=run_names("tasks", tasks), score=score, counted=counted, margin=margin
+            records, methods, tasks=task_names, score=score, counted=counted, margin=margin
         )
         left_out = results.variant_notes(records[0].result.protocol, records[0].result.backbone, methods)
         table = replace(table, notes=[*table.notes, *left_out])

@@ -64,6 +64,7 @@ def table(
 
     `hifi table search` prints the settings that searches tried.
     """
+    from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.cli.run_names import only_run_name, run_names
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
@@ -83,8 +84,20 @@ def table(
         raise UsageError(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
         )
+    unused = table_types.TABLE_TYPES[layout.kind].unused if layout else ()
+    unused = (*table_types.OF_RUNS, "published") if name == "search" else unused
+    given: dict[str, Any] = {"seeds": seeds, "shots": shots, "score": score, "compare_scores": compare_scores}
+    given |= {"include": include, "exclude": exclude, "tasks": tasks, "methods": methods, "published": published}
+    refuse_unused(f"hifi table {name}", {option: given[option] for option in unused})
     if name == "search":
-        tables = search_table.build_all(results.or_only_subdirectory().directory, [search] if search else [])
+        tables = search_table.build_all(
+            results.or_only_subdirectory().directory,
+            [search] if search else [],
+            protocol=protocol,
+            backbone=backbone,
+            tasks=run_names("tasks", tasks),
+            methods=run_names("methods", methods),
+        )
     else:
         results = results.or_only_subdirectory(protocol or (layout.protocol if layout else None))
         if not results.records and not layout:

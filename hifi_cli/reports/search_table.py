@@ -1,36 +1,67 @@
 """Tables of searches, with every setting that was tried, and the footnotes of scores whose setting a search chose."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of, read_yaml
 from hifi_cli.config.sources import CHOOSING_KEYS, override_value, train_arguments
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.run_records import RunRecord
 from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRow
 
 
-def build_all(results_dir: Path, names: Sequence[str] = ()) -> list[Table]:
+def build_all(
+    results_dir: Path,
+    names: Sequence[str] = (),
+    *,
+    protocol: str | None = None,
+    backbone: str | None = None,
+    tasks: Sequence[str] = (),
+    methods: Sequence[str] = (),
+) -> list[Table]:
     """Build a table for each search in a results directory.
 
     Args:
         names: grids; empty: all that are finished.
+        protocol, backbone, tasks, methods: only these; empty: all.
 
     Raises:
-        MissingError: there is no search.
-        UsageError: no search of that name is finished.
+        MissingError: there is no search, none of that name is finished, or none of such tasks and methods.
     """
     paths = SearchResult.paths(results_dir)
     for name in names:
         if name not in paths:
             known = f" (finished: {', '.join(paths)})" if paths else ""
-            raise UsageError(f"no finished search '{name}' in {results_dir}{known}; hifi grid {name} makes it")
+            raise MissingError(f"no finished search '{name}' in {results_dir}{known}; hifi grid {name} makes it")
     if not paths:
         raise MissingError(f"no finished search in {results_dir}; make one with hifi grid, for example hifi grid demo-search")
-    return [_build(SearchResult.read(path), path) for name in names or paths for path in paths[name]]
+    results = {path: SearchResult.read(path) for name in names or paths for path in paths[name]}
+    for kind, option in (("protocol", protocol), ("backbone", backbone)):
+        _refuse_unknown(kind, [option] if option else [], {getattr(result, kind) for result in results.values()})
+    searches = [search for result in results.values() for search in result.searches]
+    for kind, chosen in (("task", tasks), ("method", methods)):
+        _refuse_unknown(kind, chosen, {getattr(search, kind) for search in searches})
+    tables = []
+    for path, result in results.items():
+        kept = [
+            search
+            for search in result.searches
+            if search.task in (tasks or [search.task]) and search.method in (methods or [search.method])
+        ]
+        if kept and result.protocol == (protocol or result.protocol) and result.backbone == (backbone or result.backbone):
+            tables.append(_build(result.model_copy(update={"searches": kept}), path))
+    if not tables:
+        raise MissingError("no finished search has all of these: leave out --tasks, --methods, --protocol or --backbone")
+    return tables
+
+
+def _refuse_unknown(kind: str, names: Iterable[str], known: Collection[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise MissingError(f"no finished search of {kind} '{name}'; there are searches of {', '.join(sorted(known))}")
 
 
 def _build(result: SearchResult, path: Path) -> Table:

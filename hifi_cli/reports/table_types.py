@@ -19,18 +19,26 @@ from hifi_cli.reports.table_spec import ScoresSpec, TableSpec
 
 @dataclass(frozen=True)
 class TableType:
-    """A type of table: the model of its YAML and its builder, called with the parsed YAML and a `TableRequest`."""
+    """A type of table: the model of its YAML and its builder, called with the parsed YAML and a `TableRequest`.
+
+    Attributes:
+        unused: options of `hifi table` that have no effect on it.
+    """
 
     spec: type[TableSpec]
     build: Callable[[Any, Any], Table]
+    unused: tuple[str, ...] = ()
+
+
+OF_RUNS = ("seeds", "shots", "score", "compare_scores", "include", "exclude")  # options that select finished runs and scores
 
 
 TABLE_TYPES: dict[str, TableType] = {
     "scores": TableType(ScoresSpec, score_table.build),
-    "settings": TableType(TableSpec, settings_table.build),
-    "costs": TableType(TableSpec, cost_table.of_results),
-    "training-costs": TableType(TableSpec, cost_table.of_training),
-    "statistics": TableType(TableSpec, row_count_table.build),
+    "settings": TableType(TableSpec, settings_table.build, OF_RUNS),
+    "costs": TableType(TableSpec, cost_table.of_results, (*OF_RUNS, "tasks")),
+    "training-costs": TableType(TableSpec, cost_table.of_training, (*OF_RUNS, "tasks")),
+    "statistics": TableType(TableSpec, row_count_table.build, (*OF_RUNS, "methods")),
 }
 
 

@@ -1,0 +1,42 @@
+"""Options that a command would pass over in silence are refused."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hifi_cli.errors import UsageError
+
+LISTS = frozenset(
+    {"task", "tasks", "method", "methods", "seeds", "include", "exclude", "report_to", "state", "tables", "claims"}
+)  # parameters of options that take a list with commas
+
+
+def refuse_repeated(parameters: Iterable[Any]) -> None:
+    """Refuse an option that takes a list and is given twice: only the last one would count.
+
+    Args:
+        parameters: the parameters of all given words, in their order.
+
+    Raises:
+        UsageError: there is one.
+    """
+    seen: set[str] = set()
+    for parameter in parameters:
+        if parameter.name in seen and parameter.param_type_name == "option":
+            option = parameter.opts[0]
+            raise UsageError(f"{option} is given twice: give it once, with commas ({option} ONE,OTHER)")
+        seen |= LISTS & {parameter.name}
+
+
+def refuse_unused(command: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that have no effect on what a command prints.
+
+    Args:
+        command: with the word that decides what it prints.
+        given: values of these options by parameter, None or False where they are not given.
+
+    Raises:
+        UsageError: one is given.
+    """
+    options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None and value is not False]
+    if options:
+        raise UsageError(f"{command} does not use {' and '.join(options)}: leave {'it' if len(options) == 1 else 'them'} out")
