@@ -1,6 +1,7 @@
 """Every format of `hifi table`: as it was, whole in every width, and compilable."""
 
 import contextlib
+import csv
 import io
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from synthetic_runs import method_search, write_run, write_search
 
 from hifi_cli.reports import table_types
 from hifi_cli.reports.formats import text
@@ -106,3 +108,21 @@ def test_latex_is_a_balanced_document(users_table, hifi):
     assert r"Bit\_Fit \& more" in latex and r"\usepackage{booktabs}" in latex
     body = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {6}
+
+
+def test_rows_of_several_tables_in_a_csv_name_their_table(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.8, last=0.7, top=0.9)
+    assert hifi("table", "--compare-scores", "--out", "t.csv").code == 0
+    blocks = [list(csv.DictReader(block.splitlines())) for block in Path("t.csv").read_text().split("\n\n")]
+    named = {row["table"].rpartition(", ")[2].rstrip(")"): row["RTE (Acc.) mean"] for rows in blocks for row in rows}
+    expected = {"best epoch": 80.0, "last epoch": 70.0, "maximum over epochs": 90.0}
+    assert {name: float(value) for name, value in named.items()} == expected
+    assert hifi("table", "--format", "csv").out.startswith("method,source,")
+
+
+def test_a_csv_says_no_number_of_seeds_where_none_is_known(hifi):
+    search = method_search("rte", "full-ft", [0.6, None])
+    tried = [setting.model_copy(update={"deviation": setting.score and 0.1, "seeds": 2}) for setting in search.tried]
+    write_search("results", search.model_copy(update={"tried": tried}))
+    rows = list(csv.DictReader(hifi("table", "search", "tuning", "--format", "csv").out.splitlines()))
+    assert [(row["RTE seeds"], row["Seeds"]) for row in rows] == [("", "2"), ("", "2")]

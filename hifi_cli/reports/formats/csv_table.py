@@ -5,15 +5,18 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from hifi_cli.reports.table import DASH, Table
+from hifi_cli.reports.table import DASH, Table, TableCell, TableRow
 
 
 def as_csv(tables: Sequence[Table]) -> str:
-    """Return means, standard deviations and numbers of seeds; a row's source says whose numbers they are."""
-    return "\n".join(map(_csv, tables))
+    """Return means, standard deviations and numbers of seeds; a row's source says whose numbers they are.
+
+    Of several tables, the first column says which one a row belongs to.
+    """
+    return "\n".join(_csv(table, [table.title] if len(tables) > 1 else []) for table in tables)
 
 
-def _csv(table: Table) -> str:
+def _csv(table: Table, title: list[str]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     full = [_has_seeds(table, number) for number in range(len(table.headings))]
@@ -21,14 +24,20 @@ def _csv(table: Table) -> str:
     for heading, several in zip(table.headings, full, strict=True):
         label = f"{heading.label}{heading.unit}"
         names += [f"{label} mean", f"{label} std", f"{label} seeds"] if several else [label]
-    writer.writerow(map(_spreadsheet_safe, [table.corner.lower(), "source", *names]))
+    writer.writerow(map(_spreadsheet_safe, [*(["table"] if title else []), table.corner.lower(), "source", *names]))
     for row in table.rows:
         values: list[Any] = []
         for cell, several in zip(row.cells, full, strict=True):
             value = cell.text if cell.mean is None else cell.mean
-            values += [value, cell.deviation, len(cell.seed_scores) if row.source == "runs" else None] if several else [value]
-        writer.writerow(map(_spreadsheet_safe, [row.label, row.source, *values]))
+            values += [value, cell.deviation, _seeds(row, cell)] if several else [value]
+        writer.writerow(map(_spreadsheet_safe, [*title, row.label, row.source, *values]))
     return stream.getvalue()
+
+
+def _seeds(row: TableRow, cell: TableCell) -> int | None:
+    """Return the number of seeds of one of our own cells; None where a number or a text came without them."""
+    is_known = bool(cell.seed_scores) or (cell.mean is None and cell.text is None)
+    return len(cell.seed_scores) if row.source == "runs" and is_known else None
 
 
 def _spreadsheet_safe(value: Any) -> Any:
