@@ -139,7 +139,6 @@ def test_the_results_of_the_demo_are_read_where_there_are_no_others(hifi):
         (["compare", "full-ft"], "needs two or more different methods"),
         (["ls", "runs", "extra"], "takes no further word, not 'extra'"),
         (["table", "hifi-2", "extra"], "takes one name, not 'hifi-2' and 'extra'"),
-        (["table", "search", "demo-search"], "hifi grid demo-search makes it"),
     ],
 )
 def test_a_wrong_word_is_answered_with_what_is_true(hifi, words, message):

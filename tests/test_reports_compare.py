@@ -318,3 +318,20 @@ def test_wrong_usage(words, code, message, hifi):
     Path("b").mkdir()
     answer = hifi("compare", *words)
     assert answer.code == code and message in answer.err and len(answer.err.splitlines()) == 1
+
+
+def test_a_small_p_is_printed_as_below_the_smallest_printed_one(hifi):
+    grid("bitfit", "full-ft", seeds=range(1, 21), gap=0.1)
+    (row,) = json.loads(hifi("compare", "bitfit", "full-ft", "--format", "json").out)["rows"]
+    assert 0 < row["cells"]["p"]["value"] < 0.0001
+    for form in ("md", "text", "tex"):
+        printed = hifi("compare", "bitfit", "full-ft", "--format", form).out
+        assert "0.0000" not in printed and "0.0001" in printed
+
+
+def test_a_report_says_that_the_compared_method_has_no_run(hifi):
+    grid("lora", "full-ft")
+    answer = hifi("report", "--compare", "bitfit")
+    assert answer.code == 3 and "no finished run of bitfit; make one with hifi train --method bitfit" in answer.err
+    answer = hifi("report", "--compare", "bitfitt")
+    assert answer.code == 2 and "unknown method 'bitfitt'; did you mean 'bitfit'?" in answer.err

@@ -299,6 +299,8 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
         (["odd.yaml"], "unknown kind 'score'; did you mean 'scores'?"),
         (["worse.yaml"], "rows.0.metod"),
+        (["metric.yaml"], "column rte: unknown metric 'acuracy'; did you mean 'accuracy'"),
+        (["seeds.yaml"], "seeds: a seed is named twice"),
         (["lost.yaml"], "no table 'fullshot'; did you mean 'full-shot'?"),
     ],
 )
@@ -306,6 +308,8 @@ def test_wrong_usage(words, message, hifi):
     Path("odd.yaml").write_text("{kind: score, protocol: hifi, backbone: minilm}")
     Path("worse.yaml").write_text("{protocol: hifi, backbone: minilm, rows: [{metod: full-ft}]}")
     Path("lost.yaml").write_text("{protocol: hifi, backbone: minilm, published: hifi/fullshot}")
+    Path("metric.yaml").write_text("{protocol: hifi, backbone: minilm, columns: [{task: rte, metric: acuracy}]}")
+    Path("seeds.yaml").write_text("{protocol: hifi, backbone: minilm, seeds: [2, 2]}")
     answer = hifi("table", *words, "--published")
     assert answer.code == 2 and message in answer.err and len(answer.err.splitlines()) == 1
 

@@ -188,3 +188,9 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     assert answer.code == 3 and "no finished search of task 'rtee'; there are searches of cola, mrpc, rte" in answer.err
     answer = hifi("table", "search", "--backbone", "minilm", "--methods", "lora")
     assert answer.code == 3 and "no finished search has all of these" in answer.err
+
+
+def test_a_search_that_is_not_there_is_missing(hifi):
+    answer = hifi("table", "search", "demo-search")
+    assert answer.code == 3 and "hifi grid demo-search makes it" in answer.err
+    assert hifi("table", "search").code == 3

@@ -262,8 +262,8 @@ def _row(
         TableCell(statistics.spread),
         TableCell(text=_span(statistics), value=statistics.interval),
         TableCell(float(statistics.pairs)),
-        TableCell(statistics.p),
-        TableCell(comparison.corrected_p),
+        _p_cell(statistics.p),
+        _p_cell(comparison.corrected_p),
     ]
     return TableRow(
         comparison.pairs.labels[1],
@@ -278,6 +278,10 @@ def _row(
         method=comparison.pairs.second,
         verdict=verdict,
     )
+
+
+def _p_cell(p: float) -> TableCell:
+    return TableCell(p, text="< 0.0001" if p < 0.0001 else None)
 
 
 def _tasks_and_seeds(pairs: PairedRuns) -> str:

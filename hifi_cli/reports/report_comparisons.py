@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from hifi_cli.config import registry
 from hifi_cli.config.registry import label_of
+from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
 from hifi_cli.reports import method_comparison
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_pairs import paired
 from hifi_cli.reports.table import Table
 from hifi_cli.reports.table_request import TableRequest
-from hifi_cli.reports.table_spec import ScoresSpec, TableSpec, shots_of
+from hifi_cli.reports.table_spec import ScoresSpec, TableSpec, check_names, shots_of
 
 REFERENCE = "full-ft"  # both papers ask whether a method reaches full fine-tuning
 
@@ -24,9 +24,12 @@ def build_all(specs: Sequence[TableSpec], request: TableRequest, reference: str 
 
     Raises:
         UsageError: there is no such method.
+        MissingError: it has no finished run.
     """
-    if reference and not any(record.result.method == reference for record in request.results.records):
-        raise registry.unknown("methods", reference, request.results.names["methods"])
+    finished = request.results.names["methods"]
+    if reference and reference not in finished:
+        check_names("methods", [reference], finished)
+        raise MissingError(f"no finished run of {reference}; make one with hifi train --method {reference}")
     scores = [spec for spec in specs if isinstance(spec, ScoresSpec)]
     return [table for spec in scores for table in _build(spec, request, reference or REFERENCE)]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
+from hifi_cli.errors import UsageError
 from hifi_cli.reports import published, published_rows, run_filter, search_table
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.run_records import RunRecord
@@ -58,7 +59,12 @@ def specs_of(
 
 
 def build(spec: ScoresSpec, request: TableRequest) -> Table:
-    """Build a table from finished runs, with the paper's numbers where the request says so."""
+    """Build a table from finished runs, with the paper's numbers where the request says so.
+
+    Raises:
+        UsageError: a column's metric is neither one of a task nor stored by a run.
+    """
+    _refuse_unknown_metrics(spec, request.results.records)
     setting = (spec.protocol, spec.backbone)
     all_records = [record for record in request.results.records if (record.result.protocol, record.result.backbone) == setting]
     shots = str(spec.shots or shots_of(spec.protocol))
@@ -103,6 +109,22 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
         notes=[*notes, *search_table.table_notes(table_rows)],
         missing=[] if server else _missing(spec, rows, columns, runs, records, request),
     )
+
+
+def _refuse_unknown_metrics(spec: ScoresSpec, records: Sequence[RunRecord]) -> None:
+    """Refuse a metric that no task has; one of `evaluate` is known from runs only, one of a further split by its beginning."""
+    stored = {*METRIC_NAMES, *(name for record in records for name in record.result.metrics)}
+    for column in spec.columns:
+        own = registry.user_file("tasks", column.task)
+        content = registry.read_yaml(own) if own else {}
+        known, metric = {*stored, *content.get("metrics", [])}, column.metric
+        if (
+            metric
+            and not content.get("evaluate")
+            and not any(metric == name or metric.startswith(f"{name}_") for name in known)
+        ):
+            suggestion = registry.nearest(metric, known)
+            raise UsageError(f"column {column.task}: unknown metric '{metric}'{suggestion} (hifi ls TASK lists a task's)")
 
 
 def _runs_by_cell(records: list[RunRecord], spec: ScoresSpec, request: TableRequest) -> RunsByCell:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Set
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed
@@ -98,6 +98,13 @@ class ScoresSpec(TableSpec):
     """Seeds that enter a mean; a missing one is reported. Default: all finished ones."""
     average: bool = True
     """Whether the table has a column Avg., the plain mean over all columns, as in both papers."""
+
+    @field_validator("seeds")
+    @classmethod
+    def _has_no_duplicates(cls, seeds: list[Seed]) -> list[Seed]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed is named twice")
+        return seeds
 
 
 def by_names(spec: TableSpec) -> TableSpec:
