@@ -20,7 +20,7 @@ HASHES = {  # protocol, task, method, backbone: the hash, and that without the s
     ("ehft-released", "copa", "prefix-tuning", "roberta-large"): ("91edb52e30f0d4b5", "c89f319c1d8a5230"),
     ("ehft-released", "stsb", "eh-ft-bitfit", "bert-large"): ("4671bdf028d51832", "10767bc4bdd9af8c"),
     ("laptop", "cola", "hifi-midtop", "minilm"): ("fd5f9ce50b38d3f1", "f5d2d2b008e37b42"),
-    ("demo", "demo-entailment", "diff-pruning", "demo"): ("d170be6392d1a8f4", "d1979cb2306a0078"),
+    ("demo", "demo-entailment", "diff-pruning", "demo"): ("dfd41aeded7d65fd", "faf7f694d526ba24"),
 }
 
 
@@ -135,6 +135,7 @@ def test_the_defaults_of_method_settings_stay():
             "gate_start": 5.0,
             "gate_learning_rate": 0.1,
             "penalty": 1.25e-07,
+            "l0": "product",
         },
         "hifi": {"biases": True},
         "hifi_peft": {"type": "lora", "options": {}, "targets": ["query", "value"]},

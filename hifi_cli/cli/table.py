@@ -78,8 +78,11 @@ def table(
     results = Results(results_dir, data_dir)
     if search and name != "search":
         raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
-    protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
-    layout = table_spec.by_names(table_types.load(name)) if name and name != "search" else None
+    layout = table_types.load(name) if name and name != "search" else None
+    reads_runs = layout is None or isinstance(layout, table_spec.ScoresSpec)  # whose names are those that runs have
+    if reads_runs:
+        protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
+        layout = layout and table_spec.by_names(layout)
     if test_scores and (not isinstance(layout, table_spec.ScoresSpec) or score or compare_scores):
         raise UsageError(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
@@ -110,8 +113,8 @@ def table(
                 spec,
                 protocol=protocol,
                 backbone=backbone,
-                methods=run_names("methods", methods),
-                tasks=run_names("tasks", tasks),
+                methods=run_names("methods", methods) if reads_runs else options.names(methods),
+                tasks=run_names("tasks", tasks) if reads_runs else options.names(tasks),
                 seeds=options.parse_seeds(seeds) if seeds else None,
                 shots=shots,
                 known=results.names if tasks or methods else {},

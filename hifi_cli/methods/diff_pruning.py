@@ -108,7 +108,7 @@ class DiffPruning(Method):
 
         kept_fraction: float = Field(0.005, gt=0, le=1)
         """Fraction of the searched weights that may differ in the end."""
-        search_fraction: float = Field(0.5, gt=0, lt=1)
+        search_fraction: float = Field(0.6, gt=0, lt=1)
         """Fraction of the steps for the search; half in the authors' examples, not stated in the text."""
         gate_start: float = 5.0
         """Initial value of log alpha."""
@@ -116,7 +116,7 @@ class DiffPruning(Method):
         """Learning rate of log alpha, constant."""
         penalty: float = Field(1.25e-7, ge=0)
         """Penalty for each open gate, or for each expected non-zero difference (`l0`)."""
-        l0: L0 = "sum"
+        l0: L0 = "product"
         """What is penalized: `sum`, the gates of entries and those of tensors, as in the authors' code; `product`, the expected
         number of non-zero differences, as in the text. With `product` and the authors' other values, small learning rates and
         large tensors, the tensors' gates close in the first steps, and nothing is left to keep."""
@@ -199,7 +199,7 @@ class DiffPruning(Method):
         difference = self.gated.weights() - self.gated.pretrained
         masks = top_k_masks(self.gated.split(difference.abs()), self.settings.kept_fraction)
         kept = torch.cat([mask.flatten() for mask in masks.values()])
-        if lacking := int((kept & (difference == 0)).sum()):
+        if not kept.is_meta and (lacking := int((kept & (difference == 0)).sum())):  # a plan has no values
             logger.warning(
                 f"diff-pruning: {lacking:,} of the {int(kept.sum()):,} kept differences are zero, and not chosen by the search:"
                 " the penalty has closed too many gates; use a smaller settings.penalty"

@@ -123,7 +123,8 @@ def missing_runs(
     for task in dict.fromkeys(tasks):
         limited = {record.result.seed for record in finished.get(task, []) if "limited" in record.flags}
         final = {record.result.seed for record in finished.get(task, [])} - limited
-        example = next(iter(included.get(task, [])), None)
+        final |= {record.result.seed for record in included.get(task, [])}
+        example = next((record for record in included.get(task, []) if "limited" not in record.flags), None)
         source = example.directory.path if example and _has_own_keys(example) else None
         for force in (False, True):
             absent = tuple(seed for seed in seeds if seed not in final and (seed in limited) is force)
