@@ -1,4 +1,4 @@
-"""Options that a command would pass over in silence are refused."""
+"""Options that a command would silently ignore are refused."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from hifi_cli.errors import UsageError
 
 LISTS = frozenset(
-    {"task", "tasks", "method", "methods", "seeds", "include", "exclude", "report_to", "state", "tables", "claims"}
+    {"task", "tasks", "method", "methods", "seeds", "include", "exclude", "report_to", "status", "tables", "claims"}
 )  # parameters of options that take a list with commas
 
 

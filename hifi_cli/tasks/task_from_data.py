@@ -34,7 +34,7 @@ SEPARATORS = "|;,"  # between the labels of a row, the likeliest first
 MAX_CLASSES = 1000
 REGRESSION_VALUES = 20  # whole numbers with more different values than this are a quantity, not classes
 LISTED = 6  # labels in the message
-_MADE_FROM = "# made from "  # the begin of such a YAML
+_MADE_FROM = "# made from "  # the first words of such a YAML
 
 
 def split_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
