@@ -125,10 +125,10 @@ def missing_runs(
         final = {record.result.seed for record in finished.get(task, [])} - limited
         final |= {record.result.seed for record in included.get(task, [])}
         example = next((record for record in included.get(task, []) if "limited" not in record.flags), None)
-        source = example.directory.path if example and _has_own_keys(example) else None
         for force in (False, True):
             absent = tuple(seed for seed in seeds if seed not in final and (seed in limited) is force)
             if absent:
+                source = example.directory.path if example and _has_own_keys(example) else None
                 tasks_by_seeds.setdefault((absent, force, source), []).append(task)
     return [
         MissingRuns(method, tuple(names), absent, _command(method, names, absent, setting, results, force, source))
