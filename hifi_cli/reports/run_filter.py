@@ -139,13 +139,16 @@ def missing_runs(
 def _has_own_keys(record: RunRecord) -> bool:
     """Whether a run was made with other keys than its protocol and method have; not known where a name is unknown here."""
     try:
-        config = record.directory.read_config()
-        known = config.backbone.name in registry.names("backbones")
-        backbone = config.backbone.name if known else config.backbone.hub or config.backbone.path or ""
-        few = [f"shots={config.shots}"] if config.shots else []
-        plain = resolve(
-            task=config.task, method=config.method, backbone=backbone, protocol=config.protocol, seed=config.seed, overrides=few
-        )
+        with record.directory.opened() as config:  # with the user's own YAMLs that the run keeps
+            known = config.backbone.name in registry.names("backbones")
+            plain = resolve(
+                task=config.task,
+                method=config.method,
+                backbone=config.backbone.name if known else config.backbone.hub or config.backbone.path or "",
+                protocol=config.protocol,
+                seed=config.seed,
+                overrides=[f"shots={config.shots}"] if config.shots else [],
+            )
     except HifiError:
         return False
     return plain.model_copy(update={"backbone": config.backbone}).hash != config.hash
