@@ -52,6 +52,7 @@ def test_hash_tells_settings_apart_and_setting_hash_forgets_the_seed():
         ({"overrides": ["seed=3"]}, "--seed"),
         ({"overrides": ["heads=3"]}, "must be a mapping"),
         ({"overrides": ["learning_rate=.nan"]}, "learning_rate"),
+        ({"overrides": ["task_head.one_logit=true"]}, "one_logit requires kind: mlp"),
         ({"method": "eh-ft", "overrides": ["stage1.method=bitfitt"]}, "unknown method 'bitfitt'; did you mean 'bitfit'?"),
         ({"method": "eh-ft", "overrides": ["stage1.method=lp-ft"]}, "has two stages itself"),
         ({"method": "eh-ft", "overrides": ["stage1.learning_rat=1"]}, "did you mean 'stage1.learning_rate'?"),
@@ -63,6 +64,13 @@ def test_what_is_wrong_is_named(change, message):
         rte(**change)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_number_with_an_exponent_needs_no_point(tmp_path):
+    (tmp_path / "mine.yaml").write_text("settings: {p: 1e-1}\nlearning_rate: 2E-5\n")
+    for config in (rte(method="mixout", files=[tmp_path / "mine.yaml"]), rte(method="mixout", overrides=["settings.p=1e-1"])):
+        assert config.settings["p"] == 0.1
+    assert registry.parse_yaml(b"id: 1e5\nlow: -1.e+2", tmp_path) == {"id": "1e5", "low": -100.0}
 
 
 def test_a_file_is_named_with_its_key(tmp_path):

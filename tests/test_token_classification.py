@@ -203,8 +203,8 @@ def test_a_task_of_tags_holds_together(tmp_path):
 
     text = registry.find("tasks", "conll2003").read_text()
     for old, new, message in [
-        ("format: words", "format: plain", "requires format: words and one input"),
-        ("inputs: [tokens]", "inputs: [tokens, pos]", "requires format: words and one input"),
+        ("format: words", "format: plain", "format plain does not fit kind token-classification, which requires words"),
+        ("inputs: [tokens]", "inputs: [tokens, pos]", "format words requires one input"),
         ("labels: [O, B-PER", "labels: [NN, B-PER", "ner_f1 requires labels such as O, B-PER, I-PER"),
     ]:
         assert old in text

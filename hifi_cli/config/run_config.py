@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hifi_cli.config.base import MAX_COUNT, ConfigModel, NonNegativeCount, PositiveCount, Seed, UnitInterval, flatten
 from hifi_cli.config.choices import Ranking, Score, Strategy
@@ -109,6 +109,12 @@ class TaskHeadConfig(ConfigModel):
     """Standard deviation of the initial weights of `mlp`."""
     one_logit: bool = False
     """One logit and binary cross-entropy for tasks of two classes (`mlp` only)."""
+
+    @model_validator(mode="after")
+    def _mlp_has_one_logit(self) -> Self:
+        if self.one_logit and self.kind != "mlp":
+            raise ValueError("one_logit requires kind: mlp")
+        return self
 
 
 class TrainingConfig(ConfigModel):

@@ -319,7 +319,7 @@ def parse_override(text: str) -> ConfigSource:
     if not equals or not key.strip():
         raise UsageError(f"'{text}': key=value is expected, for example learning_rate=1e-4")
     try:
-        content: Any = yaml.safe_load(value)
+        content: Any = yaml.load(value, Loader=registry.YamlLoader)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(f"'{text}': the value is not valid YAML") from None
     return ConfigSource(COMMAND_LINE, f"'{text}'", nest(key.strip(), content))

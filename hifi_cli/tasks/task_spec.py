@@ -18,6 +18,14 @@ Split = str  # one of SPLITS; a task may have more, such as validation_mismatche
 Kind = Literal["classification", "multi-label", "regression", "multiple-choice", "span", "token-classification"]
 Label = int | float | tuple[int, ...]
 Reader = Literal["tsv", "csv", "jsonl", "parquet", "conll", "multirc", "record", "squad"]
+_FORMATS_OF_KIND: dict[str, tuple[str, ...]] = {
+    "classification": ("plain", "wic", "wsc", "multirc", "record"),
+    "multi-label": ("plain",),
+    "regression": ("plain",),
+    "multiple-choice": ("copa", "swag"),
+    "span": ("squad",),
+    "token-classification": ("words",),
+}
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")  # training is not possible without them
 
@@ -294,8 +302,10 @@ def load(name: str) -> TaskSpec:
         raise UsageError(f"{path}: label_columns: multi-label tasks have as many of them as labels")
     if not label_count_is_valid:
         raise UsageError(f"{path}: labels: spans require none, regression requires one name, all others two or more")
-    if (spec.kind == "token-classification") != (spec.format == "words") or (spec.format == "words" and len(spec.inputs) > 1):
-        raise UsageError(f"{path}: kind token-classification requires format: words and one input, the column of words")
+    if spec.format not in (formats := _FORMATS_OF_KIND[spec.kind]):
+        raise UsageError(f"{path}: format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}")
+    if spec.format == "words" and len(spec.inputs) > 1:
+        raise UsageError(f"{path}: inputs: format words requires one input, the column of words")
     if any(name.startswith("ner_") for name in spec.metrics) and not entities.mark_entities(spec.labels):
         raise UsageError(f"{path}: metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy")
     return spec
