@@ -1,6 +1,7 @@
 """The laptop study: its claims, tables and grids fit each other, and its stored tables are those of its stored runs."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -93,3 +94,15 @@ def test_the_documented_mean_over_runs_is_that_of_the_table():
 def test_the_documented_number_of_runs_is_that_of_the_results():
     number = len(list((RESULTS / "runs").rglob("results.json")))
     assert f"these are {number:,} runs of " in (RESULTS.parent.parent / "docs" / "results.md").read_text()
+
+
+def test_the_verdicts_on_the_page_of_results_are_those_of_the_claims():
+    page = (RESULTS.parent.parent / "docs" / "results.md").read_text()
+    rows = re.findall(r"^\| .+ \| `(\w+)/([\w-]+)` \| (.+) \| (.+) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) > 20
+    for paper, claim, verdict, *numbers in rows:
+        lines = (RESULTS / "tables" / f"claims-{paper}.md").read_text().splitlines()
+        (line,) = (line for line in lines if line.startswith(f"| {claim}<"))
+        _, stored_verdict, effect, interval, published, *_ = line.split(" | ")
+        assert stored_verdict.split(" (about")[0].split(" (more")[0] == verdict, claim
+        assert [effect, interval, published.split()[0]] == numbers, claim
