@@ -1,6 +1,6 @@
 """Verdicts: whether a claim holds in our own results.
 
-How a claim is decided, fixed before any result was seen (docs/claims.md):
+How a claim is decided (docs/claims.md; when the rules were fixed and what changed later: docs/laptop-study.md):
 
 - A region of effects supports the claim, and a region is possible if the claim is true. A claim is supported where the
   interval of our effect lies inside the first, contradicted where it lies outside of the second, and undecided otherwise.
