@@ -60,7 +60,7 @@ class _Group(_PlainFlags, TyperGroup):
 app = typer.Typer(
     name="hifi",
     cls=_Group,
-    help="Fine-tune encoders on GLUE by the HiFi and EH-FT papers' methods, and print the scores beside theirs.",
+    help="Fine-tuning experiments with encoders on GLUE and SuperGLUE: the methods and tables of the HiFi and EH-FT papers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -107,7 +107,7 @@ app.command(
 )(export.export)
 results_app = typer.Typer(
     cls=_Group,
-    help="Copy finished runs to another results directory or to the hub, or from it; nothing is overwritten.",
+    help="Copy finished runs to or from another results directory or the Hugging Face hub; nothing is overwritten.",
     no_args_is_help=True,
     epilog="Example: hifi results push /shared/results",
 )

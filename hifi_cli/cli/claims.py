@@ -50,7 +50,7 @@ def claims(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print for each claim the published effect, ours with its interval, a verdict, and the command for what is missing."""
+    """Print each claim with the published effect, yours with its interval, a verdict, and the commands for missing runs."""
     from dataclasses import replace
 
     from hifi_cli.cli.show import write_or_print

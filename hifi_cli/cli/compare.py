@@ -27,7 +27,9 @@ def compare(
     exclude: options.Exclude = None,
     margin: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Also test whether methods are equal up to so many points.", rich_help_panel=options.OUTPUT),
+        typer.Option(
+            min=0.0, help="Also test whether the methods are equal within this many points.", rich_help_panel=options.OUTPUT
+        ),
     ] = None,
     details: Annotated[
         bool,
@@ -45,7 +47,7 @@ def compare(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Compare the first method with each other one, paired over seeds and tasks, and say what may be concluded.
+    """Compare the first method with each of the others, paired over seeds and tasks, and say what can be concluded.
 
     Two run directories are compared by their stored predictions.
     """

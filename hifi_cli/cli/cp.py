@@ -31,7 +31,7 @@ def cp(
     format: options.OutputFormat = "text",  # noqa: A002
     debug: options.Debug = False,
 ) -> None:
-    """Copy a shipped YAML out to edit; use it by its path, for example --task ./my-rte.yaml."""
+    """Copy a YAML to edit it, or write that of your own data; use it by its path, for example --task ./my-rte.yaml."""
     from hifi_cli.errors import UsageError
     from hifi_cli.tasks.readers import is_data_source
 

@@ -23,7 +23,7 @@ def evaluate(
     submission: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for the benchmark's files of the test split, and a zip when they are complete.",
+            help="Directory for the files that the test server expects, and for their zip once they are complete.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
@@ -35,9 +35,9 @@ def evaluate(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Rebuild finished runs from backbone and delta, predict again, and compare with the stored results; exit 1 if unequal.
+    """Rebuild trained models and evaluate them again (exit code 1 if stored results differ), or predict the test split.
 
-    Without --data-dir the data are read from where the run was trained.
+    Without --data-dir the data are read from where they were read in training.
     """
     from hifi_cli.cli.show import metric_outputs, print_evaluation, print_json, print_paths
     from hifi_cli.errors import RunFailed, UsageError

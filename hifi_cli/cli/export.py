@@ -18,7 +18,7 @@ def export(
         Literal["hf", "peft", "delta"],
         typer.Option(
             "--as",
-            help="hf: plain, for transformers; peft: an adapter, for LoRA; delta: backbone and delta, for hifi_cli.open_model.",
+            help="hf: merged, for transformers; peft: adapter of LoRA and other peft methods; delta: for hifi_cli.open_model.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = "hf",
@@ -31,7 +31,7 @@ def export(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write the trained model with tokenizer and model card: merged and plain, as a peft adapter, or as backbone and delta."""
+    """Write the trained model with tokenizer and model card: for transformers, as a peft adapter, or as backbone and delta."""
     from hifi_cli.cli.show import print_path
     from hifi_cli.files import atomic_directory
     from hifi_cli.records.run_directory import RunDirectory

@@ -39,7 +39,7 @@ def figure(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Compute what a figure shows, keep it as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
+    """Compute a figure's numbers, store them as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
     from hifi_cli.cli import show
     from hifi_cli.reports.figures import draw, figure_spec
 

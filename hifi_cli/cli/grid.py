@@ -43,7 +43,7 @@ def grid(
             "--jobs",
             callback=_check_jobs,
             metavar="N|auto",
-            help="Processes; default: GPUs, or cores; auto: several per GPU, by memory.",
+            help="Processes at a time; default: one per GPU, or per core; auto: several per GPU, as memory allows.",
             rich_help_panel=options.HOW,
         ),
     ] = None,
@@ -80,7 +80,7 @@ def grid(
         typer.Option(
             callback=_check_budget,
             metavar="8h|30m",
-            help="--until-decided: stop after this time; the same command goes on.",
+            help="--until-decided: stop after this time; the same command continues.",
             rich_help_panel=options.HOW,
         ),
     ] = None,
@@ -89,7 +89,7 @@ def grid(
         typer.Option(
             min=2,
             max=1000,
-            help="--until-decided: seeds per task at most; default: `max_seeds` of the claims file.",
+            help="--until-decided: most seeds per task; default: `max_seeds` of the claims file.",
             rich_help_panel=options.HOW,
         ),
     ] = None,
@@ -100,7 +100,7 @@ def grid(
         int | None,
         typer.Option(
             min=1,
-            help="Searches: settings tried, the same number for each method; chosen on a holdout.",
+            help="Searches: how many settings to try for every method; the best is chosen on a holdout.",
             rich_help_panel=options.WHICH,
         ),
     ] = None,
@@ -121,7 +121,7 @@ def grid(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Run a table's or a figure's runs, or a search; a run that fails is recorded, the others go on, and the exit code is 1."""
+    """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
     from hifi_cli.errors import UsageError
     from hifi_cli.files import safe_name
     from hifi_cli.grids import cells as grid_cells

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from hifi_cli.cli.outputs import NameOutput
 
 _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS, and two more
-    "tasks": "what is learned: data, inputs, labels, metrics",
-    "methods": "what of an encoder trains, and how",
+    "tasks": "data, inputs, labels and metrics",
+    "methods": "fine-tuning methods: which parameters train, and how",
     "backbones": "pretrained encoders",
-    "protocols": "how a paper runs its experiments",
-    "tables": "tables of the papers, for hifi table",
-    "figures": "figures of the papers, for hifi figure",
+    "protocols": "experimental setups of the papers, for a laptop and for the demo",
+    "tables": "tables of the papers and others, for hifi table",
+    "figures": "figures of the papers and others, for hifi figure",
     "published": "the papers' printed numbers",
-    "claims": "claims of the papers, for hifi claims",
-    "grids": "sets of runs, for hifi grid",
-    "sites": "machines that a grid can use",
+    "claims": "claims of the papers and our own questions, for hifi claims",
+    "grids": "runs of a table, a figure, claims or a search, for hifi grid",
+    "sites": "machines and clusters, for hifi grid --engine parsl",
     "runs": "finished and unfinished runs in a results directory, and their states",
     "schema": "JSON Schema of the YAMLs, for editors, and of --format json; hifi ls schema tasks, hifi ls schema output/train",
 }

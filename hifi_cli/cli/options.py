@@ -180,7 +180,11 @@ Include = Annotated[
 Exclude = Annotated[Words | None, several_of("collapsed", help="Leave out runs that are counted by default.", panel=WHICH)]
 ScoreChoice = Annotated[
     Score | None,
-    typer.Option("--score", help="The score of which epoch; default: as the protocol reports.", rich_help_panel=WHICH),
+    typer.Option(
+        "--score",
+        help="Score of the best epoch, of the last one, or the maximum; default: the protocol's.",
+        rich_help_panel=WHICH,
+    ),
 ]
 TableFormat = Annotated[
     Format | None,
@@ -193,14 +197,17 @@ OutputFormat = Annotated[
     ),
 ]
 Protocol = Annotated[
-    str, typer.Option(help="How the runs are set up.", rich_help_panel=WHAT, autocompletion=complete("protocols"))
+    str,
+    typer.Option(
+        help="The experimental setup; hifi ls protocols lists all.", rich_help_panel=WHAT, autocompletion=complete("protocols")
+    ),
 ]
 Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5.", rich_help_panel=WHAT)]
 DataDir = Annotated[
     Path | None,
     typer.Option(
         envvar="HIFI_DATA_DIR",
-        help="Official download with the task's files; default: the Hugging Face hub.",
+        help="Directory of the official data files; default: the Hugging Face hub.",
         rich_help_panel=DATA,
     ),
 ]
@@ -227,7 +234,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Print each configuration key with its source, and the size of a run, and stop.",
+        help="Print every setting with its source and the size of a run, and stop.",
         rich_help_panel=HOW,
     ),
 ]
@@ -250,7 +257,7 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Allow code that a run directory names: a method's own file, a metric of evaluate.",
+        help="Trust code that belongs to a run: a method's own file, a metric of the evaluate library.",
         rich_help_panel=HOW,
     ),
 ]

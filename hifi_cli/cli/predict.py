@@ -45,7 +45,7 @@ def predict(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print id, prediction and each label's probability, or the tags, of every row; hifi ls TASK names the input columns."""
+    """Predict each row of a file: a label with all probabilities, a number or tags; hifi ls TASK names the input columns."""
     import sys
     import tempfile
 

@@ -34,7 +34,7 @@ def report(
         str | None,
         typer.Option(
             "--compare",
-            help="Compare this method with each other one; default: full-ft.",
+            help="Compare this method with each of the others; default: full-ft.",
             rich_help_panel=options.WHICH,
             autocompletion=options.complete("methods"),
         ),
@@ -54,7 +54,7 @@ def report(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write tables, comparisons, pictures, chosen heads and every number's origin to one HTML file.
+    """Write tables, comparisons, charts, selected heads and the source of every number to one HTML file.
 
     It is RESULTS_DIR/report.html where --out names no other.
     """

@@ -15,7 +15,11 @@ def score(
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
     samples: Annotated[int | None, typer.Option(help="Number of training examples, n.", rich_help_panel=options.HOW)] = None,
     xi: Annotated[
-        float | None, typer.Option(help="Fraction of the sum of the singular values.", rich_help_panel=options.HOW)
+        float | None,
+        typer.Option(
+            help="The richness of a head is the number of singular values that reach this fraction of their sum.",
+            rich_help_panel=options.HOW,
+        ),
     ] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens per example.", rich_help_panel=options.HOW)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed that draws the examples.", rich_help_panel=options.HOW)] = None,

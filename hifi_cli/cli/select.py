@@ -19,7 +19,9 @@ def select(
     backbone: options.Backbone = None,
     protocol: options.Protocol = options.DEFAULT_PROTOCOL,
     rank: Annotated[Ranking | None, typer.Option(help="Ranking of the heads.", rich_help_panel=options.HOW)] = None,
-    strategy: Annotated[Strategy | None, typer.Option(help="Where heads are selected.", rich_help_panel=options.HOW)] = None,
+    strategy: Annotated[
+        Strategy | None, typer.Option(help="In which layers heads are selected.", rich_help_panel=options.HOW)
+    ] = None,
     k: Annotated[int | None, typer.Option("--k", "-k", help="Heads per layer.", rich_help_panel=options.HOW)] = None,
     damping: Annotated[float | None, typer.Option(help="PageRank's damping factor d.", rich_help_panel=options.HOW)] = None,
     epsilon: Annotated[

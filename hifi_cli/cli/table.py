@@ -60,7 +60,7 @@ def table(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print mean and standard deviation over seeds, a method per row and a task per column, as the papers do.
+    """Print mean and standard deviation over seeds, with methods as rows and tasks as columns, as in the papers.
 
     `hifi table search` prints the settings that searches tried.
     """

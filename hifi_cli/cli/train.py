@@ -16,7 +16,7 @@ def train(
     protocol: Annotated[
         str | None,
         typer.Option(
-            help=f"How the runs are set up; default: {options.DEFAULT_PROTOCOL}.",
+            help=f"The experimental setup; default: {options.DEFAULT_PROTOCOL}.",
             rich_help_panel=options.WHAT,
             autocompletion=options.complete("protocols"),
         ),
@@ -58,7 +58,7 @@ def train(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Train and evaluate; finished runs are skipped. Heads are scored and chosen when the method needs them."""
+    """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
     from hifi_cli.cli import stored_runs
     from hifi_cli.cli.show import print_json, print_plans
 

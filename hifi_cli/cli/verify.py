@@ -21,9 +21,9 @@ def verify(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Check a run's files against one another, rebuild its model, evaluate it again; exit 1 if a stored result does not hold.
+    """Check that a run's files agree, rebuild its model and evaluate it again; exit code 1 if a stored result does not hold.
 
-    Exit 3 if weights, data or a backbone are missing, so that a run could not be verified.
+    Exit code 3 if a run could not be verified because weights, data or a backbone are missing.
     """
     from hifi_cli.cli.outputs import VerifyOutput
     from hifi_cli.cli.show import metric_outputs, print_json, print_verification
