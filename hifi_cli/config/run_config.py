@@ -51,7 +51,8 @@ class ScoringConfig(ConfigModel):
     samples: PositiveCount = 300
     """Number of training examples, n."""
     xi: float = Field(0.9, gt=0, le=0.999)
-    """Fraction of the sum of all singular values that the first I_h of them must reach; rounding would decide above 0.999."""
+    """The richness I_h of a head is the number of largest singular values whose sum reaches this fraction of the total;
+    rounding would decide above 0.999."""
     max_length: int = Field(128, ge=3, le=MAX_COUNT)
     """Tokens per example; longer examples are truncated."""
     seed: Seed = 0
@@ -65,7 +66,7 @@ class HeadsConfig(ConfigModel):
     """How attention heads are selected by their scores (HiFi, equations 8 to 10)."""
 
     rank: Ranking = "pagerank"
-    """Name of the ranking; see `hifi_cli.scoring.ranking`."""
+    """How heads are ranked; the highest are selected."""
     strategy: Strategy = "layerwise"
     """`layerwise`: k heads in every layer; `midtop`: k heads in each layer of the upper half; `global`: as many heads
     as `layerwise`, those with the largest fraction of their layer's total value."""
@@ -219,7 +220,8 @@ class RunConfig(TrainingConfig):
     log_every: PositiveCount = 10
     """Steps between two log lines."""
     variant: str | None = None
-    """Name of a setting in a search. Runs of a variant have a directory level of their own and are not counted in tables."""
+    """Name of a run with other settings, to keep it beside the usual one. It has a directory level of its own and is not
+    counted in tables."""
     scoring: ScoringConfig = ScoringConfig()
     """How attention heads are scored."""
     heads: HeadsConfig = HeadsConfig()
