@@ -61,7 +61,7 @@ class MixoutLinear(nn.Module):
 
 
 class Mixout(Method):
-    """Train everything; Linears are mixed with their initial weights, and the dropout that this replaces is 0."""
+    """Train everything; Linear layers are mixed with their initial weights. This replaces dropout, which is 0 there."""
 
     class Settings(ConfigModel):
         """How and where weights are mixed."""
