@@ -266,6 +266,14 @@ def test_a_refused_method_fails_alone(tmp_path):
     assert len(progress.finished) == len(all_cells) - len(progress.failed)
 
 
+def test_the_run_that_failed_is_named_whatever_the_order_of_the_seeds(tmp_path):
+    all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[3, 1, 2])
+    (job,) = jobs.training_jobs(all_cells, 1)
+    assert [cell.seed for cell in job.cells] == [1, 2, 3] and "--seeds 1,2,3" in job.command_line(JobOptions(tmp_path))
+    progress, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(1)]}, all_cells=all_cells)
+    assert [cell.seed for cell in progress.failed] == [1] and len(progress.finished) == 2
+
+
 def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
     script = {
         "demo-entailment/bitfit/seed2": [JobOutcome(-9)],

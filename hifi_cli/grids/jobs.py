@@ -118,9 +118,9 @@ def training_jobs(cells: Sequence[GridCell], processes: int, *, repeated: Iterab
 
 
 def blocks(cells: list[GridCell], max_cells: int) -> list[list[GridCell]]:
-    """Split cells into blocks of methods x seeds, which one command line can name."""
+    """Split cells into blocks of methods x seeds, which one command line can name, in the order in which it trains them."""
     by_method: dict[str, list[GridCell]] = {}
-    for cell in cells:
+    for cell in sorted(cells, key=lambda cell: cell.seed):
         by_method.setdefault(cell.method, []).append(cell)
     blocks: list[list[GridCell]] = []
 
