@@ -319,11 +319,12 @@ def test_stage_2_keeps_its_epochs(ask):
     analysis, request = ask(
         "sweep", {"key": "settings.stage1_fraction", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",)
     )
-    request = replace(request, overrides=("batch_size=8",))
-    config = figure_data.required_runs(analysis, request)[0].config
-    plain = request.config("rte", "eh-ft-bitfit").epochs
-    assert config.epochs == round(1.5 * plain)
-    assert config.epochs * (1 - config.settings["stage1_fraction"]) == pytest.approx(plain, abs=0.5)
+    for words in (("batch_size=8",), ("epochs=4",)):
+        request = replace(request, overrides=words)
+        (run,) = figure_data.required_runs(analysis, request)
+        plain = request.config("rte", "eh-ft-bitfit").epochs
+        assert run.config.epochs == round(1.5 * plain) and f"epochs--{run.config.epochs}" in str(run.cell.run_path)
+        assert run.config.epochs * (1 - run.config.settings["stage1_fraction"]) == pytest.approx(plain, abs=0.5)
 
 
 def test_hidden_features_make_the_logits_and_only_the_head_is_trained(ask, resources):

@@ -13,9 +13,18 @@ from hifi_cli.config import registry
 pytestmark = pytest.mark.slow
 
 
-def test_a_key_that_varies_in_a_grid_cannot_be_set(hifi):
-    answer = hifi("grid", "demo-search", "heads.k=1", "--print")
-    assert answer.code == 2 and "heads.k varies in this grid" in answer.err and not answer.out
+@pytest.mark.parametrize("word", ["heads.k=1", " heads.k = 1", "heads={k: 1}"])
+def test_a_key_that_varies_in_a_grid_cannot_be_set(hifi, word):
+    answer = hifi("grid", "demo-search", word, "--print")
+    assert answer.code == 2 and "heads.k varies here" in answer.err and not answer.out
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("hifi-6-k", "heads={k: 1}"), ("hifi-7", "shots=8"), ("ehft-7", "settings.stage1_fraction=0.2")]
+)
+def test_a_key_that_varies_in_a_figure_cannot_be_set(hifi, name, word):
+    answer = hifi("figure", name, "--protocol", "demo", word)
+    assert answer.code == 2 and f"{word.partition('=')[0]}" in answer.err and "varies here: leave it out" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The finished runs that a figure is computed from; `hifi grid` can make them, or they are trained here."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,10 @@ def required_run(
         varied: keys that distinguish it from the figure's other runs of the task and method; they name its directory.
     """
     settings = tuple((key, override_value(value)) for key, value in (varied or {}).items())
-    extra = {**varied, "variant": variant([f"{key}={value}" for key, value in settings])} if varied else {}
-    config, overrides = request.config(task, method, seed, extra), tuple(request.all_overrides(extra))
+    words = tuple(f"{key}={value}" for key, value in settings)
+    if words:  # after those of the command line, by which they may be computed
+        request = replace(request, overrides=(*request.overrides, *words, f"variant={variant(words)}"))
+    config, overrides = request.config(task, method, seed), tuple(request.all_overrides())
     cost, scored = config.expected_cost(registry.train_rows(task)), chooses_heads(method)
     cell = GridCell(task, method, request.spec.backbone, request.spec.protocol, settings, overrides, config, cost, scored)
     return RequiredRun(cell, request.resources.results_dir)

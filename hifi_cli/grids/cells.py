@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from hifi_cli.config import registry
+from hifi_cli.config.base import flatten
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig, refuse_too_many
-from hifi_cli.config.sources import ConfigResolver
+from hifi_cli.config.sources import ConfigResolver, parse_override
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
 from hifi_cli.grids import trials
@@ -83,9 +84,7 @@ def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
     all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, settings, tuple(overrides))]
     if grid.trials:
         trials.refuse_reported_split((cell.config for cell in all_cells), grid.name)
-    given = {word.partition("=")[0] for word in overrides}
-    if varied := sorted(given & {key for cell in all_cells for key, _ in cell.settings}):
-        raise UsageError(f"grid {grid.name}: {varied[0]} varies in this grid: leave it out, or give another grid")
+    refuse_varied_keys(overrides, {key for varied in grid.methods.values() for key in varied}, f"grid {grid.name}")
     run_paths = {cell.run_path for cell in all_cells}
     if len(run_paths) < len(all_cells):
         raise UsageError(f"grid {grid.name}: two of its runs are the same; name each task, method, seed and value once")
@@ -114,6 +113,18 @@ def _cells_of_task(
 def variant(overrides: Sequence[str]) -> str:
     """Return the name of a run's variant: the `key=value` that distinguish it from other runs of its task and method."""
     return safe_name(",".join(overrides))
+
+
+def refuse_varied_keys(overrides: Iterable[str], varied: Iterable[str], origin: str) -> None:
+    """Refuse a `key=value` of the command line that would replace a key that varies, its section or a part of it.
+
+    Raises:
+        UsageError: names `origin` and the key.
+    """
+    given = [f"{key}." for word in overrides for key in flatten(parse_override(word).values)]
+    for key in sorted(varied):
+        if any(word.startswith(f"{key}.") or f"{key}.".startswith(word) for word in given):
+            raise UsageError(f"{origin}: {key} varies here: leave it out")
 
 
 def shard(all_cells: list[GridCell], text: str) -> list[GridCell]:
