@@ -301,6 +301,7 @@ def test_cells_that_wait_for_scores_fail_with_them(tmp_path, outcomes, jobs):
     assert sum(command == "score" for command, *_ in engine.ran) == jobs
     assert {cell.method for cell in progress.failed} == {"hifi-layerwise"}
     assert all("were not scored" in why for why in progress.failed.values())
+    assert {read_json(cell.run_directory(tmp_path).failure)["attempts"] for cell in progress.failed} == {jobs}
     assert len(progress.finished) == 6
 
 
@@ -335,6 +336,14 @@ def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
     assert {(name, force) for _, names, force in engine.ran for name in names} == {
         (all_cells[0].name, True), (all_cells[1].name, True), (all_cells[3].name, False)
     }  # fmt: skip
+
+
+def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
+    (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
+    write_cell(cell, Path("results"), state="diverged")
+    answer = hifi("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1")
+    assert answer.code == 1 and "failed: demo-entailment/full-ft/seed1: the training loss is nan" in answer.err
+    assert "to repeat it: hifi train --task demo-entailment --method full-ft" in answer.err and "--force" in answer.err
 
 
 def test_a_grid_refuses_finished_runs_on_other_data(hifi, finish_run, encoders, data, tmp_path):

@@ -277,7 +277,7 @@ class Scheduler:
             self._repeat((failed,), replace(job, alone=True))  # not a failure of its own
         else:
             self.progress.attempts[failed] += 1
-            self._record_failure(failed, job, outcome, lines)
+            self._record_failure(failed, job, outcome, lines, self.progress.attempts[failed])
             if self.progress.attempts[failed] <= self.retries:
                 self._repeat((failed,), job)
             else:
@@ -295,14 +295,15 @@ class Scheduler:
             return
         vanished = outcome.lost or outcome.exit_code in _STOPPED
         self._scoring_attempts[str(key), vanished] += 1
-        if self._scoring_attempts[str(key), vanished] < (_MAX_LOSSES if vanished else 1 + self.retries):
+        attempts = self._scoring_attempts[str(key), vanished]
+        if attempts < (_MAX_LOSSES if vanished else 1 + self.retries):
             self._waiting.append((0.0, job))
         else:
             lines = _reason(outcome, log)
             for waiting_job in [waiting_job for _, waiting_job in self._waiting if waiting_job.needs == key]:
                 for cell in waiting_job.cells:
                     self.progress.failed[cell] = f"its heads were not scored: {lines[-1]}"
-                    self._record_failure(cell, job, outcome, lines)
+                    self._record_failure(cell, job, outcome, lines, attempts)
             self._waiting = [(start, waiting_job) for start, waiting_job in self._waiting if waiting_job.needs != key]
 
     def _repeat(self, cells: tuple[GridCell, ...], job: Job, after: float = 0.0) -> None:
@@ -315,18 +316,20 @@ class Scheduler:
                 repeated = replace(job, cells=tuple(block), force=part is damaged)
                 self._waiting.append((time.monotonic() + after, repeated))
 
-    def _record_failure(self, cell: GridCell, job: Job, outcome: JobOutcome, lines: list[str]) -> None:
+    def _record_failure(self, cell: GridCell, job: Job, outcome: JobOutcome, lines: list[str], attempts: int) -> None:
         failure = Failure(
             exit_code=outcome.exit_code,
-            attempts=self.progress.attempts[cell],
+            attempts=attempts,
             command=self.command(cell) if job.command == "train" else job.command_line(self.options),
             lines=lines,
         )
         failure.write(cell.run_directory(self.options.results_dir).failure)
 
     def command(self, cell: GridCell) -> str:
-        """Return the plain command line that repeats one cell."""
-        return Job("train", (cell,)).command_line(self.options)
+        """Return the plain command line that repeats one cell; one that diverged is finished, and repeated with --force."""
+        run_status = self.progress.finished.get(cell)
+        has_diverged = run_status is not None and run_status.state is RunState.DIVERGED
+        return Job("train", (cell,), force=has_diverged).command_line(self.options)
 
     @staticmethod
     def _is_of(cell: GridCell, run_status: RunStatus) -> bool:
