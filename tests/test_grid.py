@@ -149,6 +149,15 @@ def test_what_is_chosen_by_scores_waits_for_them():
     assert len(jobs.scoring_jobs(cells(name="hifi-3", tasks=["rte", "mrpc"]))) == 2
 
 
+def test_keys_of_stage_1_are_no_keys_of_its_scoring(hifi):
+    grid = {"protocol": "demo", "backbone": "demo", "tasks": ["demo-entailment"], "methods": ["eh-ft-hifi"]}
+    Path("rates.yaml").write_text(yaml.safe_dump({**grid, "vary": {"stage1.learning_rate": [0.001, 0.002]}}))
+    score, *trainings = hifi("grid", "rates.yaml", "scoring.samples=12", "--print").out.splitlines()
+    assert len(trainings) == 2 and all("stage1.learning_rate=0.00" in line for line in trainings)
+    answer = hifi(*shlex.split(score)[1:], "--dry-run")
+    assert answer.code == 0 and "samples: 12 " in answer.out, answer.err
+
+
 class Scripted:
     """An engine whose processes do what a script says: a cell's name -> how its next attempts end."""
 

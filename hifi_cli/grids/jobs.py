@@ -62,12 +62,14 @@ class Job:
         """Return the arguments of `hifi`."""
         first = self.cells[0]
         if self.command == "score":
+            words = [word for word in first.overrides if not word.startswith("stage1")]  # what is scored has one stage
             arguments = ["score", "--task", first.task, "--backbone", first.backbone, "--protocol", first.protocol]
         else:
+            words = list(first.overrides)
             methods, seeds = ({getattr(cell, key): None for cell in self.cells} for key in ("method", "seed"))
             arguments = train_arguments([first.task], methods, first.backbone, first.protocol, seeds, force=self.force)
             arguments += ["--auto-batch"] if options.auto_batch else []
-        return [*arguments, *options.arguments, *first.overrides]
+        return [*arguments, *options.arguments, *words]
 
     def command_line(self, options: JobOptions) -> str:
         """Return the plain command line, for people."""
