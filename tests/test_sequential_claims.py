@@ -254,6 +254,18 @@ def test_paths_of_own_files_serve_the_grid_and_the_claims(file, hifi, monkeypatc
     assert table["rows"][0]["cells"]["verdict"]["value"] == "supported (look 2 of 5 at 0.079 %)"
 
 
+def test_looks_that_were_declared_go_on_with_other_first_seeds(file, hifi, monkeypatch):
+    """As `hifi claims` prints the command, which has no --seeds."""
+    write_runs_in_place_of_training(monkeypatch)
+    command = ("grid", "claims-mine.yaml", "--until-decided", "--max-seeds", "6")
+    answer = hifi(*command, "--seeds", "1-5")
+    assert answer.code == 0 and "look 1 of 2" in answer.err, answer.err
+    answer = hifi(*command)
+    assert answer.code == 0 and not answer.out, answer.err
+    answer = hifi(*command[:-1], "7")
+    assert answer.code == 4 and "use --max-seeds 6" in answer.err
+
+
 def test_no_look_is_taken_where_finished_runs_make_no_pair(file, hifi, monkeypatch):
     write_runs_in_place_of_training(monkeypatch, limited=True)
     answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1")

@@ -87,13 +87,12 @@ class SequentialClaims:
         self.file = by_names(self.file)
         self.path = ClaimLooks.path_of(self.results_dir, self.name, self.file.protocol, self.file.backbone)
         self.claims = decided_by_runs(self.file)
-        declared = sequential.declared_looks(min(len(self.file.seeds), self.max_seeds), self.max_seeds)
         if not self.path.is_file():
+            declared = sequential.declared_looks(min(len(self.file.seeds), self.max_seeds), self.max_seeds)
             self.looks = ClaimLooks(declared=declared, levels=sequential.look_levels(declared))
             return
-        self.looks = ClaimLooks.read(self.path)
-        if self.looks.declared != declared:
-            seeds = self.looks.declared[-1]
+        self.looks = ClaimLooks.read(self.path)  # its looks stand, also with other --seeds
+        if (seeds := self.looks.declared[-1]) != self.max_seeds:
             raise ConflictError(
                 f"{self.path} declares looks at up to {seeds} seeds, and {self.number} were taken; the number cannot be changed"
                 f" afterwards: use --max-seeds {seeds}, or another --results-dir"
