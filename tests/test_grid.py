@@ -355,6 +355,14 @@ def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
     assert "to repeat it: hifi train --task demo-entailment --method full-ft" in answer.err and "--force" in answer.err
 
 
+def test_an_engine_that_cannot_start_deletes_no_runs(hifi):
+    for cell in cells(tasks=["demo-entailment"], methods=["full-ft"]):
+        write_cell(cell, Path("results"))
+    before = sorted(Path("results/runs").rglob("results.json"))
+    words = ("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--force", "--engine", "parsl", "--mps")
+    assert hifi(*words).code == 2 and sorted(Path("results/runs").rglob("results.json")) == before != []
+
+
 def test_a_grid_refuses_finished_runs_on_other_data(hifi, finish_run, encoders, data, tmp_path):
     finish_run()
     grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"], "seeds": [1]}

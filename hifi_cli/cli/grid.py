@@ -173,9 +173,6 @@ def grid(
         from hifi_cli.grids import search
 
         search.refuse_another_search(spec, all_cells, results_dir)
-    if force:
-        for cell in cells:
-            cell.run_directory(results_dir).clear_if_unlocked()
     if print_only:
         from hifi_cli.cli.show import print_commands
 
@@ -185,6 +182,8 @@ def grid(
             contextlib.closing(_engine(engine, site, jobs, mps, job_options, directory)) as job_engine,
             display(results_dir) as show,
         ):
+            for cell in cells if force else ():  # an engine that cannot start deletes nothing
+                cell.run_directory(results_dir).clear_if_unlocked()
             progress = scheduler.run(job_engine, show)
     except BaseException:
         _print_summary(spec, scheduler)
