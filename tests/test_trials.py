@@ -150,8 +150,12 @@ def test_no_setting_is_chosen_for_a_method_with_failed_runs(hifi, monkeypatch):
     monkeypatch.setattr(scheduler.Scheduler, "run", run)
     answer = hifi("grid", "demo-search", "--methods", "full-ft,bitfit")
     assert answer.code == 1 and "demo-entailment, bitfit: no setting is chosen, 1 run failed" in answer.err
-    searches = read_json(Path("results/grids/demo-search/chosen-demo-demo.json"))["searches"]
-    assert [search["method"] for search in searches] == ["full-ft"]
+    chosen = Path("results/grids/demo-search/chosen-demo-demo.json")
+    assert [search["method"] for search in read_json(chosen)["searches"]] == ["full-ft"]
+    chosen.unlink()
+    answer = hifi("grid", "demo-search", "--methods", "full-ft,bitfit", "--shard", "1/1")
+    assert answer.code == 1 and "demo-entailment, bitfit: no setting is chosen, 1 run failed" in answer.err
+    assert [search["method"] for search in read_json(chosen)["searches"]] == ["full-ft"]
 
 
 def test_searches_that_finish_at_the_same_moment_keep_each_others_choices(tmp_path, monkeypatch):

@@ -192,6 +192,7 @@ def grid(
         every_shard = _scheduler(all_cells, job_options, directory) if shard else scheduler
         if shard:
             every_shard.plan(processes=1)  # finds the finished runs
+            every_shard.progress.failed = progress.failed
         _print_choice(spec, every_shard.progress, results_dir, quiet=format == "json")
     _print_summary(spec, scheduler)
     if format == "json":
