@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from synthetic_grids import write_cell
 from tiny_inputs import QUICK
 
 from hifi_cli.analysis import figure_data
@@ -88,7 +89,7 @@ def test_numbers_are_kept_for_every_kind_of_figure():
     assert KEPT_BY_KIND.keys() == set(get_args(figure_spec.FigureKind))
 
 
-def test_figure_command_writes_numbers_and_a_picture(tiny, tmp_path):
+def test_figure_command_writes_numbers_and_a_picture(tiny, hifi, tmp_path):
     answer = tiny("figure", "hifi-6-d", "--out", tmp_path / "d.pdf", "scoring.samples=4")
     assert (answer.code, answer.out) == (0, f"{tmp_path / 'd.pdf'}\n")
     assert (tmp_path / "d.pdf").read_bytes().startswith(b"%PDF")
@@ -97,11 +98,11 @@ def test_figure_command_writes_numbers_and_a_picture(tiny, tmp_path):
     with numbers.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 19 * 2  # damping factors and layers
-    again = tiny("figure", numbers, "--out", tmp_path / "d.svg")
+    again = hifi("figure", numbers, "--out", tmp_path / "d.svg")
     assert again.code == 0
     assert "damping factor d" in (tmp_path / "d.svg").read_text()
     first = (tmp_path / "d.svg").read_bytes()
-    assert tiny("figure", numbers, "--out", tmp_path / "d.svg").code == 0
+    assert hifi("figure", numbers, "--out", tmp_path / "d.svg").code == 0
     assert (tmp_path / "d.svg").read_bytes() == first
 
 
@@ -119,6 +120,30 @@ def test_missing_runs_are_named_with_their_commands(tiny):
     assert sorted(fractions) == [""] + [f"{value} variant=settings.stage1_fraction--{value}" for value in (0.3, 0.5, 0.7, 0.9)]
 
 
+def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_commands(hifi):
+    copies = {"tasks/demo-entailment": "own/task.yaml", "methods/bitfit": "own/bits.yaml", "protocols/demo": "own/rules.yaml"}
+    Path("own").mkdir()
+    for source, copy in copies.items():
+        assert hifi("cp", source, copy).code == 0
+    bits = Path("own/bits.yaml")
+    bits.write_text(bits.read_text().replace("label: BitFit", "label: My BitFit"))
+    content = {"description": "d", "kind": "sweep", "tasks": ["rte"], "methods": ["own/bits.yaml"], "backbone": "demo"}
+    Path("mine.yaml").write_text(yaml.safe_dump({**content, "settings": {"key": "epochs", "values": [6]}}))
+    command = ("figure", "mine.yaml", "--tasks", "own/task.yaml", "--protocol", "own/rules.yaml")
+    answer = hifi(*command, "--print")
+    assert answer.code == 0 and "--task own/task.yaml --method own/bits.yaml --backbone demo --protocol own/rules.yaml" in answer.out
+    spec = figure_spec.load("mine.yaml", protocol="own/rules.yaml", tasks=["own/task.yaml"])
+    [run] = figure_data.required_runs(*figure_data.make_request(spec, ResourceCache(Path("results"), None)))
+    write_cell(run.cell, Path("results"))
+    assert hifi(*command).code == 0
+    numbers = Path("results/figures/mine-rules-task.csv")
+    (row,) = csv.DictReader(numbers.read_text().splitlines())
+    metadata = figure_spec.read_metadata(numbers)
+    assert (row["task"], row["method"], metadata.protocol, [*metadata.tasks]) == ("task", "bits", "rules", ["task"])
+    registry.find("methods", "own/bits.yaml")
+    assert registry.label_of("methods", "bits") == "My BitFit"
+
+
 def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     sweep = {
         "description": "mine",
@@ -127,13 +152,14 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
         "backbone": "demo",
         "settings": {"key": "heads.k", "values": [1, 2]},
     }
+    quick = [word for word in QUICK if not word.startswith("heads.k")]  # it varies
     Path("mine.yaml").write_text(yaml.safe_dump(sweep))
     Path("runs.yaml").write_text("figure: mine.yaml\n")
-    assert tiny("figure", "mine.yaml", *QUICK).code == 3
-    commands = [shlex.split(line)[1:] for line in tiny("grid", "runs.yaml", "--print", *QUICK).out.splitlines()]
+    assert tiny("figure", "mine.yaml", *quick).code == 3
+    commands = [shlex.split(line)[1:] for line in tiny("grid", "runs.yaml", "--print", *quick).out.splitlines()]
     assert [words[0] for words in commands] == ["score", "train", "train"]
     assert [hifi(*words).code for words in commands] == [0, 0, 0]
-    assert tiny("figure", "mine.yaml", *QUICK).code == 0
+    assert tiny("figure", "mine.yaml", *quick).code == 0
     for word, message in (
         ("methods: [full-ft]", "a figure defines its own runs"),
         ("", "this figure needs no finished runs"),
@@ -152,6 +178,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
         (["hifi-33"], "unknown figure 'hifi-33'; did you mean 'hifi-3'"),
         (["hifi-3", "--out", "x.gif"], "the name must end in .png, .pdf, .svg"),
         (["hifi-3", "--protocol", "lapto"], "unknown protocol 'lapto'; did you mean 'laptop'"),
+        (["any.csv", "--protocol", "demo", "--train"], "hifi figure of a CSV does not use --protocol and --train"),
     ],
 )
 def test_wrong_words_are_told_before_anything_is_computed(hifi, words, message):

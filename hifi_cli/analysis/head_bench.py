@@ -42,8 +42,8 @@ def compute(request: FigureRequest) -> FigureTable:
             statistics = rank_correlation(ranked[first], ranked[second], request.settings.correlation)
             rows.append({**keys, "panel": "correlation", **statistics})
         for run in finished:
-            result, method = run.result(), run.cell.method
-            if run.cell.task != task:
+            result, method = run.result(), run.config.method
+            if run.config.task != task:
                 continue
             if result.status != "done":
                 not_done += 1

@@ -66,7 +66,9 @@ def required_run(
         request = replace(request, overrides=(*request.overrides, *words, f"variant={variant(words)}"))
     config, overrides = request.config(task, method, seed), tuple(request.all_overrides())
     cost, scored = config.expected_cost(registry.train_rows(task)), chooses_heads(method)
-    cell = GridCell(task, method, request.spec.backbone, request.spec.protocol, settings, overrides, config, cost, scored)
+    named = {"tasks": task, "methods": method, "protocols": request.spec.protocol}
+    task, method, protocol = (registry.argument_of(kind, name) for kind, name in named.items())
+    cell = GridCell(task, method, request.spec.backbone, protocol, settings, overrides, config, cost, scored)
     return RequiredRun(cell, request.resources.results_dir)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.config.registry import label_of
+from hifi_cli.config.registry import argument_of, label_of
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.search_result import SearchResult
@@ -73,8 +73,9 @@ def _read(request: FigureRequest) -> SearchResult:
 
 def _command(request: FigureRequest) -> str:
     spec, where = request.spec, request.resources.results_dir
-    words = ["--tasks", ",".join(spec.tasks), "--methods", ",".join(spec.methods)]
-    words += ["--protocol", spec.protocol, "--backbone", spec.backbone]
+    tasks, methods = (",".join(argument_of(kind, name) for name in getattr(spec, kind)) for kind in ("tasks", "methods"))
+    words = ["--tasks", tasks, "--methods", methods]
+    words += ["--protocol", argument_of("protocols", spec.protocol), "--backbone", spec.backbone]
     words += ["--results-dir", str(where)] if where != Path("results") else []
     return command_line(["hifi", "grid", request.settings.grid, *words])
 

@@ -40,8 +40,8 @@ def compute(request: FigureRequest) -> FigureTable:
         result = run.result()
         rows.append(
             {
-                "task": run.cell.task,
-                "method": run.cell.method,
+                "task": run.config.task,
+                "method": run.config.method,
                 "key": request.settings.key,
                 "x": value,
                 "seed": run.config.seed,

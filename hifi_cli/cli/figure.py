@@ -41,10 +41,16 @@ def figure(
 ) -> None:
     """Compute a figure's numbers, store them as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
     from hifi_cli.cli import show
+    from hifi_cli.cli.option_checks import refuse_unused
+    from hifi_cli.config.registry import name_of
     from hifi_cli.reports.figures import draw, figure_spec
 
     is_csv = name.endswith(".csv")
-    changes = [word for word in (protocol, backbone and Path(backbone).name, *options.names(tasks), *(overrides or ())) if word]
+    if is_csv:  # its numbers are drawn as they are
+        of_numbers = {"tasks": tasks, "backbone": backbone, "protocol": protocol, "seeds": seeds}
+        refuse_unused("hifi figure of a CSV", {**of_numbers, "train": train, "print": print_commands, "force": force})
+    named = [protocol, backbone and Path(backbone).name, *options.names(tasks)]
+    changes = [*(name_of(word) for word in named if word), *(overrides or ())]
     csv = Path(name) if is_csv else figure_spec.csv_path(name, results_dir, changes)
     picture = out or csv.with_suffix(".png")
     draw.check_format(picture)

@@ -209,8 +209,9 @@ def use_files_of_runs(files: Mapping[tuple[str, str], Path]) -> None:
 
 
 def label_of(kind: str, name: str) -> str:
-    """The label of a method or task: from its shipped YAML, or from the user's own that a run keeps; else the name itself."""
-    file = configs_directory() / kind / f"{name}.yaml" if name in names(kind) else _files_of_runs.get((kind, name))
+    """The label of a method or task: from its shipped YAML, or the user's own, used here or kept by a run; else its name."""
+    own = user_file(kind, name) or _files_of_runs.get((kind, name))
+    file = configs_directory() / kind / f"{name}.yaml" if name in names(kind) else own
     return str(read_yaml(file).get("label", name)) if file else name
 
 

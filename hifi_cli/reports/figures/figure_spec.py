@@ -7,6 +7,7 @@ from pydantic import Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
+from hifi_cli.config.sources import run_name
 from hifi_cli.files import check_schema, digest, read_json, safe_name
 
 METADATA_SCHEMA = 2  # of the JSON next to a figure's CSV
@@ -120,6 +121,8 @@ def load(
 ) -> FigureSpec:
     """Load and validate the YAML of a figure, or of a user's own file, and apply protocol, backbone, tasks and seeds.
 
+    Own YAMLs of protocol, tasks and methods, given by path, are used for their names from then on.
+
     Raises:
         UsageError: an unknown name or key.
     """
@@ -133,7 +136,9 @@ def load(
         changed = {**spec.model_dump(), **change, "protocol": protocol}
         spec = parse(FigureSpec, changed, f"{origin} (protocols: {protocol})")
     options: dict[str, Any] = {"backbone": backbone, "tasks": tasks, "seeds": seeds}
-    return spec.model_copy(update={key: value for key, value in options.items() if value})
+    spec = spec.model_copy(update={key: value for key, value in options.items() if value})
+    names = {kind: [run_name(kind, argument) for argument in getattr(spec, kind)] for kind in ("tasks", "methods")}
+    return spec.model_copy(update={**names, "protocol": run_name("protocols", spec.protocol)})
 
 
 def csv_path(name: str, results_dir: Path, changes: list[str]) -> Path:
