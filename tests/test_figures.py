@@ -127,19 +127,24 @@ def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_c
         assert hifi("cp", source, copy).code == 0
     bits = Path("own/bits.yaml")
     bits.write_text(bits.read_text().replace("label: BitFit", "label: My BitFit"))
-    content = {"description": "d", "kind": "sweep", "tasks": ["rte"], "methods": ["own/bits.yaml"], "backbone": "demo"}
+    content = {"description": "d", "kind": "sweep", "tasks": ["own/task.yaml"], "methods": ["own/bits.yaml"], "backbone": "demo"}
     Path("mine.yaml").write_text(yaml.safe_dump({**content, "settings": {"key": "epochs", "values": [6]}}))
-    command = ("figure", "mine.yaml", "--tasks", "own/task.yaml", "--protocol", "own/rules.yaml")
+    command = ("figure", "mine.yaml", "--protocol", "own/rules.yaml")
     answer = hifi(*command, "--print")
     assert answer.code == 0 and "--task own/task.yaml --method own/bits.yaml --backbone demo --protocol own/rules.yaml" in answer.out
-    spec = figure_spec.load("mine.yaml", protocol="own/rules.yaml", tasks=["own/task.yaml"])
+    spec = figure_spec.load("mine.yaml", protocol="own/rules.yaml")
     [run] = figure_data.required_runs(*figure_data.make_request(spec, ResourceCache(Path("results"), None)))
     write_cell(run.cell, Path("results"))
     assert hifi(*command).code == 0
-    numbers = Path("results/figures/mine-rules-task.csv")
+    numbers = Path("results/figures/mine-rules.csv")
     (row,) = csv.DictReader(numbers.read_text().splitlines())
     metadata = figure_spec.read_metadata(numbers)
     assert (row["task"], row["method"], metadata.protocol, [*metadata.tasks]) == ("task", "bits", "rules", ["task"])
+    claim = {"kind": "property", "text": "t", "where": "w", "figure": "mine.yaml", "column": "score", "at_least": 0.1}
+    claims = {"description": "d", "protocol": "own/rules.yaml", "backbone": "demo", "tasks": ["own/task.yaml"]}
+    Path("claims.yaml").write_text(yaml.safe_dump({**claims, "claims": {"high": {**claim, "every": True}}}))
+    table = json.loads(hifi("claims", "claims.yaml", "--format", "json").out)
+    assert table["rows"][0]["cells"]["verdict"]["value"] == "supported", table
     registry.find("methods", "own/bits.yaml")
     assert registry.label_of("methods", "bits") == "My BitFit"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hifi_cli.config.choices import Score
-from hifi_cli.config.registry import argument_of, label_of
+from hifi_cli.config.registry import argument_of, label_of, name_of
 from hifi_cli.errors import SchemaError, UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
@@ -293,11 +293,11 @@ def _figure(name: str, context: ClaimContext) -> tuple[Any, list[MissingRuns]]:
 
     if context.figure_csv:
         return pd.read_csv(context.figure_csv), []
-    spec = figure_spec.load(name, protocol=context.protocol)
+    spec, stem = figure_spec.load(name, protocol=context.protocol), name_of(name)
     expected: tuple[str, str, list[str], set[str]] = (context.protocol, context.backbone, [], {*spec.tasks})
-    for path in sorted((context.results.directory / "figures").glob(f"{name}*.csv")):
-        if len(figure_spec.name_of(path) or "") > len(name):
-            continue  # hifi-7-flatness is not hifi-7
+    for path in sorted((context.results.directory / "figures").glob(f"{stem}*.csv")):
+        if len(figure_spec.name_of(path) or "") > len(stem) or not f"{path.stem}-".startswith(f"{stem}-"):
+            continue  # hifi-7-flatness is not hifi-7, and mine2 not mine
         try:
             metadata = figure_spec.read_metadata(path)
         except SchemaError:
