@@ -220,9 +220,11 @@ def test_the_report_compares_full_fine_tuning_with_each_method(hifi):
     (command,) = re.findall("the command: hifi (compare [^<]*)", comparison)
     answer = hifi(*command.split(), "--format", "json")
     assert [row["verdict"] for row in json.loads(answer.out)["rows"]] == ["better", "no conclusion"]
-    assert hifi("report", "--compare", "bitfit").code == 0
-    text = unescape(Path("results/report.html").read_text())
-    assert "BitFit minus each other method" in text and "Full-FT minus" not in text
+    assert hifi("cp", "methods/bitfit", "own/bitfit.yaml").code == 0
+    for word in ("bitfit", "own/bitfit.yaml"):
+        assert hifi("report", "--compare", word).code == 0
+        text = unescape(Path("results/report.html").read_text())
+        assert "BitFit minus each other method" in text and "Full-FT minus" not in text
     assert "did you mean 'bitfit'" in hifi("report", "--compare", "bitfitt").err
 
 

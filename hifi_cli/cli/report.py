@@ -59,6 +59,7 @@ def report(
     It is RESULTS_DIR/report.html where --out names no other.
     """
     from hifi_cli.cli import show
+    from hifi_cli.cli.run_names import only_run_name
     from hifi_cli.files import suffix_of_output, write_text
     from hifi_cli.records.search_result import SearchResult
     from hifi_cli.reports import claim_spec, html_report, report_comparisons, score_table, search_table, table_spec, table_types
@@ -83,7 +84,7 @@ def report(
         (file, entries) for file, entries in decided if claims or any(entry.verdict != "not run" for entry in entries)
     ]
     target = out or results_dir / "report.html"
-    comparisons = report_comparisons.build_all(specs, request, compare)
+    comparisons = report_comparisons.build_all(specs, request, only_run_name("methods", compare))
     shown = [*table_types.build_all(specs, request), *comparisons, *searches]
     page = html_report.render(shown, results.records, results_dir, target, claims=with_results)
     write_text(target, page)
