@@ -147,8 +147,13 @@ def _score_cell(tried: SettingScore | None) -> TableCell:
 
 
 def _is_at_end(setting: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a search of one key has the lowest or the highest value in a setting."""
-    return len(varied) == 1 and any(setting == {key: values[at]} for key, values in varied.items() for at in (0, -1))
+    """Whether a search of one key, whose values are numbers in any order, has the lowest or the highest one in a setting."""
+    try:
+        [(key, values)] = varied.items()
+        numbers = [float(value) for value in values]
+    except ValueError:  # several keys, or texts
+        return False
+    return float(setting[key]) in (min(numbers), max(numbers))
 
 
 def _label(setting: Mapping[str, str]) -> str:
