@@ -127,11 +127,18 @@ def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_c
         assert hifi("cp", source, copy).code == 0
     bits = Path("own/bits.yaml")
     bits.write_text(bits.read_text().replace("label: BitFit", "label: My BitFit"))
-    content = {"description": "d", "kind": "sweep", "tasks": ["own/task.yaml"], "methods": ["own/bits.yaml"], "backbone": "demo"}
+    content = {
+        "description": "d",
+        "kind": "sweep",
+        "tasks": ["own/task.yaml"],
+        "methods": ["own/bits.yaml"],
+        "backbone": "demo",
+    }
     Path("mine.yaml").write_text(yaml.safe_dump({**content, "settings": {"key": "epochs", "values": [6]}}))
     command = ("figure", "mine.yaml", "--protocol", "own/rules.yaml")
     answer = hifi(*command, "--print")
-    assert answer.code == 0 and "--task own/task.yaml --method own/bits.yaml --backbone demo --protocol own/rules.yaml" in answer.out
+    paths = "--task own/task.yaml --method own/bits.yaml --backbone demo --protocol own/rules.yaml"
+    assert answer.code == 0 and paths in answer.out
     spec = figure_spec.load("mine.yaml", protocol="own/rules.yaml")
     [run] = figure_data.required_runs(*figure_data.make_request(spec, ResourceCache(Path("results"), None)))
     write_cell(run.cell, Path("results"))
