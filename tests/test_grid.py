@@ -149,15 +149,6 @@ def test_what_is_chosen_by_scores_waits_for_them():
     assert len(jobs.scoring_jobs(cells(name="hifi-3", tasks=["rte", "mrpc"]))) == 2
 
 
-def test_keys_of_stage_1_are_no_keys_of_its_scoring(hifi):
-    grid = {"protocol": "demo", "backbone": "demo", "tasks": ["demo-entailment"], "methods": ["eh-ft-hifi"]}
-    Path("rates.yaml").write_text(yaml.safe_dump({**grid, "vary": {"stage1.learning_rate": [0.001, 0.002]}}))
-    score, *trainings = hifi("grid", "rates.yaml", "scoring.samples=12", "--print").out.splitlines()
-    assert len(trainings) == 2 and all("stage1.learning_rate=0.00" in line for line in trainings)
-    answer = hifi(*shlex.split(score)[1:], "--dry-run")
-    assert answer.code == 0 and "samples: 12 " in answer.out, answer.err
-
-
 class Scripted:
     """An engine whose processes do what a script says: a cell's name -> how its next attempts end."""
 
@@ -275,12 +266,10 @@ def test_a_refused_method_fails_alone(tmp_path):
     assert len(progress.finished) == len(all_cells) - len(progress.failed)
 
 
-def test_the_run_that_failed_is_named_whatever_the_order_of_the_seeds(tmp_path):
-    all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[3, 1, 2])
-    (job,) = jobs.training_jobs(all_cells, 1)
+def test_a_job_holds_its_seeds_in_the_order_in_which_train_takes_them(tmp_path):
+    """The first one without a result is the one that failed."""
+    (job,) = jobs.training_jobs(cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[3, 1, 2]), 1)
     assert [cell.seed for cell in job.cells] == [1, 2, 3] and "--seeds 1,2,3" in job.command_line(JobOptions(tmp_path))
-    progress, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(1)]}, all_cells=all_cells)
-    assert [cell.seed for cell in progress.failed] == [1] and len(progress.finished) == 2
 
 
 def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
@@ -345,22 +334,6 @@ def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
     assert {(name, force) for _, names, force in engine.ran for name in names} == {
         (all_cells[0].name, True), (all_cells[1].name, True), (all_cells[3].name, False)
     }  # fmt: skip
-
-
-def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
-    (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
-    write_cell(cell, Path("results"), state="diverged")
-    answer = hifi("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1")
-    assert answer.code == 1 and "failed: demo-entailment/full-ft/seed1: the training loss is nan" in answer.err
-    assert "to repeat it: hifi train --task demo-entailment --method full-ft" in answer.err and "--force" in answer.err
-
-
-def test_an_engine_that_cannot_start_deletes_no_runs(hifi):
-    for cell in cells(tasks=["demo-entailment"], methods=["full-ft"]):
-        write_cell(cell, Path("results"))
-    before = sorted(Path("results/runs").rglob("results.json"))
-    words = ("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--force", "--engine", "parsl", "--mps")
-    assert hifi(*words).code == 2 and sorted(Path("results/runs").rglob("results.json")) == before != []
 
 
 def test_a_grid_refuses_finished_runs_on_other_data(hifi, finish_run, encoders, data, tmp_path):

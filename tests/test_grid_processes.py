@@ -2,13 +2,16 @@
 
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 from finished_runs import fingerprint, flip_bit, read_json, run_paths
 from hifi_processes import environment, finish, kill_group, run_hifi, start, wait_for, write_grid_file
+from synthetic_grids import write_cell
 from tiny_inputs import QUICK
 
 from hifi_cli.config import registry
@@ -177,3 +180,28 @@ def kill_tree(pid):
 
     for child in psutil.Process(pid).children(recursive=True):
         child.kill()
+
+
+def test_keys_of_stage_1_are_no_keys_of_its_scoring(hifi):
+    grid = {"protocol": "demo", "backbone": "demo", "tasks": ["demo-entailment"], "methods": ["eh-ft-hifi"]}
+    Path("rates.yaml").write_text(yaml.safe_dump({**grid, "vary": {"stage1.learning_rate": [0.001, 0.002]}}))
+    score, *trainings = hifi("grid", "rates.yaml", "scoring.samples=12", "--print").out.splitlines()
+    assert len(trainings) == 2 and all("stage1.learning_rate=0.00" in line for line in trainings)
+    answer = hifi(*shlex.split(score)[1:], "--dry-run")
+    assert answer.code == 0 and "samples: 12 " in answer.out, answer.err
+
+
+def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
+    (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
+    write_cell(cell, Path("results"), state="diverged")
+    answer = hifi("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1")
+    assert answer.code == 1 and "failed: demo-entailment/full-ft/seed1: the training loss is nan" in answer.err
+    assert "to repeat it: hifi train --task demo-entailment --method full-ft" in answer.err and "--force" in answer.err
+
+
+def test_an_engine_that_cannot_start_deletes_no_runs(hifi):
+    for cell in cells(tasks=["demo-entailment"], methods=["full-ft"]):
+        write_cell(cell, Path("results"))
+    before = sorted(Path("results/runs").rglob("results.json"))
+    words = ("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--force", "--engine", "parsl", "--mps")
+    assert hifi(*words).code == 2 and sorted(Path("results/runs").rglob("results.json")) == before != []
