@@ -24,6 +24,14 @@ def test_a_cause_is_asked_for_by_because(tmp_path):
     assert row.sequences[0] == ("The man fell because he cried.",)
 
 
+def test_an_answer_of_multirc_may_be_empty(tmp_path):
+    question = {"question": "Who?", "idx": 7, "answers": [{"text": "", "idx": 1, "label": 0}]}
+    (row,) = read_train_rows(
+        tmp_path, "multirc", json.dumps(MULTIRC | {"passage": {"text": "A text.", "questions": [question]}})
+    )
+    assert row.sequences == (("A text.", "Who? "),)
+
+
 def squad(**changes):
     answer = {"text": "cat", "answer_start": 4, **changes}
     question = {"id": "q1", "question": "Who?", "answers": [answer]}

@@ -35,12 +35,12 @@ class CheckedRecord:
             raise self.error(f"no column '{column}'; the columns are {', '.join(map(str, self.raw.values))[:120]}")
         return self.raw.values[column]
 
-    def text(self, name: str) -> str:
+    def text(self, name: str, *, may_be_empty: bool = False) -> str:
         """Return the value of a text column."""
         value = self.value(name)
         if not isinstance(value, str):
             raise self.error(f"{name} is {_short(value)}, not text")
-        if not value.strip():
+        if not may_be_empty and not value.strip():
             raise EmptyText(
                 f"{self.raw.where}: {name} is empty; fill it in or remove the row (skip_incomplete skips such rows)"
             )
@@ -268,7 +268,8 @@ def _multirc(record: CheckedRecord, _: str, label: Label | None) -> Row:
     idx = record.value("idx")
     if not isinstance(idx, dict) or not all(isinstance(idx.get(key), int) for key in ("paragraph", "question", "answer")):
         raise record.error(f"idx is {_short(idx)}; integers for paragraph, question and answer are required")
-    texts = (record.text("paragraph"), f"{record.text('question')} {record.text('answer')}")
+    answer = record.text("answer", may_be_empty=True)  # one of the official test split is
+    texts = (record.text("paragraph"), f"{record.text('question')} {answer}")
     group = f"{idx['paragraph']}-{idx['question']}"
     return Row(f"{group}-{idx['answer']}", (texts,), label, group=group)
 
