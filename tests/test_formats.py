@@ -24,6 +24,12 @@ def test_a_cause_is_asked_for_by_because(tmp_path):
     assert row.sequences[0] == ("The man fell because he cried.",)
 
 
+def test_the_target_word_may_be_a_contraction(tmp_path):
+    change = {"word": "have", "sentence2": "I've got a house.", "start2": 1, "end2": 4}
+    (row,) = read_train_rows(tmp_path, "wic", json.dumps(WIC | change))
+    assert row.word_spans == ((3, 6), (1, 4))
+
+
 def test_an_answer_of_multirc_may_be_empty(tmp_path):
     question = {"question": "Who?", "idx": 7, "answers": [{"text": "", "idx": 1, "label": 0}]}
     (row,) = read_train_rows(

@@ -244,13 +244,14 @@ def _wic(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
 
 
 def _is_word(text: str, start: int, end: int) -> bool:
-    """Return whether [start, end) is a complete word; `n't` may follow, and the word may differ from its lemma (went, go)."""
+    """Return whether [start, end) is a complete word; `n't` may follow, and the lemma may differ (went, go; 've, have)."""
     if not 0 <= start < end <= len(text):
         return False
     word = text[start:end]
-    begins = start == 0 or not text[start - 1].isalnum()
+    follows_letter = text[start - 1 : start].isalnum()
+    begins = follows_letter if word[0] == "'" else word[0].isalnum() and not follows_letter
     ends = end == len(text) or not text[end].isalnum() or text[end:].startswith("n't")
-    return begins and ends and word[0].isalnum() and word == word.strip()
+    return begins and ends and word == word.strip()
 
 
 def _wsc(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
