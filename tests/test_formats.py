@@ -30,6 +30,12 @@ def test_the_target_word_may_be_a_contraction(tmp_path):
     assert row.word_spans == ((3, 6), (1, 4))
 
 
+def test_the_pronoun_is_marked_where_its_index_is_one_off(tmp_path):
+    target = {"span1_text": "it", "span2_index": 4, "span2_text": "it"}
+    (row,) = read_train_rows(tmp_path, "wsc", json.dumps(WSC | {"text": "It is here. They use it , all.", "target": target}))
+    assert row.sequences[0][0] == "It is here. They use * it * , all."
+
+
 def test_an_answer_of_multirc_may_be_empty(tmp_path):
     question = {"question": "Who?", "idx": 7, "answers": [{"text": "", "idx": 1, "label": 0}]}
     (row,) = read_train_rows(
@@ -60,6 +66,7 @@ BAD = [
     ("wic", json.dumps(WIC | {"end1": 5}), "start1, end1 = 3, 5 do not mark"),
     ("wic", json.dumps(WIC | {"start1": "3"}), "start1 is '3', not an integer"),
     ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_index": 6}}), "span2_index 6 is outside the text's 6 words"),
+    ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_text": "she"}}), "line 1: the text has no word 'she'"),
     ("multirc", json.dumps(MULTIRC | {"passage": {"text": "x"}}), "line 1: 'questions' is missing"),
     ("multirc", json.dumps(MULTIRC | {"idx": None}), "integers for paragraph, question and answer are required"),
     ("record", json.dumps(RECORD | {"qas": 3}), "line 1: 'qas' is missing or is no list"),

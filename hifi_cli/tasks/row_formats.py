@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -256,10 +257,15 @@ def _is_word(text: str, start: int, end: int) -> bool:
 
 def _wsc(record: CheckedRecord, row_id: str, label: Label | None) -> Row:
     """A pair: the text with asterisks around the pronoun, and the noun phrase that the pronoun may refer to."""
-    words = record.text("text").split()
-    first, length = record.integer("span2_index"), len(record.text("span2_text").split())
+    words, pronoun = record.text("text").split(), record.text("span2_text").split()
+    first, length = record.integer("span2_index"), len(pronoun)
     if not 0 <= first <= first + length <= len(words):
         raise record.error(f"span2_index {first} is outside the text's {len(words)} words")
+    is_pronoun = re.compile(rf"\W*{re.escape(' '.join(pronoun))}(?!\w)", re.IGNORECASE)
+    places = [at for at in range(len(words)) if is_pronoun.match(" ".join(words[at : at + length]))]
+    if not places:
+        raise record.error(f"the text has no word '{' '.join(pronoun)[:40]}', which span2_text names")
+    first = min(places, key=lambda at: abs(at - first))  # one official validation row names the word before the pronoun
     marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]
     return Row(row_id, ((" ".join(marked), record.text("span1_text")),), label)
 
