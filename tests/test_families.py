@@ -38,10 +38,13 @@ def head_outputs_of(encoder):
     return [layer.transpose(1, 2)[token_mask].transpose(0, 1) for layer in layers]  # [heads, real tokens, head size]
 
 
-@every_family
+WIDE_HEADS = {"head_dim": 2 * HIDDEN // HEADS}
+
+
+@pytest.mark.parametrize(("family", "settings"), [*((family, {}) for family in FAMILIES), ("eurobert", WIDE_HEADS)])
 @pytest.mark.parametrize("part", ["query", "key", "value"])
-def test_a_heads_rows_change_this_heads_output_alone(family, part):
-    encoder = Encoder(random_encoder(family))
+def test_a_heads_rows_change_this_heads_output_alone(family, settings, part):
+    encoder = Encoder(random_encoder(family, **settings))
     encoder.split_projections()
     plain = head_outputs_of(encoder)
     weight, rows = encoder.model.get_submodule(encoder.path(1, part)).weight, encoder.head_rows(2)

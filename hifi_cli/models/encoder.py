@@ -72,8 +72,8 @@ class Encoder:
 
     @property
     def head_size(self) -> int:
-        """Width of a head's output."""
-        return self.hidden_size // self.num_heads
+        """Width of a head's output; some configurations set it apart from the hidden size."""
+        return int(getattr(self.config, "head_dim", None) or self.hidden_size // self.num_heads)
 
     @property
     def device(self) -> torch.device:
