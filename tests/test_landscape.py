@@ -97,6 +97,22 @@ def test_every_seed_has_its_own_landscape_in_the_same_directions(ask):
     assert [row["loss"] for row in by_seed[1]] != [row["loss"] for row in by_seed[2]]
 
 
+def test_a_plane_moves_the_models_own_weights_and_follows_one_phase(ask, monkeypatch):
+    moved = []
+
+    def surface(runner, weights, *_):
+        names = {id(parameter): name for name, parameter in runner.model.named_parameters()}
+        moved.append([names.get(id(weight)) for weight in weights])
+        return []
+
+    monkeypatch.setattr(landscape, "surface", surface)
+    settings = {"shots": [None], "snapshots": 3}
+    compute(ask("landscape", settings, ("random-parameters",)))  # the optimizer's vectors are copies of entries
+    assert None not in moved[0] and any("layer.0" in name for name in moved[0])
+    with pytest.raises(UsageError, match="diff-pruning trains in phases"):
+        compute(ask("landscape", settings, ("diff-pruning",)))
+
+
 def test_a_few_shot_panel_without_enough_rows_is_refused_before_anything_trains(ask, monkeypatch):
     monkeypatch.setattr(landscape, "train", lambda *_: pytest.fail("trained"))
     with pytest.raises(UsageError, match=r"training rows of '.*'; 500 shots require 1000"):

@@ -18,6 +18,7 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.grids.cells import refuse_varied_keys
+from hifi_cli.errors import UsageError
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import PreparedRun
@@ -68,8 +69,11 @@ class SnapshotRecorder(Callback):
     _steps: frozenset[int] = frozenset()
 
     def on_train_begin(self, trainer: Trainer) -> None:
+        if len(trainer.phase_ends) > 1:
+            method = trainer.config.method
+            raise UsageError(f"{method} trains in phases, plane: pca follows one; plane: random (hifi-7-flatness) takes any")
         self._steps = frozenset(np.linspace(0, trainer.total_steps, self.count + 1).round().astype(int).tolist())
-        self._trained = list(trainer.method.trainable_parameters(trainer.model).values())
+        self._trained = _trained(trainer.model)
         self._copy(0)
 
     def on_step_end(self, trainer: Trainer) -> None:
@@ -115,18 +119,22 @@ def _runs(request: FigureRequest) -> Iterator[_Run]:
 
 
 def _points(run: _Run, request: FigureRequest) -> Iterator[Row]:
+    if request.settings.plane == "random":
+        return _random(request.settings, train(run.config, request.resources), run.examples)
     recorder = SnapshotRecorder(request.settings.snapshots)
     prepared = train(run.config, request.resources, recorder)
-    if request.settings.plane == "pca":
-        return _principal(request.settings, prepared, recorder.snapshots, run.examples)
-    return _random(request.settings, prepared, run.examples)
+    return _principal(request.settings, prepared, recorder.snapshots, run.examples)
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    """The model's own parameters that train; of those of which only some entries do, the optimizer has copies."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def _principal(
     settings: Settings, prepared: PreparedRun, snapshots: list[tuple[int, Direction]], examples: list[Example]
 ) -> Iterator[Row]:
-    runner, model = prepared.runner, prepared.encoder.model
-    trained = list(prepared.method.trainable_parameters(model).values())
+    runner, trained = prepared.runner, _trained(prepared.encoder.model)
     directions, coordinates, explained = principal_plane([weights for _, weights in snapshots])
     common = {"moved": "trained", "share_x": explained[0], "share_y": explained[1]}
     for (step, _), (x, y) in zip(snapshots, coordinates, strict=True):
