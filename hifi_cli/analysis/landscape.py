@@ -17,8 +17,8 @@ from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.grids.cells import refuse_varied_keys
 from hifi_cli.errors import UsageError
+from hifi_cli.grids.cells import refuse_varied_keys
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import PreparedRun
