@@ -24,6 +24,11 @@ def test_a_cause_is_asked_for_by_because(tmp_path):
     assert row.sequences[0] == ("The man fell because he cried.",)
 
 
+def test_an_empty_line_of_json_lines_is_no_row(tmp_path):
+    (row,) = read_train_rows(tmp_path, "copa", f"\n{json.dumps(COPA)}\n \n\n")
+    assert row.id == str(COPA["idx"])
+
+
 def test_the_target_word_may_be_a_contraction(tmp_path):
     change = {"word": "have", "sentence2": "I've got a house.", "start2": 1, "end2": 4}
     (row,) = read_train_rows(tmp_path, "wic", json.dumps(WIC | change))

@@ -181,6 +181,8 @@ def _parquet(path: Path, name: str) -> Iterator[RawRecord]:
 
 def _jsonl(name: str, text: str) -> Iterator[RawRecord]:
     for number, line in enumerate(_lines(text), start=1):
+        if not line.strip():
+            continue  # as in a CSV file, an empty line is no row
         where = f"{name}, line {number}"
         value = _parse_json(line, where)
         if isinstance(value.get("target"), dict):  # WSC stores its two spans one level deeper
