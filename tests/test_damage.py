@@ -11,7 +11,7 @@ import torch
 from finished_runs import fingerprint, flip_bit, read_json, truncate
 from tiny_inputs import write_data
 
-from hifi_cli.errors import RunFailed, Terminated
+from hifi_cli.errors import RunFailed, Terminated, UsageError
 from hifi_cli.records import stored_file
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import checkpoint
@@ -195,3 +195,16 @@ def test_a_refused_run_does_not_remove_the_finished_one(tiny):
     answer = tiny("train", "--method", "top-k", "settings.k=100", "--force")
     assert answer.code == 2 and "the encoder has only" in answer.err
     assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before
+
+
+def test_a_run_of_too_few_steps_is_refused_before_anything_is_written_or_removed(make, resources):
+    short = make("eh-ft-bitfit", "epochs=1", "batch_size=64")
+    directory = RunDirectory.of(short, resources.results_dir)
+    with pytest.raises(UsageError, match="cannot be shared by 2 stages"):
+        runs.run(short, resources)
+    assert not directory.config_file.exists()  # the next command may have other settings
+    runs.run(make("eh-ft-bitfit"), resources)
+    before = {file: file.read_bytes() for file in directory.path.iterdir() if file.is_file()}
+    with pytest.raises(UsageError, match="cannot be shared by 2 stages"):
+        runs.run(short, resources, force=True)
+    assert {file: file.read_bytes() for file in directory.path.iterdir() if file.is_file()} == before

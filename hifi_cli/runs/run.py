@@ -137,9 +137,10 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         tf32=config.tf32,
         deterministic=config.deterministic,
     )
+    run_id = digest([config.hash, manifest.model_dump(include={"heads", "backbone_weights_id", "data"})])
+    trainer = _trainer(prepared, splits, Checkpoint(directory.checkpoint, run_id))
     if anew:
         distributed.from_main(directory.clear)
-    run_id = digest([config.hash, manifest.model_dump(include={"heads", "backbone_weights_id", "data"})])
     if distributed.is_main():
         directory.write_config(config)
         directory.failure.unlink(missing_ok=True)
@@ -147,7 +148,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
     provenance.reset_peak_memory(prepared.runner.device)
     start = time.monotonic()
     try:
-        trainer = _train(prepared, splits, directory, Checkpoint(directory.checkpoint, run_id), report_to)
+        _train(trainer, prepared, directory, report_to)
         try:
             outcome = _store_and_score(prepared, splits, trainer, directory)
         except (KeyboardInterrupt, Terminated):
@@ -199,34 +200,38 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
     return result
 
 
-def _train(
-    prepared: PreparedRun, splits: Splits, directory: RunDirectory, checkpoint: Checkpoint, report_to: Sequence[str]
-) -> Trainer:
-    """Train to the end; returns the trainer, with its progress and the delta of the epoch that is reported."""
-    task, config = prepared.task, prepared.runner.config
+def _trainer(prepared: PreparedRun, splits: Splits, checkpoint: Checkpoint) -> Trainer:
+    """The trainer of a run, before its first step.
+
+    Raises:
+        UsageError: the run has fewer steps than its method has phases.
+    """
 
     def reported() -> dict[str, float]:
         return measure(prepared, splits.reported) | measure_extra_validation(prepared, splits.extra_validation)
 
     def selection() -> float:
-        return measure(prepared, splits.selection)[task.primary]
+        return measure(prepared, splits.selection)[prepared.task.primary]
 
-    lengths = [len(example) for example in splits.train]
-    with MetricLogger(name(config), config, task.primary, lengths, directory, report_to) as metric_logger:
-        trainer = Trainer(
-            prepared.runner,
-            prepared.method,
-            splits.train,
-            evaluation=EpochEvaluation(reported, task.primary, None if splits.selection is splits.reported else selection),
-            callbacks=[metric_logger],
-            calibration_batches=splits.calibration_batches,
-            checkpoint=checkpoint,
-        )
+    return Trainer(
+        prepared.runner,
+        prepared.method,
+        splits.train,
+        evaluation=EpochEvaluation(reported, prepared.task.primary, None if splits.selection is splits.reported else selection),
+        calibration_batches=splits.calibration_batches,
+        checkpoint=checkpoint,
+    )
+
+
+def _train(trainer: Trainer, prepared: PreparedRun, directory: RunDirectory, report_to: Sequence[str]) -> None:
+    """Train to the end; the trainer then has its progress and the delta of the epoch that is reported."""
+    config, lengths = trainer.config, [len(example) for example in trainer.train_examples]
+    with MetricLogger(name(config), config, prepared.task.primary, lengths, directory, report_to) as metric_logger:
+        trainer.callbacks = [metric_logger]
         try:
             trainer.train()
         except NonFiniteLogits:
             raise Diverged("the logits are not finite", trainer.progress) from None
-    return trainer
 
 
 def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, directory: RunDirectory) -> RunOutcome:
