@@ -243,6 +243,20 @@ def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(hifi, tra
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_run_is_repeated_in_its_place_from_the_only_copy_of_its_own_files(hifi, own_task):
+    run = own_task(1)
+    copy = run / "own/tasks/demo-entailment.yaml"
+    text = copy.read_text()
+    with registry.only_user_files({}):
+        answer = hifi("train", "--from", run, "--force")
+    assert answer.code == 0, answer.err
+    assert copy.read_text() == text
+    assert hifi("eval", run).code == 0
+    words = ["--task", "demo-entailment", "--protocol", "demo", "--method", "linear-probing", "epochs=1", "limit=40"]
+    assert hifi("train", *words, "--force").code == 0  # on the shipped file: no copy may stand for it
+    assert not copy.exists()
+
+
 def test_own_files_belong_to_one_run(hifi, own_task):
     """Two runs of one task's name: the first on a file of the user's own with the labels swapped, the second on the shipped one."""
     swapped = own_task(1, ("[entailment, not_entailment]", "[not_entailment, entailment]"))

@@ -132,11 +132,15 @@ class RunDirectory:
                 yield kind, own and own.parent / code, copy.parent / code
 
     def write_config(self, config: RunConfig) -> None:
-        """Store `config_text`, and copies of the user's own YAMLs and methods that it names."""
-        for _, own, copy in self._user_files(config):
-            if own and own.resolve() != copy.resolve():
+        """Store `config_text`, and copies of the user's own YAMLs and methods that it names; remove other copies."""
+        copies = {copy: own for _, own, copy in self._user_files(config) if own}
+        for copy, own in copies.items():
+            if own.resolve() != copy.resolve():
                 make_directory(copy.parent)
                 write_text(copy, own.read_text(encoding="utf-8"))
+        for path in self.user_files.glob("**/*"):
+            if path.is_file() and path not in copies:
+                path.unlink()
         write_text(self.config_file, config_text(config))
 
     def read_result(self, results_dir: Path | None = None) -> RunResult:
@@ -285,7 +289,10 @@ class RunDirectory:
                     self.remove_leftovers()
 
     def clear(self) -> None:
-        """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run."""
+        """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run.
+
+        The copies of the user's own YAMLs stay for `write_config`: the next run may be made from them, and from them alone.
+        """
         others = (
             *self.path.glob("predictions-*.jsonl"),
             self.metrics,
@@ -296,8 +303,7 @@ class RunDirectory:
         )
         for path in (self.results, self.delta, self.predictions, *others):
             path.unlink(missing_ok=True)
-        for folder in (self.tensorboard, self.user_files):
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(self.tensorboard, ignore_errors=True)
         self.config_file.unlink(missing_ok=True)
 
     def clear_if_unlocked(self) -> None:
