@@ -138,3 +138,15 @@ def test_a_run_of_another_method_holds(make, resources, method):
     runs.run(config, resources)
     verification = verify(RunDirectory.of(config, resources.results_dir), resources, data_dir=resources.data_dir)
     assert (verification.verdict, verification.problems) == ("verified", [])
+
+
+def test_a_run_whose_results_were_deleted_is_trained_anew_and_holds(finish_run, tiny, hifi, data):
+    """As after `results.json is damaged ...; delete it and make it again`."""
+    run = RunDirectory(finish_run())
+    run.checksums.write_text(checksums_text(run))
+    old = run.write_predictions(run.read_predictions(), "test")
+    run.results.unlink()
+    assert tiny("train", "--method", "full-ft").code == 0
+    assert not old.exists()  # of the former model
+    answer = hifi("verify", run.path, "--data-dir", data)
+    assert answer.code == 0, answer

@@ -121,7 +121,8 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
     """Train, evaluate and store one run.
 
     Args:
-        anew: remove what the directory holds, once nothing can refuse the run any more.
+        anew: do not continue from a checkpoint. Where there is none to continue from, what the directory holds is removed, once
+            nothing can refuse the run any more.
     """
     config, splits, heads = inputs.model.config, inputs.splits, inputs.model.attention_heads
     prepared = prepare(inputs.model, auto_batch=auto_batch)
@@ -139,7 +140,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
     )
     run_id = digest([config.hash, manifest.model_dump(include={"heads", "backbone_weights_id", "data"})])
     trainer = _trainer(prepared, splits, Checkpoint(directory.checkpoint, run_id))
-    if anew:
+    if distributed.from_main(lambda: anew or not directory.checkpoint.is_file()):
         distributed.from_main(directory.clear)
     if distributed.is_main():
         directory.write_config(config)
