@@ -25,7 +25,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WITHOUT_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # as NFS and Lustre may be mounted
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
+TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
 _MAX_JSON_BYTES = 1 << 26  # results, manifests and scores have some thousands
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _MAX_JSONL_BYTES = 1 << 30  # the predictions of the largest test split of GLUE have 40 million
@@ -129,7 +129,7 @@ def _atomic(path: Path, create: Callable[[Path], tuple[Path, int]]) -> Iterator[
 def _temporary_file(path: Path) -> tuple[Path, int]:
     """A new temporary file for `path`, locked as long as the returned descriptor is open."""
     while True:
-        handle, name = tempfile.mkstemp(_TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
+        handle, name = tempfile.mkstemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
         if _lock_new_file(handle):
             return Path(name), handle
 
@@ -137,7 +137,7 @@ def _temporary_file(path: Path) -> tuple[Path, int]:
 def _temporary_directory(path: Path) -> tuple[Path, int]:
     """The same for a directory."""
     while True:
-        name = tempfile.mkdtemp(_TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
+        name = tempfile.mkdtemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
         handle = os.open(name, os.O_RDONLY)
         if _lock_new_file(handle):
             return Path(name), handle
@@ -155,7 +155,7 @@ def _lock_new_file(handle: int) -> bool:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove temporary files for `path` that killed processes left; those of running processes are locked."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_TEMPORARY_SUFFIX}"):
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}"):
         with suppress(OSError):  # it is locked or removed already, or may not be removed
             handle = os.open(leftover, os.O_RDONLY)
             try:

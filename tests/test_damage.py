@@ -208,3 +208,16 @@ def test_a_run_of_too_few_steps_is_refused_before_anything_is_written_or_removed
     with pytest.raises(UsageError, match="cannot be shared by 2 stages"):
         runs.run(short, resources, force=True)
     assert {file: file.read_bytes() for file in directory.path.iterdir() if file.is_file()} == before
+
+
+def test_hidden_files_of_other_programs_are_no_leftovers(finish_run, tiny):
+    run = finish_run()
+    notes = [run / ".DS_Store", run / ".ipynb_checkpoints" / "notes.ipynb"]
+    leftovers = [run / ".results.json.abc.hifi-part", run / ".lock.0123"]
+    notes[1].parent.mkdir()
+    for path in (*notes, *leftovers):
+        path.write_text("")
+    answer = tiny("train", "--method", "full-ft")
+    assert answer.code == 0 and "finished before" in answer.err, answer.err
+    assert all(path.exists() for path in notes)
+    assert not any(path.exists() for path in leftovers)

@@ -19,7 +19,7 @@ from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig, config_hash_of, run_path_of
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import bytes_digest, locked, make_directory, read_bytes, read_jsonl, write_text
+from hifi_cli.files import TEMPORARY_SUFFIX, bytes_digest, locked, make_directory, read_bytes, read_jsonl, write_text
 from hifi_cli.records.run_files import EpochMetrics, Manifest, MetricsLine, Prediction, RunResult, metrics_line
 from hifi_cli.records.stored_file import Record
 
@@ -272,9 +272,9 @@ class RunDirectory:
     def leftovers(self) -> list[Path]:
         """What a killed process left: half-written files, and the checkpoint of a finished run."""
         folders = (self.path, self.checkpoint.parent)
-        temporary = [path for folder in folders for path in folder.glob(".*") if path != self.lock]
+        temporary = [path for folder in folders for path in folder.glob(f".*{TEMPORARY_SUFFIX}")]
         finished = self.results.is_file() and self.checkpoint.is_file()
-        return [*temporary, *([self.checkpoint] if finished else [])]
+        return [*temporary, *self.path.glob(f"{self.lock.name}.*"), *([self.checkpoint] if finished else [])]
 
     def remove_leftovers(self) -> None:
         """Remove what a killed process left. The caller holds the lock."""
