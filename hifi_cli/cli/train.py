@@ -61,6 +61,7 @@ def train(
     """Train and evaluate runs; finished ones are skipped. Heads are scored and selected if the method needs them."""
     from hifi_cli.cli import stored_runs
     from hifi_cli.cli.show import print_json, print_plans
+    from hifi_cli.errors import RunFailed
 
     extra = {"shots": shots, "limit": limit}
     if from_run:
@@ -112,5 +113,9 @@ def train(
 
         paths = [str(results_dir / run.config.run_path) for run in resolved]
         print_json([TrainOutput(path=path, result=result) for path, result in zip(paths, results, strict=True)])
-    if not all(result.is_done for result in results):
-        raise typer.Exit(1)
+    diverged = [runs.name(run.config) for run, result in zip(resolved, results, strict=True) if not result.is_done]
+    if diverged:
+        raise RunFailed(
+            f"{len(diverged)} of {len(results)} runs diverged ({', '.join(diverged)}) and have no scores; train them again with"
+            " --force and another setting, such as a smaller learning_rate"
+        )
