@@ -138,14 +138,17 @@ def assert_stopped(exit_code, expected_code, output, root):
 
 
 SLOWER = [
-    pytest.param(name, marks=pytest.mark.exhaustive) for name in ("diff-pruning", "child-tuning-f", "mixout", "lora", "full-ft")
+    pytest.param([name], marks=pytest.mark.exhaustive)
+    for name in ("diff-pruning", "child-tuning-f", "mixout", "lora", "full-ft")
 ]
 
 
-@pytest.mark.parametrize("method", ["eh-ft-bitfit", "child-tuning-d", *SLOWER])
-def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, method, monkeypatch):
+@pytest.mark.parametrize(
+    "settings", [["eh-ft-bitfit"], ["child-tuning-d"], ["prefix-tuning", "settings.mlp=8"], *SLOWER], ids=lambda words: words[0]
+)
+def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, monkeypatch):
     """Also in the middle of an epoch, at the end of a stage, during evaluation, and when the stored model is scored."""
-    config = make(method, "dropout=0.1", "log_every=4")
+    config = make(*settings, "dropout=0.1", "log_every=4")
     uninterrupted_results = runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     train_step, predict, made = trainer.Trainer.train_step, ModelRunner.predict, []
     predictions = []

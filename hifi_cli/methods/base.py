@@ -173,7 +173,7 @@ class Method:
         copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """What resuming a phase needs besides the states of optimizer and lr_scheduler."""
+        """What resuming a phase needs besides the states of optimizer and lr_scheduler; also asked for after `load_delta`."""
         return self.delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:

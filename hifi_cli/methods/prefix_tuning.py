@@ -121,22 +121,24 @@ class PrefixTuning(Method):
             attention: Any = encoder.model.get_submodule(encoder.path(layer, "attention"))
             attention.prefix = LayerPrefix(prefixes, layer, attention_function)
         self._prefixes = prefixes
+        self._state_with_mlp: dict[str, Tensor] = {}  # a run that is stopped after the MLP was replaced resumes with it
         self._values = f"{encoder.model.base_model_prefix}.{_NAME}.values"
         prefix = self._values.removesuffix("values")
         freeze_except(encoder, [*head, *(name for name, _ in encoder.model.named_parameters() if name.startswith(prefix))])
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         prefix = self._values.removesuffix("values")
-        rest = {name: value for name, value in self.training_state(model).items() if not name.startswith(prefix)}
+        rest = {name: value for name, value in super().delta(model).items() if not name.startswith(prefix)}
         return rest | {self._values: self._prefixes.key_values().detach()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
         if self._prefixes.values is None and self._values in delta:
+            self._state_with_mlp = self.training_state(model)
             self._prefixes.replace_mlp(delta[self._values])
         copy_tensors(self.delta(model), delta)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
-        return super().delta(model)
+        return self._state_with_mlp or super().delta(model)
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
         copy_tensors(self.training_state(model), state)
