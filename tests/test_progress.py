@@ -3,8 +3,11 @@
 import io
 import json
 import logging
+import os
 import re
 import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 import yaml
@@ -222,3 +225,27 @@ def test_verbose_lines_have_a_date(tiny):
     logging.getLogger("hifi").setLevel(logging.INFO)
     lines = [line for line in said.splitlines() if "rte/linear-probing/seed1" in line]
     assert lines and all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  rte/", line) for line in lines)
+
+
+@contextmanager
+def closed_pipe():
+    """A pipe whose reader has gone, as `head` does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    pipe = os.fdopen(writer, "w", buffering=1)
+    yield pipe
+    with suppress(BrokenPipeError):
+        pipe.close()
+
+
+def test_a_training_goes_on_without_a_reader_of_its_messages(tiny, monkeypatch):
+    with closed_pipe() as pipe:
+        monkeypatch.setattr(sys, "stderr", pipe)
+        assert tiny("train", "--method", "bitfit").code == 0
+    assert list(Path("results").rglob("results.json"))
+
+
+def test_a_reader_that_leaves_early_is_no_failure(hifi, monkeypatch):
+    with closed_pipe() as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert hifi("ls", "tasks").code == 0

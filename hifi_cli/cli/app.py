@@ -137,9 +137,8 @@ def main() -> None:
         _fail("hifi: interrupted", 130)
     except Terminated:
         _fail("hifi: stopped by SIGTERM", Terminated.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)  # the reader of a pipe left early, as `head` does
+    except SystemExit as error:  # typer's, where the reader of a pipe left early, as `head` does
+        sys.exit(0 if isinstance(error.__context__, BrokenPipeError) else error.code)
     except OSError as error:
         if debug:
             traceback.print_exc()

@@ -16,7 +16,10 @@ class Messages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         date = f"{datetime.now():%Y-%m-%d %H:%M:%S}  " if logger.level <= logging.DEBUG else ""
-        print(f"{date}{self.format(record)}", file=sys.stderr, flush=True)
+        try:
+            print(f"{date}{self.format(record)}", file=sys.stderr, flush=True)
+        except BrokenPipeError:  # whoever read the messages has gone: a training goes on without them
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def start_messages() -> None:
