@@ -181,9 +181,7 @@ Exclude = Annotated[Words | None, several_of("collapsed", help="Leave out runs t
 ScoreChoice = Annotated[
     Score | None,
     typer.Option(
-        "--score",
-        help="Score of the best epoch, of the last one, or the maximum; default: the protocol's.",
-        rich_help_panel=WHICH,
+        "--score", help="Score of the best or last epoch, or the maximum; default: the protocol's.", rich_help_panel=WHICH
     ),
 ]
 TableFormat = Annotated[
@@ -197,10 +195,7 @@ OutputFormat = Annotated[
     ),
 ]
 Protocol = Annotated[
-    str,
-    typer.Option(
-        help="The experimental setup; hifi ls protocols lists all.", rich_help_panel=WHAT, autocompletion=complete("protocols")
-    ),
+    str, typer.Option(help="The experimental setup.", rich_help_panel=WHAT, autocompletion=complete("protocols"))
 ]
 Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5.", rich_help_panel=WHAT)]
 DataDir = Annotated[
