@@ -180,9 +180,7 @@ Include = Annotated[
 Exclude = Annotated[Words | None, several_of("collapsed", help="Leave out runs that are counted by default.", panel=WHICH)]
 ScoreChoice = Annotated[
     Score | None,
-    typer.Option(
-        "--score", help="Score of the best or last epoch, or the maximum; default: the protocol's.", rich_help_panel=WHICH
-    ),
+    typer.Option("--score", help="Which epoch's score, or the maximum; default: the protocol's.", rich_help_panel=WHICH),
 ]
 TableFormat = Annotated[
     Format | None,
