@@ -58,6 +58,7 @@ def squad(**changes):
 BAD = [
     ("cb", json.dumps(CB) + "\n{\"premise\": ", "train.jsonl, line 2: invalid JSON"),
     ("cb", "[1]\n", "train.jsonl, line 1: expected a JSON object"),
+    ("cb", json.dumps(CB | {"premise": "\ud83d"}), "train.jsonl, line 1: \\ud83d is one half of a character"),
     ("cb", json.dumps(CB | {"label": "maybe"}), "train.jsonl, line 1: unknown label 'maybe'; the labels are entailment"),
     ("cb", json.dumps({"premise": "x", "label": "neutral"}), "train.jsonl, line 1: no column 'hypothesis'; the columns are premise, label"),
     ("cb", json.dumps({"premise": "x", "hypothesis": "y"}), "line 1: no column 'label'"),

@@ -267,6 +267,11 @@ def is_data_source(name: str) -> bool:
 def _parse_json(text: str, where: str) -> Object:
     try:
         value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):x}"
+        raise UsageError(f"{where}: {half} is one half of a character; write the character itself, or both halves") from None
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", type(error).__name__)
         raise UsageError(f"{where}: invalid JSON ({reason})") from None
