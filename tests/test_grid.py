@@ -222,12 +222,12 @@ def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
 def test_a_grid_sweeps_what_a_kill_left_in_finished_runs(tmp_path):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
     write_cell(cell, tmp_path)
-    checkpoint = cell.run_directory(tmp_path).checkpoint
+    folder, checkpoint = cell.run_directory(tmp_path).path, cell.run_directory(tmp_path).checkpoint
     checkpoint.parent.mkdir()
-    for path in (checkpoint, checkpoint.with_name(".last.pt.x7"), cell.run_directory(tmp_path).path / ".metrics.jsonl.x8"):
-        path.write_text("half")
+    for name in (".last.pt.x7.hifi-part", "../.metrics.jsonl.x8.hifi-part", checkpoint.name):
+        (checkpoint.parent / name).write_text("half")
     scheduled(tmp_path, {}, all_cells=[cell])
-    left = {path.name for path in cell.run_directory(tmp_path).path.rglob("*") if path.is_file()}
+    left = {path.name for path in folder.rglob("*") if path.is_file()}
     assert left - {".lock"} == {"results.json", "config.yaml"}
 
 
