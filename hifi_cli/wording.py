@@ -1,11 +1,17 @@
 """How messages show counts, lists of numbers and durations."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def counted_noun(count: int, noun: str) -> str:
     """Return a count with its noun: `1 epoch`, `2 epochs`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def first_of(names: Sequence[str], separator: str = ", ") -> str:
+    """Return the names, of more than three the first three: `a, b, c and 4 more`."""
+    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+    return f"{separator.join(names[:3])}{more}"
 
 
 def number_ranges(numbers: Iterable[int]) -> str:

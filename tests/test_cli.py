@@ -16,7 +16,7 @@ from hifi_cli.config import registry
 from hifi_cli.files import with_checksum
 from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.splits import load_splits
-from hifi_cli.wording import number_ranges
+from hifi_cli.wording import first_of, number_ranges
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
 
@@ -394,3 +394,7 @@ def test_the_choices_of_options_are_those_of_the_code_behind_them():
 def test_printed_seeds_are_those_that_the_option_accepts(seeds, text):
     assert number_ranges(seeds) == text
     assert not text or parse_seeds(text) == sorted(seeds)
+
+
+def test_a_message_names_three_of_many():
+    assert (first_of("abc"), first_of("abcd", "; ")) == ("a, b, c", "a; b; c and 1 more")

@@ -44,6 +44,7 @@ def evaluate(
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.runs import evaluate as evaluation
     from hifi_cli.runs.resources import ResourceCache
+    from hifi_cli.wording import first_of
 
     if run_dir:
         if task or method or shots or seeds != options.DEFAULT_SEEDS:
@@ -76,9 +77,8 @@ def evaluate(
         if format == "json":
             print_json(outputs)
         if differing:
-            listed = "; ".join(differing)
             raise RunFailed(
-                f"{len(differing)} of {len(paths)} runs do not reproduce their stored results ({listed});"
+                f"{len(differing)} of {len(paths)} runs do not reproduce their stored results ({first_of(differing, '; ')});"
                 " evaluate with the library versions in manifest.json, or train again with --force"
             )
         return

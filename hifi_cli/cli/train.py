@@ -62,6 +62,7 @@ def train(
     from hifi_cli.cli import stored_runs
     from hifi_cli.cli.show import print_json, print_plans
     from hifi_cli.errors import RunFailed
+    from hifi_cli.wording import first_of
 
     extra = {"shots": shots, "limit": limit}
     if from_run:
@@ -116,6 +117,6 @@ def train(
     diverged = [runs.name(run.config) for run, result in zip(resolved, results, strict=True) if not result.is_done]
     if diverged:
         raise RunFailed(
-            f"{len(diverged)} of {len(results)} runs diverged ({', '.join(diverged)}) and have no scores; train them again with"
+            f"{len(diverged)} of {len(results)} runs diverged ({first_of(diverged)}) and have no scores; train them again with"
             " --force and another setting, such as a smaller learning_rate"
         )

@@ -32,6 +32,7 @@ def verify(
     from hifi_cli.runs.resources import ResourceCache
     from hifi_cli.runs.verify import finished_directories
     from hifi_cli.runs.verify import verify as verify_run
+    from hifi_cli.wording import first_of
 
     directories = [pair for path in paths or [results_dir] for pair in finished_directories(path)]
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
@@ -60,11 +61,11 @@ def verify(
     }
     if differing := by_verdict[VerificationResult.DIFFERS]:
         raise RunFailed(
-            f"the stored results of {len(differing)} of {len(verifications)} runs do not hold ({', '.join(differing)});"
+            f"the stored results of {len(differing)} of {len(verifications)} runs do not hold ({first_of(differing)});"
             " do not use them, or train them again with --force"
         )
     if missing := by_verdict[VerificationResult.NOT_VERIFIED]:
         raise MissingError(
-            f"{len(missing)} of {len(verifications)} runs could not be verified ({', '.join(missing)}); the output says"
+            f"{len(missing)} of {len(verifications)} runs could not be verified ({first_of(missing)}); the output says"
             " what each requires"
         )
