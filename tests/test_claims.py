@@ -261,7 +261,7 @@ def test_properties_are_read_from_the_figures_that_were_kept():
     steps = laptop("hifi", "pagerank-12-steps", "results/laptop")
     iterations = pd.read_csv(PROJECT / "results/laptop/figures/hifi-6-d-laptop.csv").iterations
     assert steps.finding.interval == (iterations.min(), iterations.max()) and steps.verdict == "supported"
-    flatter = laptop("hifi", "flatter-minimum")
+    flatter = laptop("hifi", "flatter-minimum", "results/laptop")
     assert flatter.finding.effect > 1 and flatter.verdict == "undecided", "one seed"
 
 
