@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_task_kinds_data
 
 from hifi_cli import demo_data
+from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.runs import run as runs
@@ -23,6 +24,13 @@ from hifi_cli.runs.resources import ResourceCache
 torch.set_num_threads(1)
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before CUDA starts
 logging.getLogger("hifi").setLevel(logging.INFO)
+
+
+@pytest.fixture(autouse=True)
+def _own_files_of_one_test() -> Iterator[None]:
+    """A user's own YAMLs that a test names are unknown to the next test, as to the next process."""
+    with registry.only_user_files({}):
+        yield
 
 
 @pytest.fixture(scope="session")
