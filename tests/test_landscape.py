@@ -109,7 +109,7 @@ def test_a_plane_moves_the_models_own_weights_and_follows_one_phase(ask, monkeyp
     settings = {"shots": [None], "snapshots": 3}
     compute(ask("landscape", settings, ("random-parameters",)))  # the optimizer's vectors are copies of entries
     assert None not in moved[0] and any("layer.0" in name for name in moved[0])
-    with pytest.raises(UsageError, match="diff-pruning trains in phases"):
+    with pytest.raises(UsageError, match="diff-pruning trains in several phases"):
         compute(ask("landscape", settings, ("diff-pruning",)))
 
 

@@ -71,7 +71,9 @@ class SnapshotRecorder(Callback):
     def on_train_begin(self, trainer: Trainer) -> None:
         if len(trainer.phase_ends) > 1:
             method = trainer.config.method
-            raise UsageError(f"{method} trains in phases, plane: pca follows one; plane: random (hifi-7-flatness) takes any")
+            raise UsageError(
+                f"{method} trains in several phases; plane: pca needs one, plane: random (hifi-7-flatness) does not"
+            )
         self._steps = frozenset(np.linspace(0, trainer.total_steps, self.count + 1).round().astype(int).tolist())
         self._trained = _trained(trainer.model)
         self._copy(0)

@@ -297,7 +297,7 @@ def _figure(name: str, context: ClaimContext) -> tuple[Any, list[MissingRuns]]:
     expected: tuple[str, str, list[str], set[str]] = (context.protocol, context.backbone, [], {*spec.tasks})
     for path in sorted((context.results.directory / "figures").glob(f"{stem}*.csv")):
         if len(figure_spec.name_of(path) or "") > len(stem) or not f"{path.stem}-".startswith(f"{stem}-"):
-            continue  # hifi-7-flatness is not hifi-7, and mine2 not mine
+            continue  # of another figure: hifi-7-flatness is not hifi-7, and hifi-70 neither
         try:
             metadata = figure_spec.read_metadata(path)
         except SchemaError:

@@ -140,8 +140,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
     )
     run_id = digest([config.hash, manifest.model_dump(include={"heads", "backbone_weights_id", "data"})])
     trainer = _trainer(prepared, splits, Checkpoint(directory.checkpoint, run_id))
-    if distributed.from_main(lambda: anew or not directory.checkpoint.is_file()):
-        distributed.from_main(directory.clear)
+    distributed.from_main(lambda: directory.clear() if anew or not directory.checkpoint.is_file() else None)
     if distributed.is_main():
         directory.write_config(config)
         directory.failure.unlink(missing_ok=True)
