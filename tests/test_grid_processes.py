@@ -199,9 +199,17 @@ def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
     assert "to repeat it: hifi train --task demo-entailment --method full-ft" in answer.err and "--force" in answer.err
 
 
-def test_an_engine_that_cannot_start_deletes_no_runs(hifi):
-    for cell in cells(tasks=["demo-entailment"], methods=["full-ft"]):
+@pytest.mark.parametrize(
+    ("task", "words", "message"),
+    [
+        ("demo-entailment", ["--engine", "parsl", "--mps"], "--mps are for --engine local"),
+        ("cb", ["--data-dir", "nowhere"], "nowhere: no such directory"),
+    ],
+)
+def test_force_deletes_no_runs_if_the_engine_or_the_data_are_missing(hifi, task, words, message):
+    for cell in cells(tasks=[task], methods=["full-ft"]):
         write_cell(cell, Path("results"))
     before = sorted(Path("results/runs").rglob("results.json"))
-    words = ("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--force", "--engine", "parsl", "--mps")
-    assert hifi(*words).code == 2 and sorted(Path("results/runs").rglob("results.json")) == before != []
+    answer = hifi("grid", "demo", "--tasks", task, "--methods", "full-ft", "--force", *words)
+    assert answer.code in (2, 3) and message in answer.err
+    assert sorted(Path("results/runs").rglob("results.json")) == before != []

@@ -169,10 +169,13 @@ def grid(
     scheduler = _scheduler(cells, job_options, directory, retries=retries)
     if force and print_only:
         raise UsageError("--force deletes finished runs and --print only prints: give one of them")
-    if spec.is_search:  # before --force deletes anything
+    # what is refused below is refused before --force deletes anything
+    if spec.is_search:
         from hifi_cli.grids import search
 
         search.refuse_another_search(spec, all_cells, results_dir)
+    if force:
+        _refuse_missing_data(cells, job_options)
     if print_only:
         from hifi_cli.cli.show import print_commands
 
@@ -266,6 +269,14 @@ def _scheduler(cells: "list[GridCell]", job_options: "JobOptions", directory: Pa
 
     check = InputCheck(job_options.data_dir).check
     return Scheduler(cells, job_options, directory / "logs", check=check, retries=retries)
+
+
+def _refuse_missing_data(cells: "list[GridCell]", job_options: "JobOptions") -> None:
+    from hifi_cli.runs.resources import ResourceCache
+
+    resources = ResourceCache(job_options.results_dir, job_options.data_dir)
+    for task in dict.fromkeys(cell.task for cell in cells):
+        resources.rows(task)
 
 
 def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides: tuple[str, ...]) -> "list[GridCell]":
