@@ -287,9 +287,11 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["--exclude", "limited"], "'limited' is not one of collapsed"),
         (["hifi-1", "--tasks", "rte"], "hifi table hifi-1 does not use --tasks: leave it out"),
         (["cost", "--tasks", "rte", "--seeds", "1"], "hifi table cost does not use --seeds and --tasks: leave them out"),
+        (["cost", "--published"], "hifi table cost does not use --published"),
         (["hifi-4", "--methods", "lora"], "hifi table hifi-4 does not use --methods"),
+        (["hifi-4", "--protocol", "demo", "--backbone", "demo"], "does not use --protocol and --backbone: leave them out"),
         (["hifi-5", "--compare-scores"], "hifi table hifi-5 does not use --compare-scores"),
-        (["search", "tuning"], "hifi table search does not use --published"),
+        (["search", "tuning", "--published"], "hifi table search does not use --published"),
         (
             ["hifi-2", "--tasks", "rte", "--task", "mrpc"],
             "--tasks is given twice: give it once, with commas (--tasks ONE,OTHER)",
@@ -301,7 +303,7 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["worse.yaml"], "rows.0.metod"),
         (["metric.yaml"], "column rte: unknown metric 'acuracy'; did you mean 'accuracy'"),
         (["seeds.yaml"], "seeds: a seed is named twice"),
-        (["lost.yaml"], "no table 'fullshot'; did you mean 'full-shot'?"),
+        (["lost.yaml", "--published"], "no table 'fullshot'; did you mean 'full-shot'?"),
     ],
 )
 def test_wrong_usage(words, message, hifi):
@@ -310,7 +312,7 @@ def test_wrong_usage(words, message, hifi):
     Path("lost.yaml").write_text("{protocol: hifi, backbone: minilm, published: hifi/fullshot}")
     Path("metric.yaml").write_text("{protocol: hifi, backbone: minilm, columns: [{task: rte, metric: acuracy}]}")
     Path("seeds.yaml").write_text("{protocol: hifi, backbone: minilm, seeds: [2, 2]}")
-    answer = hifi("table", *words, "--published")
+    answer = hifi("table", *words)
     assert answer.code == 2 and message in answer.err and len(answer.err.splitlines()) == 1
 
 

@@ -13,8 +13,8 @@ def evaluate(
     task: options.Task = None,
     method: options.Method = None,
     backbone: options.Backbone = None,
-    protocol: options.Protocol = options.DEFAULT_PROTOCOL,
-    seeds: options.Seeds = options.DEFAULT_SEEDS,
+    protocol: options.Protocol = None,
+    seeds: options.Seeds = None,
     shots: options.Shots = None,
     split: Annotated[
         Literal["validation", "test"],
@@ -39,6 +39,7 @@ def evaluate(
 
     Without --data-dir the data are read from where they were read in training.
     """
+    from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.cli.show import metric_outputs, print_evaluation, print_json, print_paths
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
@@ -47,8 +48,8 @@ def evaluate(
     from hifi_cli.wording import first_of
 
     if run_dir:
-        if task or method or shots or seeds != options.DEFAULT_SEEDS:
-            raise UsageError(f"{run_dir} is one run: remove --task, --method, --shots and --seeds")
+        given = {"task": task, "method": method, "protocol": protocol, "seeds": seeds, "shots": shots}
+        refuse_unused(f"hifi eval of the run {run_dir}", given)
         paths = [run_dir]
     else:
         resolved = options.resolve_runs(

@@ -193,9 +193,10 @@ OutputFormat = Annotated[
     ),
 ]
 Protocol = Annotated[
-    str, typer.Option(help="The experimental setup.", rich_help_panel=WHAT, autocompletion=complete("protocols"))
+    str | None,
+    typer.Option(help="The experimental setup; default: hifi.", rich_help_panel=WHAT, autocompletion=complete("protocols")),
 ]
-Seeds = Annotated[str, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5.", rich_help_panel=WHAT)]
+Seeds = Annotated[str | None, typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5; default: 1.", rich_help_panel=WHAT)]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -274,8 +275,8 @@ def resolve_runs(
     task: str | None,
     method: str | None,
     backbone: str | None,
-    protocol: str,
-    seeds: str = DEFAULT_SEEDS,
+    protocol: str | None,
+    seeds: str | None = None,
     files: list[Path] | None = None,
     overrides: list[str] | None = None,
     extra: dict[str, Any] | None = None,
@@ -292,28 +293,27 @@ def resolve_runs(
     from hifi_cli.config.run_config import refuse_too_many
     from hifi_cli.config.sources import DEFAULT, ConfigResolver
 
+    chosen = {key: DEFAULT for key, value in {"protocol": protocol, "seed": seeds}.items() if not value}
+    protocol = protocol or DEFAULT_PROTOCOL
     rules = protocol_spec(protocol)
     tasks, overrides = _tasks_of_data(_required(task or rules.task, "--task"), overrides or [])
     methods = _required(method or rules.method, "--method")
     encoder = backbone or rules.backbone
     if encoder is None:
         raise UsageError(f"protocol {protocol} names no backbone: give --backbone")
+    shared: Any = {"backbone": encoder, "protocol": protocol, "files": files or []}
     given = [f"{key}={value}" for key, value in (extra or {}).items() if value is not None]
-    numbers = parse_seeds(seeds)
+    numbers = parse_seeds(seeds or DEFAULT_SEEDS)
     refuse_too_many(len(tasks) * len(methods) * len(numbers))
     runs = [
         resolver.resolve(seed=seed, overrides=[*overrides, *given])
         for one_task in tasks
         for one_method in methods
-        for resolver in [
-            ConfigResolver(task=one_task, method=one_method, backbone=encoder, protocol=protocol, files=files or [])
-        ]
+        for resolver in [ConfigResolver(task=one_task, method=one_method, **shared)]
         for seed in numbers
     ]
     named = {"task": task, "method": method, "backbone": backbone}
-    chosen = {key: f"protocol {protocol}" for key, name in named.items() if not name}
-    chosen |= {"protocol": DEFAULT} if protocol == DEFAULT_PROTOCOL else {}
-    chosen |= {"seed": DEFAULT} if seeds == DEFAULT_SEEDS else {}
+    chosen |= {key: f"protocol {protocol}" for key, name in named.items() if not name}
     for run in runs:
         run.sources.update(chosen)
     return runs

@@ -12,7 +12,7 @@ def score(
     overrides: options.Overrides = None,
     task: options.Task = None,
     backbone: options.Backbone = None,
-    protocol: options.Protocol = options.DEFAULT_PROTOCOL,
+    protocol: options.Protocol = None,
     samples: Annotated[int | None, typer.Option(help="Number of training examples, n.", rich_help_panel=options.HOW)] = None,
     xi: Annotated[
         float | None,
@@ -43,6 +43,7 @@ def score(
     debug: options.Debug = False,
 ) -> None:
     """Score every attention head: information richness by SVD, correlation by covariance (HiFi, eq. 1-7)."""
+    from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.cli.show import print_configs, print_json, print_scores
     from hifi_cli.errors import UsageError
 
@@ -53,8 +54,13 @@ def score(
         "scoring.seed": seed,
         "scoring.warm_steps": warm_steps,
     }
-    if run is not None and (out is None or task or warm_steps):
-        raise UsageError("--run requires --out FILE, and excludes --task and --warm-steps")
+    if run is not None:
+        given = {"task": task, "protocol": protocol, "warm_steps": warm_steps, "config": files, "dry_run": dry_run}
+        refuse_unused("hifi score --run", given)
+        if out is None or overrides:
+            raise UsageError(
+                "--run requires --out FILE and takes no KEY=VALUE: the options change the scoring, such as --samples"
+            )
     if run is None:
         resolved = options.resolve_runs(
             task=task,

@@ -17,7 +17,7 @@ def select(
         Path | None, typer.Option(help="Select by this scores file instead of a task's.", rich_help_panel=options.WHAT)
     ] = None,
     backbone: options.Backbone = None,
-    protocol: options.Protocol = options.DEFAULT_PROTOCOL,
+    protocol: options.Protocol = None,
     rank: Annotated[Ranking | None, typer.Option(help="Ranking of the heads.", rich_help_panel=options.HOW)] = None,
     strategy: Annotated[
         Strategy | None, typer.Option(help="In which layers heads are selected.", rich_help_panel=options.HOW)

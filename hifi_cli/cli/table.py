@@ -91,6 +91,7 @@ def table(
     unused = (*table_types.OF_RUNS, "published") if name == "search" else unused
     given: dict[str, Any] = {"seeds": seeds, "shots": shots, "score": score, "compare_scores": compare_scores}
     given |= {"include": include, "exclude": exclude, "tasks": tasks, "methods": methods, "published": published}
+    given |= {"protocol": protocol, "backbone": backbone}
     refuse_unused(f"hifi table {name}", {option: given[option] for option in unused})
     if name == "search":
         tables = search_table.build_all(

@@ -13,18 +13,8 @@ def train(
     task: options.Task = None,
     method: options.Method = None,
     backbone: options.Backbone = None,
-    protocol: Annotated[
-        str | None,
-        typer.Option(
-            help=f"The experimental setup; default: {options.DEFAULT_PROTOCOL}.",
-            rich_help_panel=options.WHAT,
-            autocompletion=options.complete("protocols"),
-        ),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option("--seeds", "--seed", help="Seeds: 1,2,3 or 1-5; default: 1.", rich_help_panel=options.WHAT),
-    ] = None,
+    protocol: options.Protocol = None,
+    seeds: options.Seeds = None,
     from_run: Annotated[
         Path | None,
         typer.Option(
@@ -73,8 +63,8 @@ def train(
             task=task,
             method=method,
             backbone=backbone,
-            protocol=protocol or options.DEFAULT_PROTOCOL,
-            seeds=seeds or options.DEFAULT_SEEDS,
+            protocol=protocol,
+            seeds=seeds,
             files=files,
             overrides=overrides,
             extra=extra,

@@ -36,9 +36,9 @@ OF_RUNS = ("seeds", "shots", "score", "compare_scores", "include", "exclude")  #
 TABLE_TYPES: dict[str, TableType] = {
     "scores": TableType(ScoresSpec, score_table.build),
     "settings": TableType(TableSpec, settings_table.build, OF_RUNS),
-    "costs": TableType(TableSpec, cost_table.of_results, (*OF_RUNS, "tasks")),
-    "training-costs": TableType(TableSpec, cost_table.of_training, (*OF_RUNS, "tasks")),
-    "statistics": TableType(TableSpec, row_count_table.build, (*OF_RUNS, "methods")),
+    "costs": TableType(TableSpec, cost_table.of_results, (*OF_RUNS, "tasks", "published")),
+    "training-costs": TableType(TableSpec, cost_table.of_training, (*OF_RUNS, "tasks", "published")),
+    "statistics": TableType(TableSpec, row_count_table.build, (*OF_RUNS, "methods", "protocol", "backbone")),
 }
 
 
