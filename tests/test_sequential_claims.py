@@ -212,6 +212,20 @@ def test_the_command_stops_when_the_time_is_spent_and_goes_on_later(file, hifi, 
     assert not Path("results/claims").exists()  # no look was taken
 
 
+def test_a_failed_run_takes_no_look_and_json_says_what_is_decided(file, hifi, monkeypatch):
+    def submit(_job, _log):
+        future = Future()
+        future.set_result(scheduler.JobOutcome(exit_code=1))
+        return future
+
+    engine = SimpleNamespace(processes=1, submit=submit, close=lambda: None)
+    monkeypatch.setattr(grid, "_engine", lambda *_: engine)
+    answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1", "--format", "json")
+    content = json.loads(answer.out)
+    assert answer.code == 1 and (content["claims"], content["decided"], content["looks"]["looks"]) == (1, 0, [])
+    assert not Path("results/claims").exists()
+
+
 def write_runs_in_place_of_training(monkeypatch, **keys):
     """Let a grid's scheduler write runs; the first method is better. Return the arguments of tasks, methods and protocols."""
     arguments = []

@@ -230,6 +230,7 @@ def _until_decided(
     results_dir = job_options.results_dir
     plan = claim_runs.SequentialClaims(spec.claims_name, spec.claims, results_dir, max_seeds or spec.claims.max_seeds)
     deadline = time.monotonic() + budget_s if budget_s else None
+    failed = False
     while not plan.is_over:
         cells = claim_runs.cells(spec.claims, spec.name, plan.next_counts(), overrides)
         scheduler = _scheduler(cells, job_options, results_dir / "grids" / spec.name, retries=retries)
@@ -240,8 +241,8 @@ def _until_decided(
             options.logger.info("the time is spent; the same command goes on where it stopped")
             break
         _print_summary(spec, scheduler)
-        if progress.failed:
-            raise typer.Exit(1)
+        if failed := bool(progress.failed):
+            break
         look = plan.look()
         level = plan.looks.levels[plan.number - 1]
         options.logger.info(f"look {plan.number} of {len(plan.looks.declared)}, level {level:.2g}")
@@ -257,6 +258,8 @@ def _until_decided(
 
         number = len(plan.claims)
         print_json(SequentialGridOutput(name=spec.name, path=str(plan.path), claims=number, decided=decided, looks=plan.looks))
+    if failed:
+        raise typer.Exit(1)
 
 
 def _seconds(budget: str | None) -> float | None:
