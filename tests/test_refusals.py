@@ -16,7 +16,12 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("word", ["heads.k=1", " heads.k = 1", "heads={k: 1}"])
 def test_a_key_that_varies_in_a_grid_cannot_be_set(hifi, word):
     answer = hifi("grid", "demo-search", word, "--print")
-    assert answer.code == 2 and "heads.k varies here" in answer.err and not answer.out
+    assert answer.code == 2 and "sets heads.k: leave it out" in answer.err and not answer.out
+
+
+def test_a_key_that_names_a_grids_runs_cannot_be_set(hifi):
+    answer = hifi("grid", "laptop-rates", "holdout=0.2", "--print")
+    assert answer.code == 2 and "grid laptop-rates sets holdout: leave it out" in answer.err and not answer.out
 
 
 @pytest.mark.parametrize(
@@ -24,7 +29,7 @@ def test_a_key_that_varies_in_a_grid_cannot_be_set(hifi, word):
 )
 def test_a_key_that_varies_in_a_figure_cannot_be_set(hifi, name, word):
     answer = hifi("figure", name, "--protocol", "demo", word)
-    assert answer.code == 2 and f"{word.partition('=')[0]}" in answer.err and "varies here: leave it out" in answer.err
+    assert answer.code == 2 and f"this figure sets {word.partition('=')[0]}" in answer.err and ": leave it out" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.grids.cells import refuse_varied_keys
+from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.runs import head_selection
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import PreparedRun
@@ -107,7 +107,7 @@ class _Run:
 
 
 def _runs(request: FigureRequest) -> Iterator[_Run]:
-    refuse_varied_keys(request.overrides, ["shots"], "this figure")
+    refuse_own_keys(request.overrides, ["shots"], "this figure")
     for task in request.spec.tasks:
         for shots in request.settings.shots:
             for method, seed in itertools.product(request.spec.methods, request.spec.seeds):

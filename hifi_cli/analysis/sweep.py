@@ -5,7 +5,7 @@ from typing import Any
 from hifi_cli.analysis.figure_request import FigureRequest, FigureTable, Row
 from hifi_cli.analysis.required_runs import RequiredRun, required_run
 from hifi_cli.config.base import ConfigModel, flatten
-from hifi_cli.grids.cells import refuse_varied_keys
+from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.methods.base import implementation_of
 
 READS_RESULTS_ONLY = True  # needs neither data nor weights
@@ -29,7 +29,7 @@ def required_runs(request: FigureRequest) -> list[RequiredRun]:
     Raises:
         UsageError: the command line sets the key that varies.
     """
-    refuse_varied_keys(request.overrides, [request.settings.key], "this figure")
+    refuse_own_keys(request.overrides, [request.settings.key], "this figure")
     return [run for _, run in _runs_by_value(request)]
 
 

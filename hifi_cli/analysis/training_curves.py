@@ -15,7 +15,7 @@ from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import label_of
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.grids.cells import refuse_varied_keys
+from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_files import MetricsLine, StepMetrics
@@ -81,7 +81,7 @@ def compute(request: FigureRequest) -> FigureTable:
     `stage_step` counts the steps of the stage alone.
     """
     if request.settings.stage1_fractions:
-        refuse_varied_keys(request.overrides, ["settings.stage1_fraction"], "this figure")
+        refuse_own_keys(request.overrides, ["settings.stage1_fraction"], "this figure")
     rows: list[Row] = []
     for task in request.spec.tasks:
         for method in request.spec.methods:

@@ -84,7 +84,9 @@ def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
     all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, settings, tuple(overrides))]
     if grid.trials:
         trials.refuse_reported_split((cell.config for cell in all_cells), grid.name)
-    refuse_varied_keys(overrides, {key for varied in grid.methods.values() for key in varied}, f"grid {grid.name}")
+    varied = {key for keys in grid.methods.values() for key in keys}
+    own = varied | {word.partition("=")[0] for word in grid.config}
+    refuse_own_keys(overrides, own, f"grid {grid.name}")  # the names of its runs contain them
     run_paths = {cell.run_path for cell in all_cells}
     if len(run_paths) < len(all_cells):
         raise UsageError(f"grid {grid.name}: two of its runs are the same; name each task, method, seed and value once")
@@ -115,16 +117,16 @@ def variant(overrides: Sequence[str]) -> str:
     return safe_name(",".join(overrides))
 
 
-def refuse_varied_keys(overrides: Iterable[str], varied: Iterable[str], origin: str) -> None:
-    """Refuse a `key=value` of the command line that would replace a key that varies, its section or a part of it.
+def refuse_own_keys(overrides: Iterable[str], own: Iterable[str], origin: str) -> None:
+    """Refuse a `key=value` of the command line that would replace a key that a grid or figure sets, its section or part of it.
 
     Raises:
         UsageError: names `origin` and the key.
     """
     given = [f"{key}." for word in overrides for key in flatten(parse_override(word).values)]
-    for key in sorted(varied):
+    for key in sorted(own):
         if any(word.startswith(f"{key}.") or f"{key}.".startswith(word) for word in given):
-            raise UsageError(f"{origin}: {key} varies here: leave it out")
+            raise UsageError(f"{origin} sets {key}: leave it out")
 
 
 def shard(all_cells: list[GridCell], text: str) -> list[GridCell]:
