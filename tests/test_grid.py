@@ -49,10 +49,9 @@ def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
 def test_a_process_that_closes_counts_as_done_only(tmp_path):
     """Its cells are all there, so that what is done, running, failed and left are all the cells there are."""
     first, second, third, fourth, *_, last = all_cells = cells()
-    progress = GridProgress(all_cells)
+    progress = GridProgress(all_cells, finished=dict.fromkeys((first, second, third), RunStatus(RunState.DONE)))
     at_work = [Job("train", (first, second)), Job("train", (third, fourth)), Job("score", (last,))]
     progress.running = {Future(): (job, tmp_path) for job in at_work}
-    progress.finished = dict.fromkeys((first, second, third), RunStatus(RunState.DONE))
     assert grid_display.status_line(progress).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
 
 
@@ -66,9 +65,10 @@ def test_the_time_left_counts_what_passed_beside_the_training(monkeypatch):
     assert progress.expected_seconds == pytest.approx(10.0 * 5)  # of this grid nothing is known yet
     now = 125.0
     progress.finish(second, trained)
-    assert progress.expected_seconds == pytest.approx(25.0 * len(others))
     now = 135.0  # the third one has been running for 10 s
     assert progress.expected_seconds == pytest.approx(25.0 * len(others) - 10.0)
+    progress.started = 123.0  # the second one was continued from a checkpoint; the others have none
+    assert progress.expected_seconds == pytest.approx(10.0 * len(others) - 10.0)
 
 
 @pytest.mark.parametrize("name", registry.names("grids"))

@@ -107,8 +107,8 @@ class GridProgress:
         """Remaining time from the measured times of finished runs, of the same method where there are; None without any.
 
         These times are those of training. Once a run of this grid is finished, they are scaled to the time that the grid took
-        until its last finished run, which includes the start of processes and what runs side by side. The time since then
-        counts for the runs that are left.
+        until its last finished run, which includes the start of processes and what runs side by side. Runs that were continued
+        from checkpoints took less; the scale is not lowered by them. The time since then counts for the runs that are left.
         """
         seconds: dict[str, float] = defaultdict(float)
         costs: dict[str, float] = defaultdict(float)
@@ -123,7 +123,8 @@ class GridProgress:
         left = (cell for cell in self.cells if cell not in self.finished and cell not in self.failed)
         new = list(self.finished.values())[self.finished_before :]
         trained_now = sum(status.result.time_s or 0.0 for status in new if status.result)
-        scale = (self.last_end - self.started) / trained_now if trained_now else 1 / max(1, len(self.running))
+        least = 1 / max(1, len(self.running))
+        scale = max(least, (self.last_end - self.started) / trained_now) if trained_now else least
         expected = scale * sum(cell.cost * rates.get(cell.method, mean) for cell in left)
         return max(0.0, expected - (time.monotonic() - self.last_end))
 
