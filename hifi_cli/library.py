@@ -52,7 +52,7 @@ def score_heads(model: nn.Module, batches: Iterable[Mapping[str, Any]], *, xi: f
         model: a Hugging Face encoder, bare or with a task's head.
         batches: tokenized batches, a DataLoader for example: `input_ids` and, where there is padding, `attention_mask`,
             tensors [samples, tokens]; `token_type_ids` are used, labels and other keys are not.
-        xi: share of the singular values' sum that counts as all the information.
+        xi: fraction of the sum of the singular values that the richness counts up to.
 
     Raises:
         UsageError: an unknown kind of encoder, a batch that is none, or no batch at all.

@@ -48,7 +48,7 @@ def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi:
 
     Args:
         batches: as for `head_outputs`.
-        xi: share of the singular values' sum that counts as all the information (equation 2).
+        xi: fraction of the sum of the singular values that the richness counts up to (equation 2).
 
     Yields:
         int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], on the CPU.

@@ -30,7 +30,7 @@ class Failures:
         return self.collapsed + self.diverged
 
     def diverges_more(self, other: "Failures") -> bool:
-        """Return whether a larger share of these runs diverged."""
+        """Return whether a larger fraction of these runs diverged."""
         return self.diverged * other.runs > other.diverged * self.runs
 
     @property

@@ -8,22 +8,22 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-# Also for matrices of a GPU, whose solver works on one or a few of so many small (64 x 64) double precision matrices at a
-# time. This is a rule and not a measurement: `make gpu-check` measures it.
+# Also for head outputs on a GPU, whose solver handles only a few of the many small (64 x 64) float64 matrices at a time.
+# That is an assumption, which `make gpu-check` measures.
 EIGENVALUE_DEVICE = torch.device("cpu")
 _WORTH_SHARING = 16  # rows of a matrix below which starting threads takes longer than they save
 
 
 def information_richness(outputs: Tensor, token_mask: Tensor, xi: float = 0.9) -> Tensor:
-    """I_h of every sample and head: how many singular values carry the share `xi` of their sum (equation 2).
+    """I_h of every sample and head: how many of the largest singular values reach the fraction `xi` of the sum (equation 2).
 
-    The singular values come from the eigenvalues of the small Gram matrix in float64. In float32 that would change
-    about one index in a hundred; rows of padding are set to zero, which leaves the other singular values as they are.
+    The singular values come from the eigenvalues of the small Gram matrix in float64; float32 would change about one
+    result in a hundred. Rows of padding are set to zero, which does not change the other singular values.
 
     Args:
         outputs: head outputs O_h, [samples, heads, tokens, head size].
         token_mask: True for real tokens, False for padding, bool [samples, tokens].
-        xi: share in (0, 1].
+        xi: fraction in (0, 1].
 
     Returns:
         int64 [samples, heads], each from 1 to min(tokens, head size); on `EIGENVALUE_DEVICE`.
