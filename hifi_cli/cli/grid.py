@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -304,7 +304,9 @@ def _engine(name: str, site: str, jobs: str | None, mps: bool, job_options: "Job
         from hifi_cli.grids.local_engine import LocalEngine
 
         if jobs == "auto":
-            return LocalEngine(job_options, memory_of_run=_predicted_memory(job_options), use_mps=mps)
+            from hifi_cli.cli.grid_memory import predicted_memory_of
+
+            return LocalEngine(job_options, memory_of_run=predicted_memory_of(job_options), use_mps=mps)
         return LocalEngine(job_options, _job_count(jobs), use_mps=mps)
     if jobs == "auto" or mps:
         from hifi_cli.errors import UsageError
@@ -313,30 +315,6 @@ def _engine(name: str, site: str, jobs: str | None, mps: bool, job_options: "Job
     from hifi_cli.grids.parsl_engine import ParslEngine
 
     return ParslEngine(job_options, site, directory / "parsl")
-
-
-def _predicted_memory(job_options: "JobOptions") -> "Callable[[GridCell], int | None]":
-    """Return a function that predicts the memory of a run in bytes, by the plan that `--dry-run` prints, once per setting."""
-    from hifi_cli.runs.resources import ResourceCache
-
-    resources = ResourceCache(job_options.results_dir, job_options.data_dir)
-    predictions: dict[str, int | None] = {}
-
-    @cache  # a scheduler asks for the cells that wait again and again
-    def predict(cell: "GridCell") -> int | None:
-        from hifi_cli.errors import HifiError
-        from hifi_cli.runs.plan import predicted_memory
-
-        setting = cell.config.setting_hash
-        if setting not in predictions:
-            try:
-                parts = predicted_memory(cell.config, resources)
-            except HifiError:  # its own process refuses it; the other runs go on
-                parts = None
-            predictions[setting] = sum(parts) if parts else None
-        return predictions[setting]
-
-    return predict
 
 
 def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, quiet: bool) -> None:
