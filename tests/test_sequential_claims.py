@@ -155,7 +155,7 @@ def test_a_look_says_nothing_about_other_scores_or_a_claim_that_was_changed_sinc
         OWN.replace("first: full-ft, second: linear-probing", "first: linear-probing, second: full-ft")
     )
     assert "look" not in verdict()
-    with pytest.raises(ConflictError, match=r"1 look at claims that were changed since \(probing\)"):
+    with pytest.raises(ConflictError, match=r"looks at claims that were changed since \(probing\)"):
         SequentialClaims("mine", claim_spec.load("mine.yaml"), Path("results"), 4)
 
 
@@ -168,8 +168,8 @@ def test_an_undecided_claim_takes_every_declared_look_and_no_more(file, hifi):
         commands = grids_in(json.loads(hifi("claims", "mine.yaml", "--format", "json").out))
         assert len(commands) == (not plan.is_over)
         assert all(command.startswith("hifi grid GRID.yaml --until-decided --max-seeds 6 ") for command in commands)
-    assert [look.verdicts for look in looks] == [{"probing": "undecided"}] * len(plan.looks.declared)
-    assert looks[-1].seeds == dict.fromkeys(file.tasks, 6)
+    assert [look["probing"].verdict for look in looks] == ["undecided"] * len(plan.looks.declared)
+    assert looks[-1]["probing"].seeds == dict.fromkeys(file.tasks, 6)
     row = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
     assert row["rows"][0]["cells"]["verdict"]["value"] == f"undecided (look {len(looks)} of {len(looks)} at 4.1 %)"
 
@@ -196,8 +196,31 @@ def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):
     assert again.code == 0 and calls == [16, 32]
     content = json.loads(again.out)
     outputs.SequentialGridOutput.model_validate(content)
-    assert (content["claims"], content["decided"], len(content["looks"]["looks"])) == (1, 1, 2)
-    assert content["looks"]["looks"][1]["verdicts"] == {"probing": "supported"}
+    assert (content["claims"], content["decided"]) == (1, 1)
+    assert [look["verdict"] for look in content["looks"]["claims"]["probing"]["looks"]] == ["undecided", "supported"]
+
+
+def test_some_claims_are_decided_first_and_others_later(file, hifi, monkeypatch):
+    """Each claim has its own looks: `--claims` spends none of the others', and the whole grid goes on with them."""
+    second = "  reverse: {kind: superior, text: T., where: here, first: linear-probing, second: bitfit}\n  latency:"
+    Path("mine.yaml").write_text(OWN.replace("  latency:", second))
+    arguments = write_runs_in_place_of_training(monkeypatch)
+    command = ("grid", "claims-mine.yaml", "--until-decided")
+    answer = hifi(*command, "--claims", "probing", "--max-seeds", "20")
+    assert answer.code == 0 and answer.out == "look 1  probing  undecided\nlook 2  probing  supported\n", answer.err
+    assert {method for _, method, _ in arguments} == {"full-ft", "linear-probing"}
+    table = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
+    verdicts = [row["cells"]["verdict"]["value"] for row in table["rows"]]
+    assert verdicts[:2] == ["supported (look 2 of 5 at 0.079 %)", "not run"]
+    answer = hifi(*command)
+    assert answer.out == "look 1  reverse  undecided\nlook 2  reverse  contradicted\n", answer.err
+    for words, message in (
+        ([*command, "--claims", "probin"], "grid claims-mine has no claim 'probin'; did you mean 'probing'?"),
+        ([*command, "--claims", "latency"], "a figure or a measured cost decides claim 'latency', not runs"),
+        (["grid", "demo", "--claims", "probing"], "grid demo has no claims; remove --claims"),
+    ):
+        answer = hifi(*words)
+        assert answer.code == 2 and message in " ".join(answer.err.split()), answer.err
 
 
 def test_the_command_stops_when_the_time_is_spent_and_goes_on_later(file, hifi, monkeypatch):
@@ -222,7 +245,7 @@ def test_a_failed_run_takes_no_look_and_json_says_what_is_decided(file, hifi, mo
     monkeypatch.setattr(grid, "_engine", lambda *_: engine)
     answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1", "--format", "json")
     content = json.loads(answer.out)
-    assert answer.code == 1 and (content["claims"], content["decided"], content["looks"]["looks"]) == (1, 0, [])
+    assert answer.code == 1 and (content["claims"], content["decided"], content["looks"]["claims"]) == (1, 0, {})
     assert not Path("results/claims").exists()
 
 

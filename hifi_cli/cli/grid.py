@@ -109,6 +109,9 @@ def grid(
         str | None,
         typer.Option(help="i/n: run the i-th of n parts, on a shared results directory.", rich_help_panel=options.HOW),
     ] = None,
+    claims: Annotated[
+        str | None, typer.Option(help="Grids of claims: only these claims, with commas.", rich_help_panel=options.WHICH)
+    ] = None,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
     backbone: options.BackboneOfRuns = None,
@@ -139,7 +142,9 @@ def grid(
         "seeds": options.parse_seeds(seeds) if seeds else None,
         "trials": trials,
     }
-    spec = grid_spec.resolve(grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem))
+    spec = grid_spec.resolve(
+        grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem), options.names(claims)
+    )
     job_options = JobOptions(results_dir, data_dir, auto_batch)
     all_overrides = tuple(overrides or ())
     figure = spec.figure
@@ -243,11 +248,10 @@ def _until_decided(
         _print_summary(spec, scheduler)
         if failed := bool(progress.failed):
             break
-        look = plan.look()
-        level = plan.looks.levels[plan.number - 1]
-        options.logger.info(f"look {plan.number} of {len(plan.looks.declared)}, level {level:.2g}")
-        for claim, verdict in look.verdicts.items() if form == "text" else ():
-            print(f"look {plan.number}  {claim}  {verdict}")
+        number, looks = plan.number + 1, plan.look()
+        options.logger.info(f"look {number} of {len(plan.looks.declared)}, level {plan.looks.levels[number - 1]:.2g}")
+        for claim, look in looks.items() if form == "text" else ():
+            print(f"look {number}  {claim}  {look.verdict}")
     decided = len(plan.claims) - len(plan.undecided)
     options.logger.info(
         f"{decided} of {len(plan.claims)} claims decided after {counted_noun(plan.number, 'look')}: {plan.path}"

@@ -12,7 +12,7 @@ from hifi_cli.errors import ConflictError, MissingError
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
-from hifi_cli.records.claim_looks import ClaimLooks, Look
+from hifi_cli.records.claim_looks import ClaimLooks, Look, LooksAtClaim
 from hifi_cli.reports import sequential
 from hifi_cli.reports.claim_evidence import ClaimContext, methods_of
 from hifi_cli.reports.claim_names import by_names
@@ -22,7 +22,6 @@ from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.statistics import LEVEL
 from hifi_cli.reports.table_spec import shots_of
-from hifi_cli.wording import counted_noun
 
 SeedCounts = Mapping[tuple[str, str], int]  # by claim and task
 
@@ -72,6 +71,8 @@ def seeds_of(file: ClaimsFile, count: int) -> list[int]:
 class SequentialClaims:
     """Claims that are looked at after declared numbers of seeds, until each is decided.
 
+    Every claim has its own looks, so that some claims of a file can be decided first, and others later.
+
     Attributes:
         name: of the file of claims.
         results: by claim, after a look.
@@ -94,13 +95,14 @@ class SequentialClaims:
         self.looks = ClaimLooks.read(self.path)  # its looks stand, also with other --seeds
         if (seeds := self.looks.declared[-1]) != self.max_seeds:
             raise ConflictError(
-                f"{self.path} declares looks at up to {seeds} seeds, and {self.number} were taken; the number cannot be changed"
-                f" afterwards: use --max-seeds {seeds}, or another --results-dir"
+                f"{self.path} declares looks at up to {seeds} seeds; the number cannot be changed afterwards:"
+                f" use --max-seeds {seeds}, or another --results-dir"
             )
-        changed = [name for name in self.claims if self.looks.claims.get(name, self._digest(name)) != self._digest(name)]
+        taken = self.looks.claims
+        changed = [name for name in self.claims if name in taken and taken[name].digest != self._digest(name)]
         if changed:
             raise ConflictError(
-                f"{self.path} has {counted_noun(self.number, 'look')} at claims that were changed since ({', '.join(changed)}):"
+                f"{self.path} has looks at claims that were changed since ({', '.join(changed)}):"
                 " undo the change, or use another --results-dir"
             )
 
@@ -111,31 +113,40 @@ class SequentialClaims:
         """Return the level of a comparison at a look, by the number of comparisons, whose levels add up over all looks."""
         return lambda comparisons: _look_levels(tuple(self.looks.declared), LEVEL / comparisons)[look]
 
-    @property
-    def number(self) -> int:
-        """Number of looks that were taken."""
-        return len(self.looks.looks)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no look is left, or every claim is decided."""
-        return self.number == len(self.looks.declared) or (self.number > 0 and not self.undecided)
+    def _looks_at(self, name: str) -> list[Look]:
+        return self.looks.claims[name].looks if name in self.looks.claims else []
 
     @property
     def undecided(self) -> list[str]:
         """Claims that no look has decided."""
-        verdicts = self.looks.verdicts
-        return [name for name in self.claims if verdicts.get(name, ("undecided", 0))[0] not in ("supported", "contradicted")]
+        return [name for name in self.claims if not (self._looks_at(name) and self.looks.claims[name].is_decided)]
+
+    @property
+    def number(self) -> int:
+        """Number of looks that were taken at the claims of the next look, or at any claim if no look is left."""
+        counts = [len(self._looks_at(name)) for name in self.undecided]
+        left = [count for count in counts if count < len(self.looks.declared)]
+        return min(left) if left else max(len(self._looks_at(name)) for name in self.claims)
+
+    @property
+    def next_claims(self) -> list[str]:
+        """Claims of the next look: the undecided ones with the fewest looks so far."""
+        return [name for name in self.undecided if len(self._looks_at(name)) == self.number < len(self.looks.declared)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every claim is decided, or has no look left."""
+        return not self.next_claims
 
     def next_counts(self) -> dict[tuple[str, str], int]:
-        """Return the seeds of each undecided claim and task at the next look.
+        """Return the seeds of each claim and task at the next look.
 
         The first look has as many seeds on every task. After it, each seed goes to the task where it reduces the variance of
         the claim's mean most.
         """
         target = self.looks.declared[self.number]
         counts: dict[tuple[str, str], int] = {}
-        for name in self.undecided:
+        for name in self.next_claims:
             context = _context(self.claims[name], self.file, self.results_dir)
             level = self._level_of(max(0, self.number - 1))  # what the last look left undecided gets more seeds
             result = evaluate_claim(name, self.claims[name], self.file, context, level=level)
@@ -148,31 +159,27 @@ class SequentialClaims:
                 counts[name, task] = count
         return counts
 
-    def look(self) -> Look:
-        """Decide every undecided claim at the level of this look, and store the look.
+    def look(self) -> dict[str, Look]:
+        """Decide the claims of the next look at its level, and store and return it, by claim.
 
         Raises:
             MissingError: an undecided claim has no pair of runs on a task.
         """
         level = self._level_of(self.number)
         records = Results(self.results_dir)
-        verdicts: dict[str, str] = {}
-        seeds: dict[str, int] = {}
-        for name, claim in self.claims.items():
-            context = ClaimContext.of(claim, self.file, records, None, COUNTED)
-            result = evaluate_claim(name, claim, self.file, context, level=level)
+        looks: dict[str, Look] = {}
+        for name in self.next_claims:
+            context = ClaimContext.of(self.claims[name], self.file, records, None, COUNTED)
+            result = evaluate_claim(name, self.claims[name], self.file, context, level=level)
             self.results[name] = result
-            if name in self.undecided:
-                _refuse_without_pairs(result, context)
-            earlier = self.looks.verdicts.get(name, ("undecided", 0))[0]
-            verdicts[name] = earlier if earlier in ("supported", "contradicted") else result.verdict
-            for task in context.tasks:
-                seeds[task] = max(seeds.get(task, 0), _seeds(result, task))
-        look = Look(seeds=seeds, verdicts=verdicts)
-        claims = {name: self._digest(name) for name in self.claims}
-        self.looks = self.looks.model_copy(update={"looks": [*self.looks.looks, look], "claims": claims})
+            _refuse_without_pairs(result, context)
+            looks[name] = Look(seeds={task: _seeds(result, task) for task in context.tasks}, verdict=result.verdict)
+        taken = {
+            name: LooksAtClaim(digest=self._digest(name), looks=[*self._looks_at(name), look]) for name, look in looks.items()
+        }
+        self.looks = self.looks.model_copy(update={"claims": {**self.looks.claims, **taken}})
         self.looks.write(self.path)
-        return look
+        return looks
 
 
 def allocate(num_seeds: Mapping[str, int], variances: Mapping[str, float], total: int, max_seeds: int) -> dict[str, int]:

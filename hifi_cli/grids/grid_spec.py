@@ -1,6 +1,6 @@
 """Grid specifications: the runs of a table or a figure, or tasks x methods x seeds, and keys that vary."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import claim_spec, table_types
+from hifi_cli.reports.claim_evidence import methods_of
 from hifi_cli.reports.claim_spec import ClaimsFile
 from hifi_cli.reports.figures import figure_spec as figures
 from hifi_cli.reports.figures.figure_spec import FigureSpec
@@ -111,18 +112,24 @@ def with_changes(spec: GridSpec, changes: Mapping[str, Any]) -> GridSpec:
     return spec.model_copy(update=update)
 
 
-def resolve(spec: GridSpec, name: str) -> Grid:
-    """Fill in the values of a grid's table or figure.
+def resolve(spec: GridSpec, name: str, claims: Sequence[str] = ()) -> Grid:
+    """Fill in the values of a grid's table, figure or claims.
+
+    Args:
+        claims: only these of the grid's claims; empty: all.
 
     Raises:
-        UsageError: no protocol, backbone, task or method is named anywhere, or there are trials and no key varies.
+        UsageError: no protocol, backbone, task or method is named anywhere, there are trials and no key varies, or a claim is
+            unknown.
     """
+    if claims and not spec.claims:
+        raise UsageError(f"grid {name} has no claims; remove --claims")
     if spec.trials and (spec.figure or spec.claims):
         raise UsageError(f"grid {name}: --trials is for a search; a figure and claims define their own runs")
     if spec.figure:
         return _of_figure(spec, spec.figure, name)
     if spec.claims:
-        return _of_claims(spec, spec.claims, name)
+        return _of_claims(spec, spec.claims, name, claims)
     table = table_types.load(spec.table) if spec.table else None
     has_runs = isinstance(table, ScoresSpec)  # a table of settings needs no run
     tasks = spec.tasks or list(dict.fromkeys(column.task for column in table.columns) if table and has_runs else [])
@@ -168,11 +175,20 @@ def _of_figure(spec: GridSpec, figure: str, name: str) -> Grid:
     )
 
 
-def _of_claims(spec: GridSpec, claims: str, name: str) -> Grid:
+def _of_claims(spec: GridSpec, claims: str, name: str, chosen: Sequence[str]) -> Grid:
     if spec.methods or spec.tasks:
         raise UsageError(f"grid {name}: claims define their own methods and tasks; remove --methods and --tasks")
     file = claim_spec.load(claims, protocol=spec.protocol, backbone=spec.backbone)
-    file = file.model_copy(update={"seeds": spec.seeds} if spec.seeds else {})
+    for claim in chosen:
+        if claim not in file.claims:
+            raise UsageError(f"grid {name} has no claim '{claim}'{registry.nearest(claim, file.claims)}")
+        if not methods_of(file.claims[claim]):
+            raise UsageError(f"a figure or a measured cost decides claim '{claim}', not runs: hifi claims prints the command")
+    changes = {
+        "seeds": spec.seeds or file.seeds,
+        "claims": {key: claim for key, claim in file.claims.items() if not chosen or key in chosen},
+    }
+    file = file.model_copy(update=changes)
     return Grid(
         name, None, file.protocol, file.backbone, file.tasks, {}, file.seeds, [], claims=file, claims_name=Path(claims).stem
     )

@@ -8,15 +8,31 @@ from hifi_cli.records.stored_file import Record, StoredFile
 
 
 class Look(Record):
-    """One look at the results.
+    """One look at a claim.
 
     Attributes:
         seeds: of each task, the number of seeds that were compared.
-        verdicts: by claim; a claim that an earlier look decided keeps its verdict.
+        verdict: as `hifi claims` prints it.
     """
 
     seeds: dict[str, int]
-    verdicts: dict[str, str]
+    verdict: str
+
+
+class LooksAtClaim(Record):
+    """The looks that were taken at one claim, until one of them decided it.
+
+    Attributes:
+        digest: of the claim at its last look; a look says nothing about a claim that was changed since.
+    """
+
+    digest: str
+    looks: list[Look]
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the last look supported or contradicted the claim."""
+        return self.looks[-1].verdict in ("supported", "contradicted")
 
 
 class ClaimLooks(StoredFile):
@@ -25,30 +41,18 @@ class ClaimLooks(StoredFile):
     Attributes:
         declared: seeds per task at each look.
         levels: two-sided level of the tests at each look.
-        claims: a digest of each claim at its first look; a look says nothing about a claim that was changed since.
-        looks: those that were taken.
+        claims: those that were looked at, each with its own looks.
     """
 
-    schema_number: ClassVar[int] = 2
+    schema_number: ClassVar[int] = 3
     description: ClassVar[str] = "looks at claims"
     remedy: ClassVar[str] = "delete it, and hifi grid --until-decided starts anew"
 
     declared: list[int]
     levels: list[float]
-    claims: dict[str, str] = {}
-    looks: list[Look] = []
+    claims: dict[str, LooksAtClaim] = {}
 
     @staticmethod
     def path_of(results_dir: Path, name: str, protocol: str, backbone: str) -> Path:
         """The file of the looks at a file of claims under a protocol and on a backbone."""
         return results_dir / "claims" / f"{safe_name(f'{name}-{protocol}-{Path(backbone).name}')}.json"
-
-    @property
-    def verdicts(self) -> dict[str, tuple[str, int]]:
-        """The verdict of every claim, and the number of the look that gave it."""
-        verdicts: dict[str, tuple[str, int]] = {}
-        for number, look in enumerate(self.looks, 1):
-            for claim, verdict in look.verdicts.items():
-                if verdicts.get(claim, ("undecided", 0))[0] != verdict or verdict == "undecided":
-                    verdicts[claim] = (verdict, number)
-        return verdicts

@@ -167,8 +167,9 @@ def apply_look_verdicts(
     """
     decided = []
     for result in results:
-        if result.name in looks.verdicts and looks.claims.get(result.name) == digests[result.name]:
-            verdict, number = looks.verdicts[result.name]
+        taken = looks.claims.get(result.name)
+        if taken and taken.digest == digests[result.name]:
+            verdict, number = taken.looks[-1].verdict, len(taken.looks)
             is_open = verdict == "undecided" and number < len(looks.declared)
             look = f"look {number} of {len(looks.declared)} at {100 * looks.levels[number - 1]:.2g} %"
             result = replace(result, verdict=cast("Verdict", verdict), look=look, missing=[next_look] if is_open else [])
