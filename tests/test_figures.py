@@ -263,7 +263,7 @@ def test_a_figure_says_where_it_contradicts_the_paper(tmp_path):
 
 
 def test_an_undecided_difference_from_the_paper_says_so(tmp_path):
-    path = copy_with("ehft-7", tmp_path, lambda frame: frame)
+    path = copy_with("ehft-7", tmp_path, lambda frame: frame[frame.seed <= 5])  # of five values no sign-flip test reaches 5 %
     (note,) = paper_claims.contradictions(path, figure_spec.read_metadata(path))
     assert note.startswith("differs from the paper (section 4.4)")
     assert "published 100, required > 30, undecided (about 1 more seed)" in note
