@@ -196,17 +196,18 @@ class Scheduler:
             cell.run_directory(self.options.results_dir).remove_leftovers_if_unlocked()
         self.logs = _next_directory(self.logs) if self._waiting else self.logs
         try:
+            self._start_jobs(engine)
             while self._waiting or self.progress.running:
-                self._start_jobs(engine)
                 ended, _ = wait(self.progress.running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job, log = self.progress.running.pop(future)
                     del self._polls[future]
                     self._end_job(job, future.result(), log)
                 self._find_finished_cells()
-                show(self.progress)
                 if deadline is not None and time.monotonic() > deadline and self.progress.left:
                     raise BudgetSpent
+                self._start_jobs(engine)  # first, so that the line counts the run that follows as running
+                show(self.progress)
         except BaseException:
             engine.stop()
             self._find_finished_cells(at_once=True)
