@@ -18,6 +18,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
 from hifi_cli.grids import claim_runs, grid_spec, scheduler
 from hifi_cli.grids.claim_runs import SequentialClaims, allocate
+from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.reports import claim_spec, sequential
 
 pytestmark = pytest.mark.slow
@@ -200,10 +201,27 @@ def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):
     assert [look["verdict"] for look in content["looks"]["claims"]["probing"]["looks"]] == ["undecided", "supported"]
 
 
+SECOND = OWN.replace(
+    "  latency:", "  reverse: {kind: superior, text: T., where: here, first: linear-probing, second: bitfit}\n  latency:"
+)
+
+
+def test_two_commands_at_a_time_keep_each_others_looks(file, hifi):
+    Path("mine.yaml").write_text(SECOND)
+    both = claim_spec.load("mine.yaml")
+    plans = [
+        SequentialClaims("mine", both.model_copy(update={"claims": {name: both.claims[name]}}), Path("results"), 20)
+        for name in ("probing", "reverse")
+    ]
+    for plan in plans:
+        write_look(plan, 5)
+        plan.look()
+    assert list(ClaimLooks.read(plans[0].path).claims) == ["probing", "reverse"]
+
+
 def test_some_claims_are_decided_first_and_others_later(file, hifi, monkeypatch):
     """Each claim has its own looks: `--claims` spends none of the others', and the whole grid goes on with them."""
-    second = "  reverse: {kind: superior, text: T., where: here, first: linear-probing, second: bitfit}\n  latency:"
-    Path("mine.yaml").write_text(OWN.replace("  latency:", second))
+    Path("mine.yaml").write_text(SECOND)
     arguments = write_runs_in_place_of_training(monkeypatch)
     command = ("grid", "claims-mine.yaml", "--until-decided")
     answer = hifi(*command, "--claims", "probing", "--max-seeds", "20")

@@ -177,7 +177,8 @@ class SequentialClaims:
         taken = {
             name: LooksAtClaim(digest=self._digest(name), looks=[*self._looks_at(name), look]) for name, look in looks.items()
         }
-        self.looks = self.looks.model_copy(update={"claims": {**self.looks.claims, **taken}})
+        stored = ClaimLooks.read(self.path) if self.path.is_file() else self.looks  # with other claims' looks since the start
+        self.looks = stored.model_copy(update={"claims": {**stored.claims, **taken}})
         self.looks.write(self.path)
         return looks
 
