@@ -86,6 +86,7 @@ def page(tmp_path, monkeypatch, hifi):
     write_selection("x", [[], [0, 3]])
     write_selection("y", [[], [0, 3]], scores_sha256="of other samples")
     write_selection("z", [[], [2, 3]])
+    write_selection("drawn", [[], [1, 2]], rank="random")
     answer = hifi("report")
     assert answer.code == 0, answer.err
     assert answer.out == "results/report.html\n"
@@ -126,7 +127,7 @@ def test_the_report_has_a_chart_for_every_column_and_for_heads_that_were_trained
     assert ">0</text>" in heads and ">0</text>" not in layers and ">1</text>" in layers, "layers are counted from 1"
     titles = [unescape(title) for title in re.findall("<h3>(.*?)</h3>", text)]
     heads = "RTE, bert-large, pagerank, midtop, k=2: HiFi (layer-wise), hifi, seeds 1, 2"
-    assert [title for title in titles if "k=2" in title] == [heads]
+    assert [title for title in titles if "k=2" in title] == [heads], "no heads that no run trained, no random draws"
 
 
 def test_names_are_text_and_never_markup(page):

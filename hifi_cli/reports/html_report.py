@@ -121,7 +121,8 @@ def _claims_section(file: ClaimsFile, results: Sequence[ClaimResult]) -> ReportS
 def heatmaps(runs: Sequence[tuple[RunRecord, Manifest | None]], results_dir: Path) -> list[ReportChart]:
     """Draw the selections of heads that were trained, each with the runs that trained them.
 
-    Of selections by one ranking that differ in the scored samples and have the same heads, the first is drawn.
+    Of selections by one ranking that differ in the scored samples and have the same heads, the first is drawn. Random draws
+    are not: their values mean nothing, and every seed has its own.
 
     Raises:
         UsageError: a heads file is damaged.
@@ -132,7 +133,7 @@ def heatmaps(runs: Sequence[tuple[RunRecord, Manifest | None]], results_dir: Pat
         selection = HeadSelection.read(path)
         heads = (selection.backbone, selection.task, _hashable(selection.heads))
         how = (selection.rank, selection.strategy, selection.k, selection.damping)
-        if heads in trained and (*heads, *how) not in drawn:
+        if selection.rank != "random" and heads in trained and (*heads, *how) not in drawn:
             task, setting = label_of("tasks", selection.task), f"{selection.rank}, {selection.strategy}, k={selection.k}"
             title = f"{task}, {selection.backbone}, {setting}: {'; '.join(trained[heads])}"
             drawn[*heads, *how] = ReportChart(title, charts.head_values(selection.values, selection.heads))
