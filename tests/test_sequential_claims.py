@@ -1,16 +1,13 @@
-"""`hifi grid --until-decided`: the levels of repeated looks, which seeds are added, and when it stops."""
+"""`hifi grid --until-decided`: which seeds are added, whose looks count, and when it stops."""
 
-import importlib.util
 import itertools
 import json
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 import yaml
-from scipy import stats
 from synthetic_runs import write_run
 
 from hifi_cli.cli import grid, outputs
@@ -19,7 +16,7 @@ from hifi_cli.errors import ConflictError
 from hifi_cli.grids import claim_runs, grid_spec, scheduler
 from hifi_cli.grids.claim_runs import SequentialClaims, allocate
 from hifi_cli.records.claim_looks import ClaimLooks
-from hifi_cli.reports import claim_spec, sequential
+from hifi_cli.reports import claim_spec
 
 pytestmark = pytest.mark.slow
 
@@ -35,57 +32,11 @@ claims:
 """
 
 
-@pytest.fixture(scope="module")
-def simulation():
-    path = Path(__file__).parent.parent / "scripts" / "sequential_claims.py"
-    spec = importlib.util.spec_from_file_location("sequential_claims", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def file(hifi):  # in its own working directory
     Path("mine.yaml").write_text(OWN)
     Path("claims-mine.yaml").write_text("description: d\nclaims: mine.yaml\n")
     return claim_spec.load("mine.yaml")
-
-
-def test_bounds_are_those_of_the_textbook():
-    fifths = [0.2, 0.4, 0.6, 0.8, 1.0]
-    # Jennison and Turnbull 2000, and the tables of Lan and DeMets: O'Brien-Fleming-type spending, two-sided 5 %
-    assert sequential.look_bounds(fifths) == pytest.approx([4.877, 3.357, 2.680, 2.290, 2.031], abs=0.001)
-    pocock, obrien = [2.413] * 5, [2.040 * fraction**-0.5 for fraction in fifths]
-    for bounds, error in ((pocock, 0.05), (obrien, 0.05), ([stats.norm.ppf(0.975)] * 5, 0.142)):
-        upper, lower = sequential.crossing_probabilities(bounds, fifths)
-        assert upper.sum() == pytest.approx(lower.sum())
-        assert upper.sum() + lower.sum() == pytest.approx(error, abs=0.0005)
-    assert sequential.look_levels([20]) == pytest.approx([0.05], abs=1e-5)
-    assert sequential.declared_looks(3, 20) == [4, 8, 12, 16, 20] and sequential.declared_looks(3, 4) == [3, 4]
-
-
-def test_power_and_detectable_effect_agree():
-    one_look = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
-    assert sequential.detectable_effect(2.0, [10]) == pytest.approx(2 * one_look, abs=0.001)
-    effect = sequential.detectable_effect(2.0, [4, 8, 12, 16, 20])
-    assert 1 < effect / (2 * one_look) < 1.03 and sequential.power(effect, 2.0, [4, 8, 12, 16, 20]) == pytest.approx(0.8)
-
-
-def test_without_a_difference_repeated_looks_err_in_at_most_5_percent(simulation):
-    repeats = 1200
-    wrong = simulation.rates(0.0, simulation.levels_of(corrected=True), repeats=repeats)
-    assert wrong["supported"] + wrong["contradicted"] <= 0.05 + 2 * (0.05 * 0.95 / repeats) ** 0.5
-    uncorrected = simulation.rates(0.0, simulation.levels_of(corrected=False), repeats=repeats // 2)
-    assert uncorrected["supported"] + uncorrected["contradicted"] > 0.1
-
-
-def test_the_power_is_the_calculated_one_and_large_differences_stop_early(simulation):
-    looks, error = list(simulation.levels_of(corrected=True)), simulation.final_error()
-    effect = sequential.detectable_effect(error, looks)
-    shown = simulation.rates(effect, simulation.levels_of(corrected=True), repeats=500)
-    assert shown["supported"] == pytest.approx(0.8, abs=3 * 0.018 + 0.02) and shown["contradicted"] < 0.01
-    large = simulation.rates(3 * effect, simulation.levels_of(corrected=True), repeats=100)
-    assert large["supported"] == 1.0 and large["seeds"] < 12 < shown["seeds"]
 
 
 def test_seeds_go_where_they_reduce_the_variance_most():
@@ -160,6 +111,30 @@ def test_a_look_says_nothing_about_other_scores_or_a_claim_that_was_changed_sinc
         SequentialClaims("mine", claim_spec.load("mine.yaml"), Path("results"), 4)
 
 
+def test_no_command_is_printed_for_a_changed_claim_as_the_grid_refuses_it(file, hifi):
+    plan = SequentialClaims("mine", file, Path("results"), 4)
+    write_look(plan, 0.3, noise=0.03)
+    plan.look()
+    for margin, number in (("", 1), ("margin: 0.1, ", 0)):
+        Path("mine.yaml").write_text(OWN.replace("first: full-ft", f"{margin}first: full-ft"))
+        table = json.loads(hifi("claims", "mine.yaml", "--format", "json").out)
+        assert table["rows"][0]["cells"]["verdict"]["value"].startswith("undecided") and len(grids_in(table)) == number
+
+
+def test_the_footnotes_of_a_look_do_not_have_the_verdicts_of_a_single_one(file, hifi):
+    order = "  order: {kind: order, text: T., where: here, levels: [[full-ft], [linear-probing], [bitfit]]}\n"
+    Path("mine.yaml").write_text(OWN + order)
+
+    def footnote():
+        return next(line for line in hifi("claims", "mine.yaml").out.splitlines() if "Linear probing above BitFit" in line)
+
+    plan = SequentialClaims("mine", claim_spec.load("mine.yaml"), Path("results"), 20)
+    write_look(plan, 5)
+    assert "supported" in footnote()
+    assert plan.look()["order"].verdict == "undecided"
+    assert "supported" not in footnote() and "contradicted" not in footnote()
+
+
 def test_an_undecided_claim_takes_every_declared_look_and_no_more(file, hifi):
     plan = SequentialClaims("mine", file, Path("results"), 6)
     looks = []
@@ -192,7 +167,10 @@ def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):
     answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1")
     assert answer.code == 0, answer.err
     assert answer.out == "look 1  probing  undecided\nlook 2  probing  supported\n" and calls == [16, 32]
-    assert "look 2 of 5, level 0.00079" in answer.err and "1 of 1 claims decided after 2 looks" in answer.err
+    assert (
+        "look 2 of 5, level 0.00079" in answer.err
+        and "1 of 1 claims decided: results/claims/mine-demo-demo.json" in " ".join(answer.err.split())
+    )
     again = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1", "--format", "json")
     assert again.code == 0 and calls == [16, 32]
     content = json.loads(again.out)
@@ -217,6 +195,51 @@ def test_two_commands_at_a_time_keep_each_others_looks(file, hifi):
         write_look(plan, 5)
         plan.look()
     assert list(ClaimLooks.read(plans[0].path).claims) == ["probing", "reverse"]
+
+
+def test_a_look_of_another_command_stands(file, hifi):
+    """Also if this command read the file before it: a verdict is never replaced, and levels are never mixed."""
+    late, other_levels = (SequentialClaims("mine", file, Path("results"), seeds) for seeds in (20, 4))
+    early = SequentialClaims("mine", file, Path("results"), 20)
+    while not early.is_over:
+        write_look(early, 5)
+        early.look()
+    assert late.look() == {} and late.is_over and late.looks == early.looks == ClaimLooks.read(early.path)
+    with pytest.raises(ConflictError, match="declares other looks, of a command that ran meanwhile"):
+        other_levels.look()
+    assert ClaimLooks.read(early.path) == early.looks
+
+
+def test_runs_added_by_hand_do_not_raise_the_number_of_seeds(file, hifi):
+    """They are compared with the others, but the grid trains its own seeds up to the declared numbers."""
+    plan = SequentialClaims("mine", file, Path("results"), 20)
+    write_look(plan, 0.3, noise=0.03)
+    plan.look()
+    for seed, task, method in itertools.product(range(30, 45), file.tasks, ("full-ft", "linear-probing")):
+        write_run("results", method, task, seed, 0.6 + 0.01 * (seed % 3), protocol="demo", backbone="demo")
+    trained = []
+    while not plan.is_over:
+        trained.append(sum(plan.next_counts().values()) // len(file.tasks))
+        write_look(plan, 0.3, noise=0.03)
+        looks = plan.look()
+    assert trained == [8, 12, 16, 20] and looks["probing"].seeds == dict.fromkeys(file.tasks, 35)
+
+
+def test_a_claim_that_no_seed_decides_has_one_run_and_no_look(file, hifi):
+    trained = "  percent: {kind: property, text: T., where: here, measure: trained-percent, method: full-ft, at_most: 100}\n"
+    Path("mine.yaml").write_text(OWN + trained)
+    both = claim_spec.load("mine.yaml")
+    counts = claim_runs.first_counts(both)
+    assert [counts[name, "demo-entailment"] for name in ("probing", "percent")] == [3, 1]
+    assert [*SequentialClaims("mine", both, Path("results"), 20).claims] == ["probing"]
+    answer = hifi("grid", "claims-mine.yaml", "--until-decided", "--claims", "percent")
+    assert answer.code == 2 and "no seed changes the claims of mine that are asked for" in " ".join(answer.err.split())
+
+
+def test_keys_that_decide_which_runs_a_claim_reads_are_refused(file, hifi):
+    for key in ("shots=8", "variant=x"):
+        answer = hifi("grid", "claims-mine.yaml", "--until-decided", key)
+        assert answer.code == 2 and f"sets {key.partition('=')[0]}: leave it out" in answer.err, answer.err
 
 
 def test_some_claims_are_decided_first_and_others_later(file, hifi, monkeypatch):
@@ -330,8 +353,10 @@ def test_no_look_is_taken_where_finished_runs_make_no_pair(file, hifi, monkeypat
 
 def test_runs_that_diverged_make_no_pair_and_end_no_looks(file, hifi, monkeypatch):
     write_runs_in_place_of_training(monkeypatch, status="diverged", metrics={}, scores=None, reason="the training loss is nan")
-    answer = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1", "--max-seeds", "4")
-    assert answer.code == 0 and "probing  not run" in answer.out
+    command = ("grid", "claims-mine.yaml", "--until-decided", "-j", "1", "--max-seeds", "4")
+    answer = hifi(*command)
+    assert answer.code == 0 and answer.out == "look 1  probing  undecided\nlook 2  probing  undecided\n", answer.err
+    assert "0 of 1 claims decided" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -353,14 +378,3 @@ def test_a_grid_of_claims_has_nothing_else(hifi):
     Path("both.yaml").write_text(yaml.safe_dump({"claims": "hifi", "table": "demo"}))
     assert "claims define their own runs" in hifi("grid", "both.yaml").err
     assert grid_spec.resolve(grid_spec.load("claims-ehft"), "g").claims_name == "ehft"
-
-
-def test_the_page_has_the_numbers_of_the_simulation():
-    root = Path(__file__).parent.parent
-    rows = pd.read_csv(root / "results/bench/sequential.csv")
-    null, planned = rows.iloc[0], rows.iloc[(rows.calculated - 0.8).abs().argmin()]
-    page = " ".join((root / "docs/claims.md").read_text().split())
-    wrong, plain = (100 * (null[f"{prefix}supported"] + null[f"{prefix}contradicted"]) for prefix in ("", "uncorrected "))
-    assert f"{wrong:.1f} % of the verdicts are wrong where there is no difference, and {plain:.1f} % if each look" in page
-    assert f"at most {100 * (rows.calculated - rows.supported).max():.1f} points below the calculated one" in page
-    assert f"power of {100 * planned.calculated:.0f} % takes {planned.seeds:.1f} seeds per task" in page

@@ -253,9 +253,7 @@ def _until_decided(
         for claim, look in looks.items() if form == "text" else ():
             print(f"look {number}  {claim}  {look.verdict}")
     decided = len(plan.claims) - len(plan.undecided)
-    options.logger.info(
-        f"{decided} of {len(plan.claims)} claims decided after {counted_noun(plan.number, 'look')}: {plan.path}"
-    )
+    options.logger.info(f"{decided} of {len(plan.claims)} claims decided{f': {plan.path}' if plan.path.is_file() else ''}")
     if form == "json":
         from hifi_cli.cli.outputs import SequentialGridOutput
         from hifi_cli.cli.show import print_json

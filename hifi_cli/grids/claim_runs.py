@@ -1,20 +1,21 @@
 """The runs that decide claims: first seeds for all of them, then more seeds where they inform most, until all are decided."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from hifi_cli.config.registry import name_of
-from hifi_cli.errors import ConflictError, MissingError
+from hifi_cli.errors import ConflictError, MissingError, UsageError
+from hifi_cli.files import locked
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
 from hifi_cli.records.claim_looks import ClaimLooks, Look, LooksAtClaim
 from hifi_cli.reports import sequential
-from hifi_cli.reports.claim_evidence import ClaimContext, methods_of
+from hifi_cli.reports.claim_evidence import ClaimContext, gets_seeds, methods_of
 from hifi_cli.reports.claim_names import by_names
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile
 from hifi_cli.reports.claims import ClaimResult, claim_digest, evaluate_claim
@@ -36,7 +37,11 @@ def cells(file: ClaimsFile, grid: str, counts: SeedCounts, overrides: Sequence[s
 
     Args:
         counts: number of seeds by claim and task; claims and tasks without an entry have no runs.
+
+    Raises:
+        UsageError: the overrides set `shots` or `variant`; the claims would not read the runs.
     """
+    grid_cells.refuse_own_keys(overrides, ["shots", "variant"], f"grid {grid}")
     cells_by_path: dict[Path, GridCell] = {}
     for name, claim in decided_by_runs(file).items():
         protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
@@ -55,7 +60,7 @@ def cells(file: ClaimsFile, grid: str, counts: SeedCounts, overrides: Sequence[s
 def first_counts(file: ClaimsFile) -> dict[tuple[str, str], int]:
     """Return the number of seeds that the file requires first, for every claim and task."""
     return {
-        (name, name_of(task)): len(file.seeds)
+        (name, name_of(task)): len(file.seeds) if gets_seeds(claim) else 1
         for name, claim in decided_by_runs(file).items()
         for task in claim.tasks or file.tasks
     }
@@ -75,19 +80,25 @@ class SequentialClaims:
 
     Attributes:
         name: of the file of claims.
-        results: by claim, after a look.
+
+    Raises:
+        UsageError: no seed changes the verdict of any of the claims.
+        ConflictError: looks were declared for another number of seeds, or taken at claims that were changed since.
     """
 
     name: str
     file: ClaimsFile
     results_dir: Path
     max_seeds: int
-    results: dict[str, ClaimResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.file = by_names(self.file)
         self.path = ClaimLooks.path_of(self.results_dir, self.name, self.file.protocol, self.file.backbone)
-        self.claims = decided_by_runs(self.file)
+        self.claims = {name: claim for name, claim in self.file.claims.items() if gets_seeds(claim)}
+        if not self.claims:
+            raise UsageError(
+                f"--until-decided: no seed changes the claims of {self.name} that are asked for; hifi claims decides them"
+            )
         if not self.path.is_file():
             declared = sequential.declared_looks(min(len(self.file.seeds), self.max_seeds), self.max_seeds)
             self.looks = ClaimLooks(declared=declared, levels=sequential.look_levels(declared))
@@ -126,7 +137,7 @@ class SequentialClaims:
         """Number of looks that were taken at the claims of the next look, or at any claim if no look is left."""
         counts = [len(self._looks_at(name)) for name in self.undecided]
         left = [count for count in counts if count < len(self.looks.declared)]
-        return min(left) if left else max(len(self._looks_at(name)) for name in self.claims)
+        return min(left) if left else max(map(len, map(self._looks_at, self.claims)))
 
     @property
     def next_claims(self) -> list[str]:
@@ -145,13 +156,15 @@ class SequentialClaims:
         the claim's mean most.
         """
         target = self.looks.declared[self.number]
+        own_seeds = seeds_of(self.file, self.max_seeds)
+        records = Results(self.results_dir)
         counts: dict[tuple[str, str], int] = {}
         for name in self.next_claims:
-            context = _context(self.claims[name], self.file, self.results_dir)
+            context = ClaimContext.of(self.claims[name], self.file, records, None, COUNTED)
             level = self._level_of(max(0, self.number - 1))  # what the last look left undecided gets more seeds
             result = evaluate_claim(name, self.claims[name], self.file, context, level=level)
             spread = {task: _variance(result, task) for task in context.tasks}
-            num_seeds = {task: _seeds(result, task) for task in context.tasks}
+            num_seeds = {task: _seeds(result, task, own_seeds) for task in context.tasks}
             if self.number == 0 or any(count < 2 for count in num_seeds.values()):
                 counts |= {(name, task): target for task in context.tasks}
                 continue
@@ -162,8 +175,11 @@ class SequentialClaims:
     def look(self) -> dict[str, Look]:
         """Decide the claims of the next look at its level, and store and return it, by claim.
 
+        A look that another command has taken meanwhile stands.
+
         Raises:
             MissingError: an undecided claim has no pair of runs on a task.
+            ConflictError: another command has declared other looks meanwhile.
         """
         level = self._level_of(self.number)
         records = Results(self.results_dir)
@@ -171,15 +187,24 @@ class SequentialClaims:
         for name in self.next_claims:
             context = ClaimContext.of(self.claims[name], self.file, records, None, COUNTED)
             result = evaluate_claim(name, self.claims[name], self.file, context, level=level)
-            self.results[name] = result
             _refuse_without_pairs(result, context)
-            looks[name] = Look(seeds={task: _seeds(result, task) for task in context.tasks}, verdict=result.verdict)
-        taken = {
-            name: LooksAtClaim(digest=self._digest(name), looks=[*self._looks_at(name), look]) for name, look in looks.items()
-        }
-        stored = ClaimLooks.read(self.path) if self.path.is_file() else self.looks  # with other claims' looks since the start
-        self.looks = stored.model_copy(update={"claims": {**stored.claims, **taken}})
-        self.looks.write(self.path)
+            verdict = (
+                "undecided" if result.verdict == "not run" else result.verdict
+            )  # all runs diverged: later looks may have more
+            looks[name] = Look(seeds={task: _seeds(result, task) for task in context.tasks}, verdict=verdict)
+        with locked(self.path.with_name(f".{self.path.name}.lock"), wait=True):
+            stored = ClaimLooks.read(self.path) if self.path.is_file() else self.looks
+            if stored.declared != self.looks.declared:
+                raise ConflictError(
+                    f"{self.path} declares other looks, of a command that ran meanwhile: start this command again"
+                )
+            looks = {name: look for name, look in looks.items() if stored.claims.get(name) == self.looks.claims.get(name)}
+            taken = {
+                name: LooksAtClaim(digest=self._digest(name), looks=[*self._looks_at(name), look])
+                for name, look in looks.items()
+            }
+            self.looks = stored.model_copy(update={"claims": {**stored.claims, **taken}})
+            self.looks.write(self.path)
         return looks
 
 
@@ -206,10 +231,6 @@ def _look_levels(declared: tuple[int, ...], level: float) -> list[float]:
     return sequential.look_levels(declared, level)
 
 
-def _context(claim: Claim, file: ClaimsFile, results_dir: Path) -> ClaimContext:
-    return ClaimContext.of(claim, file, Results(results_dir), None, COUNTED)
-
-
 def _refuse_without_pairs(result: ClaimResult, context: ClaimContext) -> None:
     """Refuse a look that could decide nothing, however many seeds are added.
 
@@ -227,9 +248,10 @@ def _refuse_without_pairs(result: ClaimResult, context: ClaimContext) -> None:
             )
 
 
-def _seeds(result: ClaimResult, task: str) -> int:
-    """Return the smallest number of seeds that a comparison of the claim has on a task."""
-    return min(len(finding.evidence.values.get(task, {})) for finding in result.findings)
+def _seeds(result: ClaimResult, task: str, among: Collection[int] | None = None) -> int:
+    """Return the smallest number of seeds, or of seeds among some, that a comparison of the claim has on a task."""
+    seeds = [finding.evidence.values.get(task, {}).keys() for finding in result.findings]
+    return min(len(compared if among is None else compared & {*among}) for compared in seeds)
 
 
 def _variance(result: ClaimResult, task: str) -> float:

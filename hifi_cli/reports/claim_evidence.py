@@ -166,6 +166,11 @@ def methods_of(claim: Claim) -> list[str]:
             return [method] if claim.measure == "trained-percent" and method else []
 
 
+def gets_seeds(claim: Claim) -> bool:
+    """Whether more seeds help to decide a claim: it is about scores of runs, neither of a figure nor a fixed property."""
+    return bool(methods_of(claim)) and not isinstance(claim, PropertyClaim)
+
+
 def _of_comparison(first: str, second: str, context: ClaimContext) -> Evidence:
     records = context.records([first, second])
     pairs = run_pairs.paired(records, first, second, tasks=context.tasks, score=context.score, counted=context.counted)

@@ -17,7 +17,8 @@ from hifi_cli.wording import counted_noun
 RULE = (
     "supported: the 95 % interval of our effect (mean over all of the claim's tasks, new seeds) is inside what is required,"
     " and the sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
-    " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look"
+    " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look, or for"
+    " all declared looks where one is named"
 )
 _HEADINGS = (
     *(TableHeading(label) for label in ("Verdict", "Ours", "Interval", "Published")),
@@ -118,7 +119,7 @@ def _note(result: ClaimResult, backbone: str) -> str:
     misprints = list(dict.fromkeys(text for finding in findings for text in finding.published.misprints))
     sentences += [f"rests on possible misprints: {'; '.join(misprints)}"] if misprints else []
     sentences += [finding.reason or _interval_without_test(finding) for finding in findings]
-    sentences += [_small_effect(result, finding) for finding in findings if finding.is_small]
+    sentences += [_small_effect(result, finding) for finding in findings if finding.is_small and result.verdict == "supported"]
     sentences += [text for finding in findings for text in _failures(finding)]
     sentences += [note for finding in findings if finding.evidence.values for note in finding.evidence.notes]
     return ". ".join(sentence[:1].upper() + sentence[1:] for sentence in dict.fromkeys(sentences) if sentence)
@@ -130,7 +131,8 @@ def _comparison(result: ClaimResult, finding: Finding) -> str:
     if finding.effect is not None:
         span = _span(result, finding)
         parts.append(f"ours {_number(result, finding.effect)}{f' ({span})' if span else ''}")
-    return f"{finding.evidence.label}: {', '.join([*parts, finding.verdict])}"
+    own_verdict = [] if result.look else [finding.verdict]  # at the level of one look
+    return f"{finding.evidence.label}: {', '.join([*parts, *own_verdict])}"
 
 
 def _tasks(findings: Sequence[Finding]) -> list[str]:

@@ -24,7 +24,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.files import command_line, digest
 from hifi_cli.records.claim_looks import ClaimLooks
-from hifi_cli.reports.claim_evidence import ClaimContext, Evidence, evidence, methods_of
+from hifi_cli.reports.claim_evidence import ClaimContext, Evidence, evidence, gets_seeds, methods_of
 from hifi_cli.reports.claim_names import by_names
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
@@ -125,17 +125,18 @@ def evaluate(
     has_looks = bool(name) and not score and counted == COUNTED
     looks = ClaimLooks.read(path) if has_looks and path.is_file() else None
     next_look = _next_look(name, file, results, looks)
+    digests = {key: claim_digest(claim, file) for key, claim in file.claims.items()}
     decided = []
     for key, claim in file.claims.items():
         context = ClaimContext.of(claim, file, results, score, counted)
         result = evaluate_claim(key, claim, file, context)
         if result.verdict == "undecided" and not result.missing:
-            more = [next_look] if has_looks and methods_of(claim) else _more_runs(result, context)
-            result = replace(result, missing=more)
+            changed = looks and key in looks.claims and looks.claims[key].digest != digests[key]  # more looks are refused
+            more = [next_look] if has_looks and gets_seeds(claim) else _more_runs(result, context)
+            result = replace(result, missing=[] if changed else more)
         decided.append(result)
     if not looks:
         return decided
-    digests = {key: claim_digest(claim, file) for key, claim in file.claims.items()}
     return apply_look_verdicts(decided, looks, digests, next_look)
 
 
@@ -170,7 +171,7 @@ def apply_look_verdicts(
         taken = looks.claims.get(result.name)
         if taken and taken.digest == digests[result.name]:
             verdict, number = taken.looks[-1].verdict, len(taken.looks)
-            is_open = verdict == "undecided" and number < len(looks.declared)
+            is_open = not taken.is_decided and number < len(looks.declared)
             look = f"look {number} of {len(looks.declared)} at {100 * looks.levels[number - 1]:.2g} %"
             result = replace(result, verdict=cast("Verdict", verdict), look=look, missing=[next_look] if is_open else [])
         decided.append(result)
