@@ -79,6 +79,10 @@ reproduce-laptop: $(READY)
 		$(LAPTOP_GRID) figure-$$figure --protocol laptop $(OR_DIVERGED) || exit 1; \
 	done
 	for figure in $(LAPTOP_FIGURES); do $(BIN)/hifi figure $$figure --train --protocol laptop $(LAPTOP) || exit 1; done
+	$(LAPTOP_GRID) laptop-reserve $(OR_DIVERGED)
+	for claim in above-random above-full-ft; do \
+		$(LAPTOP_GRID) claims-hifi --protocol laptop --until-decided --max-seeds 20 --claims $$claim $(OR_DIVERGED) || exit 1; \
+	done
 	$(LAPTOP_GRID) laptop --tasks mrpc,rte $(OR_DIVERGED)
 	$(LAPTOP_GRID) laptop --tasks cola,stsb,wic $(OR_DIVERGED)
 	$(LAPTOP_GRID) figure-head-bench --protocol laptop $(OR_DIVERGED)
@@ -88,7 +92,7 @@ reproduce-laptop: $(READY)
 
 # The tables, claims and report of the runs in results/laptop, which need no data and train nothing
 laptop-tables: $(READY)
-	for table in laptop laptop-more laptop-fewshot search; do \
+	for table in laptop laptop-more laptop-fewshot laptop-reserve search; do \
 		env -u HIFI_DATA_DIR $(BIN)/hifi table $$table $(LAPTOP) --format md --out $(LAPTOP_DIR)/tables/$$table.md || exit 1; \
 	done
 	for claims in hifi ehft rankings; do \

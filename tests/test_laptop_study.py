@@ -33,7 +33,7 @@ def test_the_runs_of_the_study_can_decide_its_claims(name):
 def test_every_method_of_the_study_has_a_searched_rate_or_takes_that_of_one():
     """`hifi_*` selections take HiFi's rate; LP-FT and EH-FT take those of their stages."""
     searched = set(registry.load("grids", "laptop-rates")["methods"])
-    for table in ("laptop", "laptop-more", "laptop-fewshot"):
+    for table in ("laptop", "laptop-more", "laptop-fewshot", "laptop-reserve"):
         for method in registry.load("tables", table)["rows"]:
             base = registry.load("methods", method).get("base")
             assert method in searched or base in searched or method.startswith(("hifi-", "lp-ft", "eh-ft-")), (table, method)
