@@ -15,9 +15,8 @@ from hifi_cli.errors import UsageError
 from hifi_cli.records.cost_files import ResultCosts
 from hifi_cli.records.run_files import Provenance
 from hifi_cli.reports import claim_spec, claims
-from hifi_cli.reports.claim_evidence import methods_of
 from hifi_cli.reports.claim_published import published_effects
-from hifi_cli.reports.claim_spec import OrderClaim
+from hifi_cli.reports.claim_spec import OrderClaim, methods_of
 from hifi_cli.reports.run_records import Results
 
 PROJECT = Path(__file__).parent.parent

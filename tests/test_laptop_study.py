@@ -9,7 +9,7 @@ import pytest
 
 from hifi_cli.config import registry
 from hifi_cli.reports import claim_spec
-from hifi_cli.reports.claim_evidence import methods_of
+from hifi_cli.reports.claim_spec import methods_of
 
 RESULTS = Path(__file__).parent.parent / "results" / "laptop"
 FIGURES = [

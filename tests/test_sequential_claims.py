@@ -111,6 +111,21 @@ def test_a_look_says_nothing_about_other_scores_or_a_claim_that_was_changed_sinc
         SequentialClaims("mine", claim_spec.load("mine.yaml"), Path("results"), 4)
 
 
+def test_seeds_that_looks_at_another_claim_added_are_tested_at_their_level(file, hifi):
+    Path("mine.yaml").write_text(
+        OWN + "  again: {kind: superior, text: T., where: here, first: full-ft, second: linear-probing}\n"
+    )
+    plan = SequentialClaims("mine", file, Path("results"), 20)  # without the new claim
+    write_look(plan, 5)
+    plan.look()
+
+    def verdict(*words):
+        rows = json.loads(hifi("claims", "mine.yaml", "--format", "json", *words).out)["rows"]
+        return next(row["cells"]["verdict"]["value"] for row in rows if row["name"] == "again")
+
+    assert verdict("--score", "last") == "supported" and verdict() == "undecided (with seeds of look 1 of 5 at 0.00011 %)"
+
+
 def test_no_command_is_printed_for_a_changed_claim_as_the_grid_refuses_it(file, hifi):
     plan = SequentialClaims("mine", file, Path("results"), 4)
     write_look(plan, 0.3, noise=0.03)

@@ -1,8 +1,7 @@
 """The runs that decide claims: first seeds for all of them, then more seeds where they inform most, until all are decided."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,12 @@ from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
 from hifi_cli.records.claim_looks import ClaimLooks, Look, LooksAtClaim
 from hifi_cli.reports import sequential
-from hifi_cli.reports.claim_evidence import ClaimContext, gets_seeds, methods_of
+from hifi_cli.reports.claim_evidence import ClaimContext
 from hifi_cli.reports.claim_names import by_names
-from hifi_cli.reports.claim_spec import Claim, ClaimsFile
+from hifi_cli.reports.claim_spec import Claim, ClaimsFile, gets_seeds, methods_of
 from hifi_cli.reports.claims import ClaimResult, claim_digest, evaluate_claim
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
-from hifi_cli.reports.statistics import LEVEL
 from hifi_cli.reports.table_spec import shots_of
 
 SeedCounts = Mapping[tuple[str, str], int]  # by claim and task
@@ -120,10 +118,6 @@ class SequentialClaims:
     def _digest(self, name: str) -> str:
         return claim_digest(self.claims[name], self.file)
 
-    def _level_of(self, look: int) -> Callable[[int], float]:
-        """Return the level of a comparison at a look, by the number of comparisons, whose levels add up over all looks."""
-        return lambda comparisons: _look_levels(tuple(self.looks.declared), LEVEL / comparisons)[look]
-
     def _looks_at(self, name: str) -> list[Look]:
         return self.looks.claims[name].looks if name in self.looks.claims else []
 
@@ -161,7 +155,9 @@ class SequentialClaims:
         counts: dict[tuple[str, str], int] = {}
         for name in self.next_claims:
             context = ClaimContext.of(self.claims[name], self.file, records, None, COUNTED)
-            level = self._level_of(max(0, self.number - 1))  # what the last look left undecided gets more seeds
+            level = sequential.level_at(
+                self.looks.declared, max(1, self.number)
+            )  # what the last look left undecided gets more seeds
             result = evaluate_claim(name, self.claims[name], self.file, context, level=level)
             spread = {task: _variance(result, task) for task in context.tasks}
             num_seeds = {task: _seeds(result, task, own_seeds) for task in context.tasks}
@@ -181,7 +177,7 @@ class SequentialClaims:
             MissingError: an undecided claim has no pair of runs on a task.
             ConflictError: another command has declared other looks meanwhile.
         """
-        level = self._level_of(self.number)
+        level = sequential.level_at(self.looks.declared, self.number + 1)
         records = Results(self.results_dir)
         looks: dict[str, Look] = {}
         for name in self.next_claims:
@@ -224,11 +220,6 @@ def allocate(num_seeds: Mapping[str, int], variances: Mapping[str, float], total
         best = max(open_tasks, key=lambda task: max(variances[task], floor) / (counts[task] * (counts[task] + 1)))
         counts[best] += 1
     return counts
-
-
-@cache
-def _look_levels(declared: tuple[int, ...], level: float) -> list[float]:
-    return sequential.look_levels(declared, level)
 
 
 def _refuse_without_pairs(result: ClaimResult, context: ClaimContext) -> None:

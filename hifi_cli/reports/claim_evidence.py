@@ -153,24 +153,6 @@ def evidence(claim: Claim, context: ClaimContext) -> list[Evidence]:
             return [_of_property(claim, context)]
 
 
-def methods_of(claim: Claim) -> list[str]:
-    """Return the methods whose runs a claim is decided by; none where it is decided by a figure or by costs."""
-    match claim:
-        case ComparisonClaim():
-            return [claim.first, claim.second]
-        case OrderClaim():
-            return [method for level in claim.levels for method in level]
-        case TrendClaim():
-            return [*claim.values]
-        case PropertyClaim(method=method):
-            return [method] if claim.measure == "trained-percent" and method else []
-
-
-def gets_seeds(claim: Claim) -> bool:
-    """Whether more seeds help to decide a claim: it is about scores of runs, neither of a figure nor a fixed property."""
-    return bool(methods_of(claim)) and not isinstance(claim, PropertyClaim)
-
-
 def _of_comparison(first: str, second: str, context: ClaimContext) -> Evidence:
     records = context.records([first, second])
     pairs = run_pairs.paired(records, first, second, tasks=context.tasks, score=context.score, counted=context.counted)

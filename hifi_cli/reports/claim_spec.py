@@ -207,6 +207,24 @@ class ClaimsFile(ConfigModel):
     """Keys of this file to change under another protocol, claims by name included; a claim that is null is not asked there."""
 
 
+def methods_of(claim: Claim) -> list[str]:
+    """Return the methods whose runs a claim is decided by; none where it is decided by a figure or by costs."""
+    match claim:
+        case ComparisonClaim():
+            return [claim.first, claim.second]
+        case OrderClaim():
+            return [method for level in claim.levels for method in level]
+        case TrendClaim():
+            return [*claim.values]
+        case PropertyClaim(method=method):
+            return [method] if claim.measure == "trained-percent" and method else []
+
+
+def gets_seeds(claim: Claim) -> bool:
+    """Whether more seeds help to decide a claim: it is about scores of runs, neither of a figure nor a fixed property."""
+    return bool(methods_of(claim)) and not isinstance(claim, PropertyClaim)
+
+
 def load(name: str, *, protocol: str | None = None, backbone: str | None = None) -> ClaimsFile:
     """Load and validate a file of claims, shipped or the user's own, and apply another protocol and backbone.
 

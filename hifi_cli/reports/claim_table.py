@@ -17,8 +17,8 @@ from hifi_cli.wording import counted_noun
 RULE = (
     "supported: the 95 % interval of our effect (mean over all of the claim's tasks, new seeds) is inside what is required,"
     " and the sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
-    " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look, or for"
-    " all declared looks where one is named"
+    " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look; where a"
+    " look is named, interval and test have its level, and 5 % hold over all declared looks"
 )
 _HEADINGS = (
     *(TableHeading(label) for label in ("Verdict", "Ours", "Interval", "Published")),

@@ -12,7 +12,7 @@ How a claim is decided (docs/claims.md; when the rules were fixed and what chang
   the level divided by their number.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 from pathlib import Path
@@ -23,13 +23,23 @@ import numpy as np
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.files import command_line, digest
-from hifi_cli.records.claim_looks import ClaimLooks
-from hifi_cli.reports.claim_evidence import ClaimContext, Evidence, evidence, gets_seeds, methods_of
+from hifi_cli.records.claim_looks import ClaimLooks, LooksAtClaim
+from hifi_cli.reports.claim_evidence import ClaimContext, Evidence, evidence
 from hifi_cli.reports.claim_names import by_names
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
-from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
+from hifi_cli.reports.claim_spec import (
+    Claim,
+    ClaimsFile,
+    ComparisonClaim,
+    OrderClaim,
+    PropertyClaim,
+    TrendClaim,
+    gets_seeds,
+    methods_of,
+)
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
+from hifi_cli.reports.sequential import level_at
 from hifi_cli.reports.statistics import LEVEL, mean_interval, seeds_needed, shows_above
 from hifi_cli.reports.table import MissingRuns
 from hifi_cli.reports.table_spec import check_names
@@ -124,20 +134,24 @@ def evaluate(
     path = ClaimLooks.path_of(results.directory, Path(name).stem, file.protocol, file.backbone)
     has_looks = bool(name) and not score and counted == COUNTED
     looks = ClaimLooks.read(path) if has_looks and path.is_file() else None
+    declared = looks.declared if looks else []
     next_look = _next_look(name, file, results, looks)
-    digests = {key: claim_digest(claim, file) for key, claim in file.claims.items()}
     decided = []
     for key, claim in file.claims.items():
         context = ClaimContext.of(claim, file, results, score, counted)
         result = evaluate_claim(key, claim, file, context)
-        if result.verdict == "undecided" and not result.missing:
-            changed = looks and key in looks.claims and looks.claims[key].digest != digests[key]  # more looks are refused
+        taken = looks.claims.get(key) if looks else None
+        is_changed = taken is not None and taken.digest != claim_digest(claim, file)
+        if looks and gets_seeds(claim):
+            result = _at_look(result, looks, None if is_changed else taken, file, context)
+        if taken and not is_changed:
+            is_open = not taken.is_decided and len(taken.looks) < len(declared)
+            result = replace(result, missing=[next_look] if is_open else [])
+        elif result.verdict == "undecided" and not result.missing and not is_changed:  # the grid refuses a changed claim
             more = [next_look] if has_looks and gets_seeds(claim) else _more_runs(result, context)
-            result = replace(result, missing=[] if changed else more)
+            result = replace(result, missing=more)
         decided.append(result)
-    if not looks:
-        return decided
-    return apply_look_verdicts(decided, looks, digests, next_look)
+    return decided
 
 
 def _next_look(name: str, file: ClaimsFile, results: Results, looks: ClaimLooks | None) -> MissingRuns:
@@ -157,25 +171,29 @@ def claim_digest(claim: Claim, file: ClaimsFile) -> str:
     return digest([content, claim.tasks or file.tasks, claim.protocol or file.protocol, file.backbone, file.margin])
 
 
-def apply_look_verdicts(
-    results: Sequence[ClaimResult], looks: ClaimLooks, digests: Mapping[str, str], next_look: MissingRuns
-) -> list[ClaimResult]:
-    """Return the results with the verdicts of the declared looks, whose levels allow to look several times.
+def _at_look(
+    result: ClaimResult, looks: ClaimLooks, taken: LooksAtClaim | None, file: ClaimsFile, context: ClaimContext
+) -> ClaimResult:
+    """Return a result at the level of a declared look: of the claim's last one, with its verdict, or of the last one at others.
+
+    The latter is for a claim without looks whose seeds other claims' looks may have added: 5 % would hold for one look only.
 
     Args:
-        digests: of the claims as they are now.
-        next_look: the command for a claim that is undecided while looks are left; other runs change no verdict of a look.
+        taken: the looks at this claim as it is now.
     """
-    decided = []
-    for result in results:
-        taken = looks.claims.get(result.name)
-        if taken and taken.digest == digests[result.name]:
-            verdict, number = taken.looks[-1].verdict, len(taken.looks)
-            is_open = not taken.is_decided and number < len(looks.declared)
-            look = f"look {number} of {len(looks.declared)} at {100 * looks.levels[number - 1]:.2g} %"
-            result = replace(result, verdict=cast("Verdict", verdict), look=look, missing=[next_look] if is_open else [])
-        decided.append(result)
-    return decided
+    if not taken and not _added_seeds(result, file):
+        return result
+    number = len(taken.looks) if taken else max(len(others.looks) for others in looks.claims.values())
+    result = evaluate_claim(result.name, result.claim, file, context, level=level_at(looks.declared, number))
+    look = f"look {number} of {len(looks.declared)} at {100 * looks.levels[number - 1]:.2g} %"
+    if not taken:
+        return replace(result, look=f"with seeds of {look}")
+    return replace(result, verdict=cast("Verdict", taken.looks[-1].verdict), look=look)
+
+
+def _added_seeds(result: ClaimResult, file: ClaimsFile) -> bool:
+    """Whether a claim compares other seeds than the file's own."""
+    return any({*seeds} - {*file.seeds} for finding in result.findings for seeds in finding.evidence.values.values())
 
 
 def one_look(comparisons: int) -> float:

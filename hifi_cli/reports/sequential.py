@@ -5,7 +5,8 @@ looks are declared before the first one. The bounds are those of a normal statis
 two-sided levels are used with the t-interval and the sign-flip test (Jennison and Turnbull 2000, section 3.8).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 from scipy import special
@@ -52,6 +53,16 @@ def look_bounds(fractions: Sequence[float], level: float = LEVEL) -> list[float]
 def look_levels(looks: Sequence[int], level: float = LEVEL) -> list[float]:
     """Return the two-sided level of the test at each look, which has so many seeds per task."""
     return [2 * float(special.ndtr(-bound)) for bound in look_bounds([look / looks[-1] for look in looks], level)]
+
+
+def level_at(looks: Sequence[int], number: int) -> Callable[[int], float]:
+    """Return the level of a comparison at a look (from 1), by the number of comparisons: 5 % for all of them and all looks."""
+    return lambda comparisons: _cached_levels(tuple(looks), LEVEL / comparisons)[number - 1]
+
+
+@cache
+def _cached_levels(looks: tuple[int, ...], level: float) -> list[float]:
+    return look_levels(looks, level)
 
 
 def crossing_probabilities(bounds: Sequence[float], fractions: Sequence[float], drift: float = 0.0) -> tuple[Floats, Floats]:
