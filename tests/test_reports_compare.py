@@ -232,6 +232,19 @@ def test_runs_under_other_conditions_are_refused_by_name(changes, differing, hif
     assert f"RTE: compared although BitFit and Full-FT differ in {differing}" in notes
 
 
+def test_epochs_that_the_protocol_has_for_each_method_are_compared(hifi):
+    """HiFi's table 2 trains BitFit for the 16 epochs of BitFit's own paper, and compares."""
+    for seed, (method, epochs) in itertools.product(range(1, 6), (("hifi-layerwise", 5), ("bitfit", 16))):
+        write_run("results", method, "rte", seed, 0.6 + 0.01 * seed, epochs=epochs)
+    rows, notes = said(hifi("compare", "hifi-layerwise", "bitfit", "--format", "json"))
+    assert rows[0]["cells"]["pairs"]["value"] == 5
+    assert "RTE: epochs differ (5 and 16), as the protocol has them for the two methods" in notes
+    assert "not compared" not in hifi("table", "hifi-2", "--tasks", "rte").out
+    for seed in range(1, 6):
+        write_run("results", "bitfit", "rte", seed, 0.6, epochs=15)
+    assert "differ in epochs (5 and 15)" in hifi("compare", "hifi-layerwise", "bitfit").err
+
+
 def test_another_reported_epoch_does_not_matter_where_one_is_asked_for(hifi):
     grid("bitfit", "full-ft", report="last")
     rows, notes = said(hifi("compare", "bitfit", "full-ft", "--score", "last", "--format", "json"))

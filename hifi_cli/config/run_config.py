@@ -216,7 +216,7 @@ class RunConfig(TrainingConfig):
     shots: PositiveCount | None = None
     """Few-shot: training rows per class. As many other rows choose the best epoch, and the train set is one batch."""
     limit: PositiveCount | None = None
-    """Use at most this many examples of each split; the run is flagged `limited`."""
+    """Use at most this many examples of each split, but not to score heads; the run is flagged `limited`."""
     log_every: PositiveCount = 10
     """Steps between two log lines."""
     variant: str | None = None

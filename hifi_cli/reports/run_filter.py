@@ -3,6 +3,7 @@
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
 
 from hifi_cli.config import registry
@@ -72,14 +73,35 @@ def failures(records: Sequence[RunRecord], counted: Collection[str]) -> Failures
 def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> str:
     """Return the conditions in which two runs of different methods disagree, with both values; empty where they agree.
 
+    Epochs may differ as their protocol has them for the two methods: HiFi trains BitFit as long as BitFit's own paper.
+
     Args:
         score: the score that is compared; if given, the epoch that each run reports does not matter.
     """
     values, others = first.conditions, second.conditions
     keys = [key for key in values if values[key] != others[key] and not (score and key == "reported epoch")]
+    if "epochs" in keys and not _has_own_epochs(first) and not _has_own_epochs(second):
+        keys.remove("epochs")
     return ", ".join(
         key if key == "data" else f"{key} ({_condition(values[key])} and {_condition(others[key])})" for key in keys
     )
+
+
+def _has_own_epochs(record: RunRecord) -> bool:
+    result = record.result
+    return record.conditions["epochs"] != _protocol_epochs(
+        result.task, result.method, result.backbone, result.protocol, result.shots
+    )
+
+
+@cache
+def _protocol_epochs(task: str, method: str, backbone: str, protocol: str, shots: int | None) -> int | None:
+    """Return the epochs that a protocol has for a method on a task; None where one of the names is unknown here."""
+    overrides = [f"shots={shots}"] if shots else []
+    try:
+        return resolve(task=task, method=method, backbone=backbone, protocol=protocol, seed=1, overrides=overrides).epochs
+    except HifiError:
+        return None
 
 
 def score_cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: Score | None) -> TableCell:

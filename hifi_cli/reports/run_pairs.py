@@ -116,6 +116,9 @@ def _pair(
         if "unequal" not in counted:
             return [*notes, f"left out: {difference}; --include unequal compares them"]
         notes.append(f"compared although {difference}")
+    epochs = [record.conditions["epochs"] for record in next(iter(runs.values()), ())]
+    if len({*epochs}) > 1 and not differing:
+        notes.append(f"epochs differ ({epochs[0]} and {epochs[1]}), as the protocol has them for the two methods")
     differences = {seed: _difference(*pair, score) for seed, pair in runs.items()}
     known = {seed: value for seed, value in differences.items() if value is not None}
     if incomplete := len(runs) - len(known):
