@@ -16,7 +16,7 @@ from hifi_cli.records.claim_looks import ClaimLooks, Look, LooksAtClaim
 from hifi_cli.reports import sequential
 from hifi_cli.reports.claim_evidence import ClaimContext
 from hifi_cli.reports.claim_names import by_names
-from hifi_cli.reports.claim_spec import Claim, ClaimsFile, gets_seeds, methods_of
+from hifi_cli.reports.claim_spec import Claim, ClaimsFile, is_about_scores, methods_of
 from hifi_cli.reports.claims import ClaimResult, claim_digest, evaluate_claim
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
@@ -58,7 +58,7 @@ def cells(file: ClaimsFile, grid: str, counts: SeedCounts, overrides: Sequence[s
 def first_counts(file: ClaimsFile) -> dict[tuple[str, str], int]:
     """Return the number of seeds that the file requires first, for every claim and task."""
     return {
-        (name, name_of(task)): len(file.seeds) if gets_seeds(claim) else 1
+        (name, name_of(task)): len(file.seeds) if is_about_scores(claim) else 1
         for name, claim in decided_by_runs(file).items()
         for task in claim.tasks or file.tasks
     }
@@ -92,10 +92,10 @@ class SequentialClaims:
     def __post_init__(self) -> None:
         self.file = by_names(self.file)
         self.path = ClaimLooks.path_of(self.results_dir, self.name, self.file.protocol, self.file.backbone)
-        self.claims = {name: claim for name, claim in self.file.claims.items() if gets_seeds(claim)}
+        self.claims = {name: claim for name, claim in self.file.claims.items() if is_about_scores(claim)}
         if not self.claims:
             raise UsageError(
-                f"--until-decided: no seed changes the claims of {self.name} that are asked for; hifi claims decides them"
+                f"--until-decided: more seeds decide none of these claims; hifi claims {self.name} prints what does"
             )
         if not self.path.is_file():
             declared = sequential.declared_looks(min(len(self.file.seeds), self.max_seeds), self.max_seeds)
@@ -131,7 +131,7 @@ class SequentialClaims:
         """Number of looks that were taken at the claims of the next look, or at any claim if no look is left."""
         counts = [len(self._looks_at(name)) for name in self.undecided]
         left = [count for count in counts if count < len(self.looks.declared)]
-        return min(left) if left else max(map(len, map(self._looks_at, self.claims)))
+        return min(left) if left else max(len(self._looks_at(name)) for name in self.claims)
 
     @property
     def next_claims(self) -> list[str]:
@@ -150,14 +150,12 @@ class SequentialClaims:
         the claim's mean most.
         """
         target = self.looks.declared[self.number]
+        level = sequential.level_at(self.looks.declared, max(1, self.number))  # of the last look: what it left undecided
         own_seeds = seeds_of(self.file, self.max_seeds)
         records = Results(self.results_dir)
         counts: dict[tuple[str, str], int] = {}
         for name in self.next_claims:
             context = ClaimContext.of(self.claims[name], self.file, records, None, COUNTED)
-            level = sequential.level_at(
-                self.looks.declared, max(1, self.number)
-            )  # what the last look left undecided gets more seeds
             result = evaluate_claim(name, self.claims[name], self.file, context, level=level)
             spread = {task: _variance(result, task) for task in context.tasks}
             num_seeds = {task: _seeds(result, task, own_seeds) for task in context.tasks}
@@ -184,9 +182,8 @@ class SequentialClaims:
             context = ClaimContext.of(self.claims[name], self.file, records, None, COUNTED)
             result = evaluate_claim(name, self.claims[name], self.file, context, level=level)
             _refuse_without_pairs(result, context)
-            verdict = (
-                "undecided" if result.verdict == "not run" else result.verdict
-            )  # all runs diverged: later looks may have more
+            # if all runs diverged, later looks may have pairs
+            verdict = "undecided" if result.verdict == "not run" else result.verdict
             looks[name] = Look(seeds={task: _seeds(result, task) for task in context.tasks}, verdict=verdict)
         with locked(self.path.with_name(f".{self.path.name}.lock"), wait=True):
             stored = ClaimLooks.read(self.path) if self.path.is_file() else self.looks

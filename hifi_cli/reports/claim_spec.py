@@ -220,7 +220,7 @@ def methods_of(claim: Claim) -> list[str]:
             return [method] if claim.measure == "trained-percent" and method else []
 
 
-def gets_seeds(claim: Claim) -> bool:
+def is_about_scores(claim: Claim) -> bool:
     """Whether more seeds help to decide a claim: it is about scores of runs, neither of a figure nor a fixed property."""
     return bool(methods_of(claim)) and not isinstance(claim, PropertyClaim)
 

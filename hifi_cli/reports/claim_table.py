@@ -160,7 +160,7 @@ def _interval_without_test(finding: Finding) -> str:
     low, high = finding.region.supported
     if finding.verdict != "undecided" or not finding.interval or not low <= finding.interval[0] <= finding.interval[1] <= high:
         return ""
-    return "the interval is inside what is required, but the sign-flip test does not reach the 5 % level"
+    return "the interval is inside what is required, but the sign-flip test does not agree"
 
 
 def _small_effect(result: ClaimResult, finding: Finding) -> str:

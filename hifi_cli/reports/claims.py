@@ -34,7 +34,7 @@ from hifi_cli.reports.claim_spec import (
     OrderClaim,
     PropertyClaim,
     TrendClaim,
-    gets_seeds,
+    is_about_scores,
     methods_of,
 )
 from hifi_cli.reports.run_filter import COUNTED
@@ -142,13 +142,13 @@ def evaluate(
         result = evaluate_claim(key, claim, file, context)
         taken = looks.claims.get(key) if looks else None
         is_changed = taken is not None and taken.digest != claim_digest(claim, file)
-        if looks and gets_seeds(claim):
+        if looks and is_about_scores(claim):
             result = _at_look(result, looks, None if is_changed else taken, file, context)
         if taken and not is_changed:
             is_open = not taken.is_decided and len(taken.looks) < len(declared)
             result = replace(result, missing=[next_look] if is_open else [])
         elif result.verdict == "undecided" and not result.missing and not is_changed:  # the grid refuses a changed claim
-            more = [next_look] if has_looks and gets_seeds(claim) else _more_runs(result, context)
+            more = [next_look] if has_looks and is_about_scores(claim) else _more_runs(result, context)
             result = replace(result, missing=more)
         decided.append(result)
     return decided
@@ -181,7 +181,7 @@ def _at_look(
     Args:
         taken: the looks at this claim as it is now.
     """
-    if not taken and not _added_seeds(result, file):
+    if not taken and not _has_added_seeds(result, file):
         return result
     number = len(taken.looks) if taken else max(len(others.looks) for others in looks.claims.values())
     result = evaluate_claim(result.name, result.claim, file, context, level=level_at(looks.declared, number))
@@ -191,7 +191,7 @@ def _at_look(
     return replace(result, verdict=cast("Verdict", taken.looks[-1].verdict), look=look)
 
 
-def _added_seeds(result: ClaimResult, file: ClaimsFile) -> bool:
+def _has_added_seeds(result: ClaimResult, file: ClaimsFile) -> bool:
     """Whether a claim compares other seeds than the file's own."""
     return any({*seeds} - {*file.seeds} for finding in result.findings for seeds in finding.evidence.values.values())
 

@@ -88,6 +88,7 @@ def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> st
 
 
 def _has_own_epochs(record: RunRecord) -> bool:
+    """Whether a run was trained for other epochs than its protocol has for its method and task."""
     result = record.result
     return record.conditions["epochs"] != _protocol_epochs(
         result.task, result.method, result.backbone, result.protocol, result.shots
