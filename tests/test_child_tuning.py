@@ -121,3 +121,13 @@ def test_child_tuning_f_keeps_the_gradient_in_expectation(make, resources):
     deviation = (0.7 / 0.3 / 400) ** 0.5  # of one entry's mean
     assert abs(float(total.mean()) / 400 - 1) < 5 * deviation / parameter.numel() ** 0.5
     assert float((total / 400 - 1).abs().max()) < 6 * deviation
+
+
+def test_without_its_mask_child_tuning_d_is_plain_fine_tuning(make, resources):
+    """What EH-FT's released program does: AdamW on every weight."""
+    same = ["learning_rate=1e-3", "weight_decay=0.0", "batch_size=8"]
+    _, unmasked, results = train_and_merge(make, resources, "child-tuning-d", *same, "settings.mask=false")
+    _, full, _ = train_and_merge(make, resources, "full-ft", *same)
+    weights = full.encoder.model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in unmasked.encoder.model.state_dict().items())
+    assert results.params.trainable == results.params.total

@@ -6,6 +6,7 @@ from prepared_models import prepare
 
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
+from hifi_cli.methods.bitfit import BitFit
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs import trainer
@@ -31,12 +32,20 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, res
     head = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
     assert state.keys() == pretrained.keys()
     assert all(torch.equal(state[name], value) for name, value in pretrained.items() if name not in head)
-    kept = {"bert.pooler.dense.weight"} if method == "eh-ft-bitfit" else set()  # BitFit tunes a pretrained pooler's bias alone
-    assert {name for name in head if torch.equal(state[name], pretrained[name])} == kept
+    assert not {name for name in head if torch.equal(state[name], pretrained[name])}, "stage 1 trains the whole head"
     assert not moments
     assert (first_rate, second_rate) == (0.01, config.learning_rate)
     assert (first_steps, second_steps) == (6, 6)
     assert first is not second
+
+
+def test_a_first_stage_that_leaves_a_part_of_the_head_untrained_is_refused(make, resources, monkeypatch):
+    def biases_only(self, model):
+        return {name: value for name, value in model.named_parameters() if name.endswith("bias")}
+
+    monkeypatch.setattr(BitFit, "trainable_parameters", biases_only)
+    with pytest.raises(UsageError, match=r"its method leaves bert.pooler.dense.weight as it is: choose another stage1"):
+        runs.run(make("eh-ft-bitfit"), resources)
 
 
 def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypatch):

@@ -25,15 +25,20 @@ class ChildTuningD(Method):
 
         p: float = Field(0.3, gt=0, le=1)
         """Fraction of the layers' weights that trains, over all layers together."""
+        mask: bool = True
+        """Whether the mask acts. In EH-FT's released program it does not: it is keyed by the original parameters, and DeepSpeed's
+        fp16 optimizer trains fp32 copies of them. Every weight then trains with plain AdamW."""
         fisher_max_grad_norm: float | None = Field(1.0, gt=0)
         """Norm to which each tensor's gradient is clipped before it is squared; null: no clipping."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
-        self._masked = encoder.layer_parameters
+        self._masked = encoder.layer_parameters if self.settings.mask else []
         self._child: SparseParameters | None = None
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
+        if not self._masked:
+            return
         parameters = {name: model.get_parameter(name) for name in self._masked}
         fisher = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
         most = self.settings.fisher_max_grad_norm
@@ -51,7 +56,7 @@ class ChildTuningD(Method):
 
     def trainable_counts(self, model: nn.Module) -> dict[str, int]:
         numbers = super().trainable_counts(model)
-        if self._child is None:  # the gradients will say which; how many of all layers together is known
+        if self._masked and self._child is None:  # the gradients will say which; how many of all layers together is known
             total, fraction = sum(numbers[name] for name in self._masked), self.settings.p
             numbers |= dict.fromkeys(self._masked, 0) | {self._masked[0]: round(fraction * total)}
         return numbers
@@ -60,16 +65,17 @@ class ChildTuningD(Method):
         return [list(model.parameters())]
 
     def before_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        assert self._child
-        self._child.gather_gradients()
+        if self._child:
+            self._child.gather_gradients()
 
     def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        assert self._child
-        self._child.scatter()
+        if self._child:
+            self._child.scatter()
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         return super().delta(model) | (self._child.delta() if self._child else {})
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        self._child = SparseParameters.from_delta(model, delta)
+        if self._masked:
+            self._child = SparseParameters.from_delta(model, delta)
         copy_tensors(self.delta(model), delta)

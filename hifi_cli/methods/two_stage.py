@@ -17,7 +17,9 @@ from hifi_cli.models.encoder import Encoder
 class TwoStage(Method):
     """Train the task head by any method (stage 1), then everything, from the pretrained backbone and this head (stage 2).
 
-    Each stage has its own optimizer and schedule. The run's steps are divided between the stages.
+    Stage 1 trains the whole task head, whatever its method trains of it alone: BitFit would leave the weight of a pretrained
+    pooler as it is, and hand over a head that was hardly trained. Each stage has its own optimizer and schedule. The run's
+    steps are divided between the stages.
     """
 
     class Settings(ConfigModel):
@@ -40,6 +42,14 @@ class TwoStage(Method):
     def prepare(self, encoder: Encoder) -> None:
         self._pretrained = None if self.settings.reserve else copy.deepcopy(encoder.model)
         self.stage1.prepare(encoder)
+        head = dict(encoder.task_head_parameters())
+        for parameter in head.values():
+            parameter.requires_grad_(True)
+        if untrained := sorted(head.keys() - self.stage1.trainable_parameters(encoder.model).keys()):
+            raise UsageError(
+                f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it is: choose another"
+                " stage1.method"
+            )
 
     def extra_numbers(self, model: nn.Module) -> int:
         copied = sum(parameter.numel() for parameter in self._pretrained.parameters()) if self._pretrained else 0
