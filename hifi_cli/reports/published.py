@@ -95,12 +95,10 @@ class AverageCheck:
         verdict: `follows` (the cells' mean rounds to it), `rounding` (less than one unit of the last digit away, which the
             cells' own rounding can explain), `mismatch` (a unit or more away), `unchecked` (a cell is illegible).
         recomputed: the cells' mean; None when unchecked.
-        suspects: columns whose cell equals another row's, with that row and the value that the printed average would require.
     """
 
     verdict: AverageCheckResult
     recomputed: Decimal | None = None
-    suspects: dict[str, tuple[str, Decimal]] | None = None
 
 
 @cache
@@ -132,9 +130,7 @@ def check_average(published: PublishedTable, name: str) -> AverageCheck:
         return AverageCheck("follows", recomputed)
     if abs(recomputed - printed) < unit:
         return AverageCheck("rounding", recomputed)
-    is_far = abs(recomputed - printed) > 2 * unit  # one wrong digit makes a difference of this size
-    suspects = _suspects(published, name, (printed - recomputed) * len(cells)) if is_far else None
-    return AverageCheck("mismatch", recomputed, suspects)
+    return AverageCheck("mismatch", recomputed)
 
 
 def average_note(published: PublishedTable, name: str) -> str | None:
@@ -152,30 +148,13 @@ def average_note(published: PublishedTable, name: str) -> str | None:
 
 
 def cell_notes(published: PublishedTable, name: str, column: str) -> tuple[str, ...]:
-    """Return the footnotes on a printed cell: our remark, and whether it may be a copy of another row's."""
+    """Return the footnotes on a printed cell: our remark, and whether it is legible."""
     row = published.rows[name]
     notes = [row.cell_notes[column]] if column in row.cell_notes else []
     if "illegible" in (published.mean(name, column), published.deviation(name, column)):
         part = "cell" if published.mean(name, column) == "illegible" else "standard deviation"
         notes.append(f"{part} illegible in our copy of the paper")
-    suspects = check_average(published, name).suspects or {}
-    if column in suspects:
-        other, required = suspects[column]
-        value = f"{required:.{published.decimals}f}"
-        notes.append(f"equal to the cell of {other}, perhaps a copy: the printed average requires {value} here")
     return tuple(notes)
-
-
-def _suspects(published: PublishedTable, name: str, missing: Decimal) -> dict[str, tuple[str, Decimal]]:
-    """Return the cells that equal another row's in the same column, in a row whose average requires another value."""
-    suspects = {}
-    for column in published.columns:
-        value = published.mean(name, column)
-        equal_row = next((other for other in published.rows if other != name and published.mean(other, column) == value), None)
-        required = _decimal(value, published.decimals) + missing if isinstance(value, float) else Decimal(-1)
-        if equal_row and 0 <= required <= 100:
-            suspects[column] = (equal_row, required)
-    return suspects
 
 
 def _decimal(value: float, decimals: int) -> Decimal:
