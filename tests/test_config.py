@@ -124,7 +124,7 @@ def test_a_protocol_changes_its_base(tmp_path):
         == (60, 32, (0.9, 0.98))
     )
     assert (text.weight_decay, code.weight_decay) == (0.1, 0.01)
-    assert (text.task_head.width, text.task_head.activation, text.task_head.one_logit) == (2048, "none", False)
+    assert (text.task_head.width, text.task_head.activation, text.task_head.one_logit) == (2048, "relu", False)
     assert (code.task_head.width, code.task_head.activation, code.task_head.one_logit) == (2048, "relu", True)
     assert (code.stage1.settings, code.settings) == ({"biases": "layers"}, {"carry": "weights"})
     few, full = rte(protocol="hifi-fewshot"), rte()

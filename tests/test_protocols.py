@@ -20,16 +20,19 @@ EXPECTED = {
     # EH-FT, the text: section 4.1
     ("ehft", "rte", "full-ft", "roberta-large"): {
         "epochs": 60, "batch_size": 32, "learning_rate": 1e-5, "adam_betas": (0.9, 0.98), "adam_epsilon": 1e-6, "weight_decay": 0.1,
-        "warmup": 0.1, "schedule": "linear", "report": "best", "task_head.kind": "mlp", "task_head.width": 2048, "task_head.activation": "none",
-        "primary_metric": None,
+        "warmup": 0.1, "schedule": "linear", "report": "best", "task_head.kind": "mlp", "task_head.width": 2048, "task_head.activation": "relu",
+        "primary_metric": None, "max_length": 512, "truncation": "only_first",
     },
     ("ehft", "wic", "full-ft", "roberta-large"): {"epochs": 40, "learning_rate": 3e-5},
     ("ehft", "rte", "full-ft", "bert-large"): {"learning_rate": 3e-5},
     ("ehft", "rte", "linear-probing", "roberta-large"): {"learning_rate": 5e-4},
     ("ehft", "rte", "bitfit", "roberta-large"): {"learning_rate": 5e-4, "settings": {}},
     ("ehft", "rte", "lora", "roberta-large"): {"learning_rate": 5e-4, "settings": {"r": 32, "alpha": 16, "targets": QKVO}},
-    ("ehft", "rte", "prefix-tuning", "roberta-large"): {"learning_rate": 5e-3, "settings": {"length": 16}, "max_length": 128},
-    ("ehft", "boolq", "full-ft", "roberta-large"): {"max_length": 256, "truncation": "longest_first"},
+    ("ehft", "rte", "prefix-tuning", "roberta-large"): {"learning_rate": 5e-3, "settings": {"length": 16}, "max_length": 512 - 16},
+    ("ehft", "boolq", "full-ft", "roberta-large"): {"max_length": 512, "truncation": "only_first"},
+    ("ehft", "copa", "full-ft", "roberta-large"): {"max_length": 256},
+    ("ehft", "copa", "eh-ft-prefix", "roberta-large"): {"max_length": 256 - 16},
+    ("ehft", "rte", "child-tuning-d", "roberta-large"): {"settings": {"p": 0.3}},
     ("ehft", "stsb", "full-ft", "roberta-large"): {"primary_metric": "pearson"},
     ("ehft", "stsb", "full-ft", "bert-large"): {"primary_metric": "spearman"},
     ("ehft", "rte", "eh-ft-lora-r512", "roberta-large"): {"stage1.settings": {"r": 512, "alpha": 16, "targets": QKVO}},
@@ -51,7 +54,7 @@ EXPECTED = {
     ("ehft-released", "copa", "eh-ft-prefix-reserve", "roberta-large"): {"max_length": 256 - 17, "settings": {"reserve": True}},
     ("ehft-released", "rte", "mixout", "roberta-large"): {"settings": {"p": 0.7, "place": "all", "backward": "released"}},
     ("ehft-released", "rte", "child-tuning-d", "roberta-large"): {
-        "settings": {"p": 0.1}, "adam_betas": (0.9, 0.999), "weight_decay": 0.0, "learning_rate": 1e-5,
+        "settings": {"p": 0.1, "mask": False}, "adam_betas": (0.9, 0.999), "weight_decay": 0.0, "learning_rate": 1e-5,
     },
     ("ehft-released", "rte", "linear-probing", "roberta-large"): {"learning_rate": 1e-3},
     ("ehft-released", "rte", "bitfit", "roberta-large"): {"settings": {"biases": "layers"}},
@@ -63,7 +66,7 @@ EXPECTED = {
     ("ehft-released", "rte", "eh-ft-lora-r32", "roberta-large"): {"stage1.settings": {"r": 32, "alpha": 16, "targets": QKVO}},
     ("ehft-released", "rte", "eh-ft-lora-r1024", "roberta-large"): {"stage1.settings": {"r": 1024, "alpha": 16, "targets": QKVO}},
     # HiFi: table 5, section A.7, and each method's own paper or code
-    ("hifi", "rte", "hifi-layerwise", "bert-large"): {"epochs": 5, "batch_size": 16, "learning_rate": 2e-4, "max_length": 128, "heads.k": 3},
+    ("hifi", "rte", "hifi-layerwise", "bert-large"): {"epochs": 5, "batch_size": 16, "learning_rate": 2e-4, "max_length": 256, "heads.k": 3},
     ("hifi", "stsb", "full-ft", "bert-large"): {"primary_metric": None},
     ("hifi", "mrpc", "bitfit", "bert-large"): {"epochs": 16, "schedule": "constant", "warmup": 0.0, "max_grad_norm": 1.0, "learning_rate": 2e-3},
     ("hifi", "mnli", "bitfit", "bert-large"): {"epochs": 16},
@@ -85,6 +88,17 @@ EXPECTED = {
     ("superglue", "record", "full-ft", "bert-large-cased"): {"batch_size": 8, "max_length": 256, "truncation": "only_first"},
     ("superglue", "multirc", "full-ft", "bert-large-cased"): {"batch_size": 4, "max_length": 256, "truncation": "only_first"},
     # ours
+    ("hifi", "cb", "full-ft", "bert-large"): {"max_length": 288},
+    ("hifi", "boolq", "full-ft", "bert-large"): {"max_length": 512},
+    ("hifi", "mrpc", "full-ft", "bert-large"): {"max_length": 128},
+    ("hifi-fewshot", "rte", "full-ft", "bert-large"): {"max_length": 256},
+    ("laptop", "cb", "full-ft", "minilm"): {"max_length": 288, "task_head.kind": "pooler"},
+    ("laptop-ehft", "cb", "eh-ft-bitfit", "minilm"): {
+        "max_length": 512, "task_head.kind": "mlp", "task_head.activation": "relu", "task_head.width": 2048, "task_head.one_logit": True,
+        "epochs": 15, "batch_size": 8, "report": "best", "hold_steps": 0, "stage1.hold_steps": 0, "stage1.settings": {"biases": "layers"},
+        "settings": {"carry": "weights"}, "stage1.learning_rate": 3e-3, "learning_rate": 1e-4, "max_grad_norm": 0.1, "final_factor": 0.1,
+    },
+    ("laptop-ehft", "stsb", "full-ft", "minilm"): {"primary_metric": "pearson", "epochs": 5},
     ("laptop", "rte", "prefix-tuning", "minilm"): {"settings": {"length": 16}, "learning_rate": 3e-2, "primary_metric": None},
 }  # fmt: skip
 
