@@ -12,7 +12,15 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import losses, metrics, spans, task_spec
 from hifi_cli.tasks.batches import collate
 from hifi_cli.tasks.task_spec import Row
-from hifi_cli.tasks.tokenization import OUTSIDE, Example, TokenizationSettings, rows_of, single_sequences, tokenize
+from hifi_cli.tasks.tokenization import (
+    OUTSIDE,
+    Example,
+    TokenizationSettings,
+    rows_of,
+    single_sequences,
+    tokenize,
+    truncated_rows,
+)
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 
@@ -44,6 +52,19 @@ def test_choices_are_sequences_of_one_example(tokenizer):
         ["a", "boy"],
     ]
     assert collate(alone, PAD)["input_ids"].shape == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("how", "cut"), [("longest_first", ["1", "2", "3"]), ("only_first", ["1", "2", "3"]), ("only_second", ["1", "2", "3"])]
+)
+def test_rows_whose_texts_are_cut_are_counted(tokenizer, how, cut):
+    """10 tokens, three of them special: row 0 fits exactly."""
+    pairs = [("the dog sees", "a big old cat"), ("the dog sees a", "big old cat man"), ("the", "dog " * 9), ("dog " * 9, "the")]
+    rows = [Row(str(number), (pair,), 0) for number, pair in enumerate(pairs)]
+    examples = tokenize(tokenizer, task_spec.load("rte"), rows, TokenizationSettings(10, how))
+    assert [example.row.id for example in examples if example.is_truncated] == cut
+    assert truncated_rows(examples) == 3
+    assert max(len(example) for example in examples) == 10
 
 
 @pytest.mark.parametrize("swap", [False, True])

@@ -95,6 +95,11 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             "parameters": _sizes(run_plan.size) if run_plan.size else unknown,
             "memory": _memory(run_plan.memory) if run_plan.memory else unknown,
         }
+        if run_plan.truncated is not None:
+            train, validation = run_plan.truncated
+            lines["truncated"] = (
+                f"{train:,} rows of train, {validation:,} of validation (longer than max_length={config.max_length})"
+            )
         for name, text in lines.items():
             print(f"# {name:10} {text}")
         for text in run_plan.missing or ["nothing"]:

@@ -171,6 +171,8 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
         raise _not_available(backbone, source, error) from None
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one where the files are missing
         raise MissingError(f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside its config.json")
+    if not tokenizer.is_fast:  # the others know neither offsets nor what they cut
+        raise MissingError(f"the tokenizer of {source} has no fast version: put a tokenizer.json beside its config.json")
     return tokenizer
 
 

@@ -241,6 +241,9 @@ class ExampleCounts(Record):
     selection: int
     reported: int
 
+    def __str__(self) -> str:
+        return f"{self.train:,} train, {self.selection:,} selection, {self.reported:,} reported"
+
 
 class FewShotRows(Record):
     """The ids of the rows of a few-shot run, and the SHA-256 of ids, texts and labels."""
@@ -265,6 +268,7 @@ class RunResult(StoredFile):
         reason: why the run diverged.
         selection: the examples that chose the best epoch.
         report: the score that tables show.
+        truncated: rows with a text that was cut to `max_length`; None: not counted.
         shots: few-shot: train rows per class.
         variant: name of a setting in a search.
         config_hash: hash of the configuration.
@@ -299,6 +303,7 @@ class RunResult(StoredFile):
     report: Score
     primary_metric: str
     n_examples: ExampleCounts
+    truncated: ExampleCounts | None = None
     shots: int | None
     fewshot: FewShotRows | None
     precision: str | None = None

@@ -106,7 +106,7 @@ def build(spec: ScoresSpec, request: TableRequest) -> Table:
         title=_title(spec, shots, records, request, reference[1].split if reference else None),
         headings=headings,
         rows=with_places(headings, _with_comparability(_with_seed_counts(table_rows, spec.seeds), request.score)),
-        notes=[*notes, *search_table.table_notes(table_rows)],
+        notes=[*notes, *_truncation_notes(table_rows), *search_table.table_notes(table_rows)],
         missing=[] if server else _missing(spec, rows, columns, runs, records, request),
     )
 
@@ -275,6 +275,20 @@ def _with_comparability(table_rows: list[TableRow], score: Score | None) -> list
         if not all(cell.is_comparable for cell in cells):
             cells[:] = [cell if cell.seed_scores else replace(cell, is_comparable=False) for cell in cells]
     return [replace(line, cells=tuple(marked.get(row, line.cells))) for row, line in enumerate(table_rows)]
+
+
+def _truncation_notes(rows: list[TableRow]) -> list[str]:
+    """Return one note on rows of data whose texts were cut, by task; none where no run in the table has any."""
+    counts: dict[str, str] = {}
+    for record in (seed_score.record for row in rows for cell in row.cells for seed_score in cell.seed_scores):
+        result = record.result
+        if (cut := result.truncated) and (cut.train or cut.reported):
+            of = result.n_examples
+            counts[result.task] = (
+                f"{cut.train:,} of {of.train:,} train rows and {cut.reported:,} of {of.reported:,} reported rows"
+            )
+    texts = [f"{label_of('tasks', task)} {text}" for task, text in counts.items()]
+    return [f"longer than max_length and cut: {'; '.join(texts)}"] if texts else []
 
 
 def _server_notes(server: ServerScores | None, rows: list[RowSpec]) -> list[str]:

@@ -20,7 +20,8 @@ from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import batch_size, holdout_ids, holdout_size
 from hifi_cli.runs.trainer import phase_ends
 from hifi_cli.tasks import fewshot, metrics
-from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.tasks.task_spec import Split, TaskSpec
+from hifi_cli.tasks.tokenization import truncated_rows
 
 FLOAT_BYTES = 4
 TRAINING_BYTES = 3 * FLOAT_BYTES  # of a trained parameter: its gradient and AdamW's two moments
@@ -58,6 +59,8 @@ class RunPlan:
         size: None without the backbone's configuration.
         memory: bytes of parameters, of gradients and moments, and of activations at the longest allowed input.
         missing: what the run needs and is not there, a line each.
+        truncated: rows of the train and validation splits with a text that `max_length` cuts; None where rows or tokenizer
+            are not on this machine.
     """
 
     directory: Path
@@ -69,6 +72,7 @@ class RunPlan:
     size: ModelSize | None
     memory: tuple[int, int, int] | None
     missing: list[str] = field(default_factory=list)
+    truncated: tuple[int, int] | None = None
 
 
 def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
@@ -81,7 +85,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     methods.check_settings(config)
     metrics.check_names(task)
     directory = RunDirectory.of(config, resources.results_dir)
-    missing, examples, size = [], None, None
+    missing, examples, size, truncated = [], None, None, None
     try:
         examples = _read_train_rows(config, task, resources)
     except MissingError as error:
@@ -95,7 +99,11 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
         _check_backbone_file(config, "config.json")
         size, phases = model_size(config, resources)
         _check_backbone_file(config, "model.safetensors")
-        _check_tokenizer(config)
+        tokenizer = _tokenizer(config)
+        if tokenizer and resources.has_rows(config.task):
+            splits: tuple[Split, Split] = ("train", "validation")
+            train, validation = (resources.examples(config, split, config.max_length, tokenizer) for split in splits)
+            truncated = truncated_rows(train), truncated_rows(validation)
     except MissingError as error:
         missing.append(str(error))
     if config.start_from:
@@ -110,7 +118,16 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     memory = _memory(config, size, batch) if size else None
     has_windows = task.kind == "span"
     return RunPlan(
-        directory.path, _directory_state(directory, config), examples, batch, steps, has_windows, size, memory, missing
+        directory.path,
+        _directory_state(directory, config),
+        examples,
+        batch,
+        steps,
+        has_windows,
+        size,
+        memory,
+        missing,
+        truncated,
     )
 
 
@@ -255,11 +272,16 @@ def _check_backbone_file(config: RunConfig, file: str) -> None:
     raise MissingError(f"{file} of {source} is not in the hub's cache; {then}")
 
 
-def _check_tokenizer(config: RunConfig) -> None:
-    """Raise MissingError when the directory of a backbone has no usable tokenizer."""
+def _tokenizer(config: RunConfig) -> Any:
+    """The tokenizer in the directory of a backbone; None for a backbone of the hub, which is not asked.
+
+    Raises:
+        MissingError: the directory has no usable tokenizer.
+    """
     source, _ = backbones.locate(config.backbone)
-    if source != config.backbone.hub:
-        backbones.load_tokenizer(config.backbone, source, {"local_files_only": True, "trust_remote_code": False})
+    if source == config.backbone.hub:
+        return None
+    return backbones.load_tokenizer(config.backbone, source, {"local_files_only": True, "trust_remote_code": False})
 
 
 def _local_file(config: RunConfig, file: str) -> Path | None:

@@ -3,6 +3,7 @@
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
@@ -65,6 +66,10 @@ class ResourceCache:
             self._rows[key] = data_sources.load(spec, data_dir=self.data_dir, results_dir=self.results_dir)
         return self._rows[key]
 
+    def has_rows(self, task: str) -> bool:
+        """Whether a task's rows were loaded before."""
+        return self.task(task).model_dump_json() in self._rows
+
     def fingerprint(self, task: str) -> dict[Split, str]:
         """Return what identifies each split: its file, or for a user's task its rows, as a user may read other columns."""
         data = self.rows(task)
@@ -103,18 +108,22 @@ class ResourceCache:
         backbones.initialize(model, pretrained.missing_keys, config.seed)
         return Encoder(model), pretrained
 
-    def examples(self, config: RunConfig, split: Split, max_length: int) -> list[Example]:
-        """Tokenize a split."""
+    def examples(self, config: RunConfig, split: Split, max_length: int, tokenizer: Any = None) -> list[Example]:
+        """Tokenize a split.
+
+        Args:
+            tokenizer: the backbone's; None: it is loaded with its weights.
+        """
         names = f"{self.task(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
         key = (names, _tokenization_settings(config, max_length), split)
         if key not in self._examples:
-            self._examples[key] = self.tokenize(config, self.rows(config.task).rows(split), max_length)
+            self._examples[key] = self.tokenize(config, self.rows(config.task).rows(split), max_length, tokenizer)
         return self._examples[key]
 
-    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int) -> list[Example]:
+    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int, tokenizer: Any = None) -> list[Example]:
         """Tokenize some rows; the result is not cached."""
         task = self.task(config.task)
-        tokenizer = self.pretrained(config).tokenizer
+        tokenizer = tokenizer or self.pretrained(config).tokenizer
         return tokenize(tokenizer, task, rows, _tokenization_settings(config, max_length))
 
 

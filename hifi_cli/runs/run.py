@@ -18,7 +18,6 @@ from hifi_cli.records.run_directory import RunDirectory, config_text
 from hifi_cli.records.run_files import (
     EpochMetrics,
     Epochs,
-    ExampleCounts,
     GradientAccumulationSteps,
     Manifest,
     ParameterCounts,
@@ -43,7 +42,7 @@ from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import Splits
 from hifi_cli.runs.trainer import Diverged, EpochEvaluation, Trainer
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.tokenization import rows_of
+from hifi_cli.tasks.tokenization import rows_of, truncated_rows
 
 logger = logging.getLogger("hifi")
 
@@ -172,11 +171,8 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         selection="few-shot" if config.shots else config.selection,
         report=config.report,
         primary_metric=prepared.task.primary,
-        n_examples=ExampleCounts(
-            train=len(rows_of(splits.train)),
-            selection=len(rows_of(splits.selection)),
-            reported=len(rows_of(splits.reported)),
-        ),
+        n_examples=splits.count(lambda examples: len(rows_of(examples))),
+        truncated=splits.count(truncated_rows),
         shots=config.shots,
         fewshot=splits.fewshot,
         precision=precision,

@@ -1,13 +1,13 @@
 """The examples that a run trains on, selects its epoch by, and reports on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 import torch
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.records.run_files import FewShotRows
+from hifi_cli.records.run_files import ExampleCounts, FewShotRows
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.task_spec import Row, Split, TaskSpec
@@ -34,6 +34,10 @@ class Splits:
     calibration_batches: list[list[Example]]
     extra_validation: dict[str, list[Example]] = field(default_factory=dict)
     fewshot: FewShotRows | None = None
+
+    def count(self, rows_in: Callable[[list[Example]], int]) -> ExampleCounts:
+        """Numbers of rows of each split."""
+        return ExampleCounts(train=rows_in(self.train), selection=rows_in(self.selection), reported=rows_in(self.reported))
 
 
 def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:

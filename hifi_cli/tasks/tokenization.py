@@ -31,6 +31,7 @@ class Example:
         offsets: for span tasks, the character span [start, end) of each token in the context, or OUTSIDE.
         answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if the answer is not
             completely in this window.
+        is_truncated: whether a text was cut, because the row is longer than `max_length`; a context in several windows is not.
     """
 
     row: Row
@@ -39,6 +40,7 @@ class Example:
     word_tokens: tuple[int, ...] = ()
     offsets: tuple[Span, ...] = ()
     answer: Span = (0, 0)
+    is_truncated: bool = False
 
     def __len__(self) -> int:
         return max(len(sequence["input_ids"]) for sequence in self.sequences)
@@ -75,9 +77,10 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: Toke
     columns = [list(column) for column in zip(*(sequence[order] for row in rows for sequence in row.sequences), strict=True)]
     is_pair = len(columns) == 2
     room = _room_for_texts(tokenizer, settings) if is_pair else settings.max_length
+    is_cut = [False] * len(columns[0])  # each sequence
     if is_pair and settings.truncation != "longest_first":  # the text that is not truncated must leave room for the other
         protected = 1 if settings.truncation == "only_first" else 0
-        columns[protected] = _truncate(tokenizer, columns[protected], room - 1)
+        columns[protected], is_cut = _truncate(tokenizer, columns[protected], room - 1)
     has_words = any(row.word_spans for row in rows)
     encoded = tokenizer(
         *columns,
@@ -87,9 +90,11 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: Toke
     )
     examples, first = [], 0
     for row in rows:
-        sequences = tuple(_model_inputs(encoded, index) for index in range(first, first + len(row.sequences)))
+        numbers = range(first, first + len(row.sequences))
+        sequences = tuple(_model_inputs(encoded, index) for index in numbers)
         word_spans = _token_spans(encoded, first, row.word_spans[order], row, settings) if has_words else ()
-        examples.append(Example(row, sequences, word_spans))
+        is_truncated = any(is_cut[index] or _has_overflow(encoded, index) for index in numbers)
+        examples.append(Example(row, sequences, word_spans, is_truncated=is_truncated))
         first += len(row.sequences)
     return examples
 
@@ -99,6 +104,11 @@ def rows_of(examples: Iterable[Example]) -> list[Row]:
     return list({example.row.id: example.row for example in examples}.values())
 
 
+def truncated_rows(examples: Iterable[Example]) -> int:
+    """Return how many rows have a text that was cut."""
+    return len({example.row.id for example in examples if example.is_truncated})
+
+
 def single_sequences(examples: Iterable[Example]) -> list[Example]:
     """Return every sequence as an example of its own, without target words: the inputs of an encoder without a task head."""
     return [Example(example.row, (sequence,)) for example in examples for sequence in example.sequences]
@@ -106,6 +116,11 @@ def single_sequences(examples: Iterable[Example]) -> list[Example]:
 
 def _model_inputs(encoded: Any, index: int) -> dict[str, NDArray[np.int32]]:
     return {name: np.array(encoded[name][index], dtype=np.int32) for name in encoded if name in ("input_ids", "token_type_ids")}
+
+
+def _has_overflow(encoded: Any, index: int) -> bool:
+    """Whether a sequence was longer than `max_length`."""
+    return bool(encoded.encodings[index].overflowing)
 
 
 def _token_spans(
@@ -130,7 +145,8 @@ def _tokenize_words(tokenizer: Any, rows: Sequence[Row], settings: TokenizationS
     examples = []
     for number, row in enumerate(rows):
         word_tokens = tuple(_first_token(encoded, number, span) for span in row.word_spans)
-        examples.append(Example(row, (_model_inputs(encoded, number),), word_tokens=word_tokens))
+        inputs, is_truncated = _model_inputs(encoded, number), _has_overflow(encoded, number)
+        examples.append(Example(row, (inputs,), word_tokens=word_tokens, is_truncated=is_truncated))
     unread = [example.word_tokens.count(UNREAD) for example in examples]
     if any(unread):
         words = sum(len(example.word_tokens) for example in examples)
@@ -150,8 +166,9 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], settings: Tokenizatio
     """Tokenize questions and contexts: overlapping windows over each context, each of them after the question."""
     question_length = max(1, int(settings.max_length * MAX_QUESTION_FRACTION))
     room = _room_for_texts(tokenizer, settings) - question_length
+    questions, is_cut = _truncate(tokenizer, [row.sequences[0][0].strip() for row in rows], question_length)
     encoded = tokenizer(
-        _truncate(tokenizer, [row.sequences[0][0].strip() for row in rows], question_length),
+        questions,
         [row.sequences[0][1] for row in rows],
         truncation="only_second",
         max_length=settings.max_length,
@@ -168,7 +185,8 @@ def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], settings: Tokenizatio
         )
         row = rows[row_number]
         answer = _answer_tokens(row, offsets)
-        examples.append(Example(row, (_model_inputs(encoded, window),), offsets=offsets, answer=answer))
+        inputs, is_truncated = _model_inputs(encoded, window), is_cut[row_number]
+        examples.append(Example(row, (inputs,), offsets=offsets, answer=answer, is_truncated=is_truncated))
     return examples
 
 
@@ -180,11 +198,12 @@ def _room_for_texts(tokenizer: Any, settings: TokenizationSettings) -> int:
     return room
 
 
-def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> list[str]:
-    """Cut each text after at most `max_tokens` tokens."""
+def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:
+    """Cut each text after at most `max_tokens` tokens; the second list says which ones were longer."""
     encoded = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True)
     ends = [offsets[-1][1] if offsets else 0 for offsets in encoded["offset_mapping"]]
-    return [text[:end] for text, end in zip(texts, ends, strict=True)]
+    is_cut = [_has_overflow(encoded, index) for index in range(len(texts))]
+    return [text[:end] for text, end in zip(texts, ends, strict=True)], is_cut
 
 
 def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
