@@ -26,8 +26,8 @@ class ChildTuningD(Method):
         p: float = Field(0.3, gt=0, le=1)
         """Fraction of the layers' weights that trains, over all layers together."""
         mask: bool = True
-        """Whether the mask acts. In EH-FT's released program it does not: it is keyed by the original parameters, and DeepSpeed's
-        fp16 optimizer trains fp32 copies of them. Every weight then trains with plain AdamW."""
+        """Whether the mask acts. In EH-FT's released program it does not: it is keyed by the original parameters, while
+        DeepSpeed's fp16 optimizer trains fp32 copies of them. Every weight then trains with plain AdamW."""
         fisher_max_grad_norm: float | None = Field(1.0, gt=0)
         """Norm to which each tensor's gradient is clipped before it is squared; null: no clipping."""
 
