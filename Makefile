@@ -62,42 +62,24 @@ reproduce-%: $(READY)
 	$(BIN)/hifi grid $* $(GRID)
 	$(BIN)/hifi table $* --published
 
-# Both papers on MiniLM, from nothing to tables and claims: HIFI_DATA_DIR=glue_data make reproduce-laptop (docs/laptop-study.md)
-LAPTOP_DIR := results/laptop
-LAPTOP := --results-dir $(LAPTOP_DIR)
+# Both papers on MiniLM: HIFI_DATA_DIR=glue_data make reproduce-laptop trains what is missing (docs/laptop-study.md)
+LAPTOP := --results-dir results/laptop
 LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP) $(GRID)
-LAPTOP_FIGURES := hifi-3 hifi-4 hifi-5 hifi-6-d hifi-6-k hifi-7 hifi-7-flatness hifi-8 hifi-9 hifi-10 hifi-11 robustness ranking \
-	ehft-1 ehft-4 ehft-5 ehft-6a ehft-6b ehft-7 ehft-stages search-budget
+LAPTOP_FIGURES := ehft-7 ehft-1 ehft-stages
 OR_DIVERGED := || [ $$? -eq 1 ]  # a run that diverged ends a grid with 1, and is never repeated
 reproduce-laptop: $(READY)
-	$(LAPTOP_GRID) laptop-rates --tasks cb $(OR_DIVERGED)
-	$(LAPTOP_GRID) laptop-rates --tasks stsb epochs=8 limit=1024 $(OR_DIVERGED)
-	$(LAPTOP_GRID) laptop --tasks cb,copa $(OR_DIVERGED)
-	$(LAPTOP_GRID) laptop-fewshot $(OR_DIVERGED)
-	$(LAPTOP_GRID) figure-head-bench --protocol laptop --tasks cb $(OR_DIVERGED)
-	for figure in hifi-6-k ehft-6a ehft-6b ehft-1 ehft-stages; do \
-		$(LAPTOP_GRID) figure-$$figure --protocol laptop $(OR_DIVERGED) || exit 1; \
-	done
-	for figure in $(LAPTOP_FIGURES); do $(BIN)/hifi figure $$figure --train --protocol laptop $(LAPTOP) || exit 1; done
-	$(LAPTOP_GRID) laptop-reserve $(OR_DIVERGED)
-	for claims in 'claims-hifi --claims above-random' 'claims-hifi --claims above-full-ft' 'claims-ehft --claims small-tasks'; do \
-		$(LAPTOP_GRID) $$claims --protocol laptop --until-decided --max-seeds 20 $(OR_DIVERGED) || exit 1; \
-	done
-	$(LAPTOP_GRID) laptop --tasks mrpc,rte $(OR_DIVERGED)
-	$(LAPTOP_GRID) laptop --tasks cola,stsb,wic $(OR_DIVERGED)
-	$(LAPTOP_GRID) figure-head-bench --protocol laptop $(OR_DIVERGED)
-	$(BIN)/hifi figure head-bench --protocol laptop $(LAPTOP)
-	$(LAPTOP_GRID) laptop-more $(OR_DIVERGED)
-	$(BIN)/hifi table cost $(LAPTOP)  # measures on an otherwise idle machine, if nothing is stored
+	for grid in laptop-rates laptop-ehft-rates; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); $(BIN)/python scripts/choose_rates.py $$grid; done
+	for grid in laptop laptop-ehft; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); done
+	for figure in $(LAPTOP_FIGURES); do $(BIN)/hifi figure $$figure --train --protocol laptop-ehft $(LAPTOP) || exit 1; done
 	$(MAKE) laptop-tables
 
 # The tables, claims and report of the runs in results/laptop, which need no data and train nothing
 laptop-tables: $(READY)
-	for table in laptop laptop-more laptop-fewshot laptop-reserve search cost; do \
-		env -u HIFI_DATA_DIR $(BIN)/hifi table $$table $(LAPTOP) --format md --out $(LAPTOP_DIR)/tables/$$table.md || exit 1; \
+	for table in laptop laptop-ehft search; do \
+		env -u HIFI_DATA_DIR $(BIN)/hifi table $$table $(LAPTOP) --format md --out results/laptop/tables/$$table.md || exit 1; \
 	done
-	for claims in hifi ehft rankings; do \
-		env -u HIFI_DATA_DIR $(BIN)/hifi claims $$claims --protocol laptop $(LAPTOP) --format md --out $(LAPTOP_DIR)/tables/claims-$$claims.md || exit 1; \
+	for claims in 'hifi --protocol laptop' 'ehft --protocol laptop-ehft' 'rankings --protocol laptop'; do \
+		env -u HIFI_DATA_DIR $(BIN)/hifi claims $$claims $(LAPTOP) --format md --out results/laptop/tables/claims-$${claims%% *}.md || exit 1; \
 	done
 	env -u HIFI_DATA_DIR $(BIN)/hifi report $(LAPTOP)
 

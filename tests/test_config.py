@@ -325,5 +325,5 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
 
 def test_a_few_shot_run_is_as_long_as_its_few_rows():
     run = {"task": "sst2", "method": "bitfit", "backbone": "minilm", "seed": 1}
-    assert resolve(**run, protocol="laptop-fewshot").expected_cost(67349) == 50 * 32
+    assert resolve(**run, protocol="hifi-fewshot").expected_cost(67349) == 50 * 32
     assert resolve(**run, protocol="laptop").expected_cost(67349) == 67349

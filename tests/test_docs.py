@@ -1,6 +1,5 @@
 """Every command in README and docs/ runs: those of the demo completely, those on other data and weights with --dry-run."""
 
-import csv
 import json
 import re
 import shlex
@@ -13,10 +12,8 @@ import yaml
 from project_files import PAGES, ROOT, load_script
 from scipy import stats
 
-from hifi_cli.config import registry
 from hifi_cli.methods import base
 from hifi_cli.models.head_outputs import head_outputs
-from hifi_cli.reports.statistics import mean_interval
 from hifi_cli.runs import head_measures
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.scoring.ranking import Ranked
@@ -108,31 +105,6 @@ def test_the_indexed_job_runs_every_shard_once(hifi, tmp_path, monkeypatch):
         return sorted(named)
 
     assert runs(printed) == runs(all_commands)
-
-
-def test_the_table_of_adapter_types_is_that_of_the_runs():
-    with (ROOT / "results" / "peft" / "cb.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        scores = f"{float(row['accuracy']):.1f} | {float(row['f1_macro']):.1f} | {row['epoch']} |"
-        assert f"| {registry.label_of('methods', row['method'])} | {scores}" in PAGES["results.md"]
-    assert len(rows) == 25
-
-
-def test_the_table_before_and_after_the_corrections_is_that_of_the_runs():
-    with (ROOT / "results" / "corrections" / "cb.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    for method in {row["method"] for row in rows}:
-        scores = [
-            np.array([float(row["score"]) for row in rows if (row["method"], row["version"]) == (method, version)])
-            for version in ("before", "after")
-        ]
-        cells = [f"{values.mean():.1f} ± {values.std(ddof=1):.1f}" for values in scores]
-        difference = f"{scores[1].mean() - scores[0].mean():+.1f}".replace("-0.0", "0.0")
-        assert f"| {registry.label_of('methods', method)} | {' | '.join(cells)} | {difference} |" in PAGES["results.md"]
-        low, high = mean_interval([scores[1] - scores[0]])
-        assert low <= 0 <= high
-    assert len(rows) == 36
 
 
 def test_the_example_of_a_task_is_the_shipped_one():

@@ -24,14 +24,14 @@ from hifi_cli.runs.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
 
-STORED = Path(__file__).parent.parent / "results"
-KEPT = sorted(STORED.glob("laptop/figures/*.csv"))
+STORED = Path(__file__).parent / "stored_figures"  # of a former study, whose pictures are drawn again
+KEPT = sorted(STORED.glob("*.csv"))
 
 
 @pytest.mark.parametrize("name", registry.names("figures"))
 def test_every_figure_resolves_in_every_size(name, tmp_path):
     protocols = figure_spec.load(name).protocols
-    assert {"laptop", "demo"} <= protocols.keys()
+    assert "demo" in protocols and protocols.keys() & {"laptop", "laptop-ehft"}
     for protocol in [None, *protocols]:
         spec = figure_spec.load(name, protocol=protocol, seeds=[1])
         analysis, request = figure_data.make_request(spec, ResourceCache(tmp_path))
@@ -260,16 +260,6 @@ def test_a_figure_says_where_it_contradicts_the_paper(tmp_path):
     path = copy_with("ehft-4", tmp_path, lambda frame: frame)
     draw.draw(path, tmp_path / "figure.svg")
     assert "Contradicts the paper (section 4.2, figure 4)" in (tmp_path / "figure.svg").read_text()
-
-
-def test_an_undecided_difference_from_the_paper_says_so(tmp_path):
-    path = copy_with("ehft-7", tmp_path, lambda frame: frame[frame.seed <= 5])  # of five values no sign-flip test reaches 5 %
-    (note,) = paper_claims.contradictions(path, figure_spec.read_metadata(path))
-    assert note.startswith("differs from the paper (section 4.4)")
-    assert "published 100, required > 30, undecided (about 1 more seed)" in note
-    grown = copy_with("ehft-7", tmp_path, lambda frame: frame.assign(
-        backbone_gradient=frame.backbone_gradient.where(frame.method == "full-ft", 100 * frame.backbone_gradient)))  # fmt: skip
-    assert paper_claims.contradictions(grown, figure_spec.read_metadata(grown)) == []
 
 
 def test_a_pdf_is_written_without_warnings_of_libraries(tmp_path, caplog):

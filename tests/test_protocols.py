@@ -134,8 +134,7 @@ def test_methods_of_other_papers_do_not_train_at_full_fts_rate(protocol, task):
     assert (joined.stage1.learning_rate, joined.learning_rate) == (2e-4, full.learning_rate)
 
 
-@pytest.mark.parametrize("protocol", ["hifi-fewshot", "laptop-fewshot"])
-def test_few_shot_runs_have_as_many_epochs_on_every_task(protocol):
+def test_few_shot_runs_have_as_many_epochs_on_every_task():
     """The tasks and methods of the protocol that it is based on have other numbers."""
     supported = []
     for task in registry.names("tasks"):
@@ -145,7 +144,7 @@ def test_few_shot_runs_have_as_many_epochs_on_every_task(protocol):
         except UsageError:
             continue
     epochs = {
-        (task, method): resolve(task=task, method=method, protocol=protocol, backbone="minilm").epochs
+        (task, method): resolve(task=task, method=method, protocol="hifi-fewshot", backbone="minilm").epochs
         for task in supported
         for method in ("full-ft", "bitfit", "compacter", "hifi-layerwise", "eh-ft-bitfit")
     }

@@ -183,7 +183,7 @@ def test_a_wrong_name_in_a_table_is_refused(hifi, key, message):
 
 def test_a_claim_on_a_column_that_a_figure_does_not_have(hifi):
     Path("results/figures").mkdir(parents=True)
-    kept = Path(__file__).parents[1] / "results/laptop/figures"
+    kept = Path(__file__).parent / "stored_figures"
     for suffix in (".csv", ".json"):
         Path(f"results/figures/hifi-6-d-laptop{suffix}").write_text((kept / f"hifi-6-d-laptop{suffix}").read_text())
     claim = {"kind": "property", "text": "t", "where": "w", "figure": "hifi-6-d", "per": ["layer"], "at_least": 1}
