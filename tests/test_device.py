@@ -18,7 +18,6 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import checkpoint, model_runner
 from hifi_cli.runs import device as devices
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.device import select_device
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.model_runner import ModelRunner
@@ -288,7 +287,6 @@ def test_a_checkpoint_keeps_the_random_numbers_of_its_own_gpu(make, pretend_gpu,
 
 def test_a_checkpoint_of_another_kind_of_machine_is_used_and_says_so(make, resources, monkeypatch, caplog):
     config = make("bitfit", "epochs=2", "batch_size=16")
-    monkeypatch.setattr(Checkpoint, "is_due", lambda _, epoch_ended=False: epoch_ended)
     monkeypatch.setattr(checkpoint, "kind_of_machine", lambda _: "2 GPU processes")
     predict, predictions = ModelRunner.predict, []
 
