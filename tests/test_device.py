@@ -251,6 +251,7 @@ def pretend_gpu(with_gpus, monkeypatch):
     yield
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.deterministic = False
+    torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, pretend_gpu, monkeypatch):
@@ -263,6 +264,15 @@ def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, prete
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(UsageError, match="set CUBLAS_WORKSPACE_CONFIG=:4096:8 before"):
         devices.configure(make("full-ft", "deterministic=true"))
+
+
+def test_cudnns_attention_is_off_on_a_gpu(make, pretend_gpu, monkeypatch):
+    """A plan for each new shape of a batch would be built, about a second each."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    devices.configure(make("full-ft", "device=cpu"))
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    devices.configure(make("full-ft"))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_emulated_bf16_is_warned_about(make, pretend_gpu, monkeypatch, caplog):
