@@ -26,9 +26,18 @@ def environment(**changes):
     return {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **changes}
 
 
+CHECKPOINT_AT_EVERY_STEP = """
+from hifi_cli.cli.app import main
+from hifi_cli.runs.checkpoint import Checkpoint
+Checkpoint.is_due = lambda _: True
+main()
+"""
+
+
 def start(*words, cwd, **options):
-    """A `hifi` process; its group is its own, so that a signal can reach all of it."""
-    command = [sys.executable, "-m", "hifi_cli", *map(str, words)]
+    """A `hifi` process; its group is its own, so that a signal can reach all of it. Training saves after every step."""
+    entry = ["-c", CHECKPOINT_AT_EVERY_STEP] if words[0] == "train" else ["-m", "hifi_cli"]
+    command = [sys.executable, *entry, *map(str, words)]
     return subprocess.Popen(
         command, cwd=cwd, env=environment(), start_new_session=True, text=True, preexec_fn=_hear_interrupts,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,

@@ -33,13 +33,19 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", disk], check=True)
 
 
+@pytest.fixture
+def saving_every_step(monkeypatch):
+    """Training that saves a checkpoint after every step."""
+    monkeypatch.setattr(checkpoint.Checkpoint, "is_due", lambda _: True)
+
+
 def fill(disk, *, leave):
     """Take all room but so many bytes."""
     free = os.statvfs(disk)
     (disk / "ballast").write_bytes(b"x" * max(0, free.f_bavail * free.f_frsize - leave))
 
 
-def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path, monkeypatch):
+def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path, monkeypatch, saving_every_step):
     config = make("hifi-layerwise")
     reference = runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     directory = RunDirectory.of(config, small_disk)
@@ -92,7 +98,7 @@ def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(finish_run, hifi, 
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_bit])
-def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage, monkeypatch, caplog):
+def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage, monkeypatch, saving_every_step, caplog):
     config = make("full-ft")
     runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
     resources, save = ResourceCache(tmp_path / "damaged", data), checkpoint.Checkpoint.save
@@ -112,7 +118,7 @@ def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, damage
     assert fingerprint(directories[0]) == fingerprint(directories[1])
 
 
-def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkeypatch, caplog):
+def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkeypatch, saving_every_step, caplog):
     config, save = make("full-ft"), checkpoint.Checkpoint.save
 
     def then_stop(self, *rest):

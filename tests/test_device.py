@@ -18,7 +18,6 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import checkpoint, model_runner
 from hifi_cli.runs import device as devices
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.device import select_device
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.model_runner import ModelRunner
@@ -252,6 +251,7 @@ def pretend_gpu(with_gpus, monkeypatch):
     yield
     torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.deterministic = False
+    torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, pretend_gpu, monkeypatch):
@@ -264,6 +264,15 @@ def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, prete
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(UsageError, match="set CUBLAS_WORKSPACE_CONFIG=:4096:8 before"):
         devices.configure(make("full-ft", "deterministic=true"))
+
+
+def test_cudnns_attention_is_off_on_a_gpu(make, pretend_gpu, monkeypatch):
+    """A plan for each new shape of a batch would be built, about a second each."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    devices.configure(make("full-ft", "device=cpu"))
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    devices.configure(make("full-ft"))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_emulated_bf16_is_warned_about(make, pretend_gpu, monkeypatch, caplog):
@@ -288,7 +297,6 @@ def test_a_checkpoint_keeps_the_random_numbers_of_its_own_gpu(make, pretend_gpu,
 
 def test_a_checkpoint_of_another_kind_of_machine_is_used_and_says_so(make, resources, monkeypatch, caplog):
     config = make("bitfit", "epochs=2", "batch_size=16")
-    monkeypatch.setattr(Checkpoint, "is_due", lambda _, epoch_ended=False: epoch_ended)
     monkeypatch.setattr(checkpoint, "kind_of_machine", lambda _: "2 GPU processes")
     predict, predictions = ModelRunner.predict, []
 

@@ -28,6 +28,7 @@ from hifi_cli.errors import Terminated
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs import trainer
+from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
 
@@ -84,8 +85,10 @@ def test_stopped_and_killed_a_run_ends_as_if_nothing_had_happened(encoders, data
 
 
 def train_until_killed(command, step):
-    """Train in a process that is killed after so many optimizer steps."""
-    send_signal_after_step(step, signal.SIGKILL, pytest.MonkeyPatch())
+    """Train in a process that is killed after so many optimizer steps, with a checkpoint after each of them."""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(Checkpoint, "is_due", lambda _: True)
+    send_signal_after_step(step, signal.SIGKILL, monkeypatch)
     call_hifi(command)
 
 

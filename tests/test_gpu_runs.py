@@ -7,7 +7,6 @@ from finished_runs import fingerprint, load_arrays, read_json
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import head_selection, model_runner
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.checkpoint import Checkpoint
 from hifi_cli.runs.device import device_name, select_device
 from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
@@ -48,7 +47,6 @@ def test_deterministic_runs_repeat_bit_for_bit_also_when_resumed(make, data, tmp
         resources = ResourceCache(tmp_path / name, data)
         if name == "resumed":
             with monkeypatch.context() as patched:
-                patched.setattr(Checkpoint, "is_due", lambda _, epoch_ended=False: epoch_ended)
                 patched.setattr(model_runner.ModelRunner, "predict", _interrupt_the_second(model_runner.ModelRunner.predict))
                 with pytest.raises(KeyboardInterrupt):
                     runs.run(config, resources)

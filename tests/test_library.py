@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hifi_processes import environment
 from tiny_inputs import FAMILIES, HEADS, HIDDEN, LAYERS
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -145,3 +146,12 @@ def test_the_example_in_scripts_runs(encoders, tmp_path, monkeypatch):
 
     classify = pipeline("text-classification", model=str(tmp_path / "out"), device="cpu")
     assert [answer["label"] for answer in classify(["dog sees the fish", "cat sees the fish"])] == ["yes", "no"]
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_idle_threads_sleep_unless_the_user_says_otherwise(given, expected):
+    """OpenMP reads the variable when torch is imported."""
+    code = "import hifi_cli, os, sys; assert 'torch' not in sys.modules; print(os.environ['OMP_WAIT_POLICY'])"
+    variables = {key: value for key, value in environment().items() if key != "OMP_WAIT_POLICY"} | given
+    answer = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert answer.stdout == f"{expected}\n"

@@ -1,6 +1,6 @@
 """Options that a command would silently ignore are refused."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hifi_cli.errors import UsageError
@@ -40,3 +40,23 @@ def refuse_unused(command: str, given: Mapping[str, Any]) -> None:
     options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None and value is not False]
     if options:
         raise UsageError(f"{command} does not use {' and '.join(options)}: leave {'it' if len(options) == 1 else 'them'} out")
+
+
+def keys_of_options(given: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """The `key=value` texts that options stand for (--limit 32: limit=32).
+
+    Args:
+        given: values of these options by key, None where they are not given.
+
+    Raises:
+        UsageError: one of `overrides` sets such a key too.
+    """
+    from hifi_cli.config.base import flatten
+    from hifi_cli.config.sources import parse_override
+
+    given = {key: value for key, value in given.items() if value is not None}
+    for text in overrides:
+        for key in given.keys() & flatten(parse_override(text).values):
+            option = f"--{key.rpartition('.')[2].replace('_', '-')}"
+            raise UsageError(f"'{text}': {option} {given[key]} sets '{key}' too: give one of them")
+    return [f"{key}={value}" for key, value in given.items()]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from hifi_cli.cli import option_checks
 from hifi_cli.cli.completion import complete_override
 from hifi_cli.config import registry
 from hifi_cli.config.choices import TRACKERS, Score
@@ -20,7 +21,6 @@ if TYPE_CHECKING:  # pydantic is not needed to print a help text
 DEFAULT_PROTOCOL = "hifi"
 DEFAULT_SEEDS = "1"
 HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
-
 
 Format = Literal["text", "md", "tex", "csv", "json"]  # the keys of hifi_cli.reports.formats.FORMATS
 logger = logging.getLogger("hifi")
@@ -284,7 +284,7 @@ def resolve_runs(
     """The configuration of every combination of task, method and seed, with its sources. All are validated before any is used.
 
     Args:
-        extra: keys that options of the command stand for; they come last, None means not given.
+        extra: keys that options of the command stand for; None means not given.
 
     Raises:
         UsageError: a name, key or value is wrong, or a task, method or backbone is named nowhere.
@@ -302,11 +302,11 @@ def resolve_runs(
     if encoder is None:
         raise UsageError(f"protocol {protocol} names no backbone: give --backbone")
     shared: Any = {"backbone": encoder, "protocol": protocol, "files": files or []}
-    given = [f"{key}={value}" for key, value in (extra or {}).items() if value is not None]
+    overrides = [*overrides, *option_checks.keys_of_options(extra or {}, overrides)]
     numbers = parse_seeds(seeds or DEFAULT_SEEDS)
     refuse_too_many(len(tasks) * len(methods) * len(numbers))
     runs = [
-        resolver.resolve(seed=seed, overrides=[*overrides, *given])
+        resolver.resolve(seed=seed, overrides=overrides)
         for one_task in tasks
         for one_method in methods
         for resolver in [ConfigResolver(task=one_task, method=one_method, **shared)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hifi_cli.cli.option_checks import keys_of_options
 from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
 from hifi_cli.config.sources import ResolvedConfig, with_overrides
@@ -42,7 +43,7 @@ def repeated_runs(
     for file in directory.user_files.glob("*/*.yaml"):
         registry.register_user_file(file.parent.name, file, trust=trust)
     refuse_code(directory, trust=trust)
-    words = [*overrides, *(f"{key}={value}" for key, value in extra.items() if value is not None)]
+    words = [*overrides, *keys_of_options(extra, overrides)]
     return [
         with_overrides(config, words, name=f"run {path}", seed=seed)
         for seed in (parse_seeds(seeds) if seeds else [config.seed])

@@ -114,7 +114,7 @@ def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
         return args, settings | {"hidden_states": batch.pack(settings["hidden_states"])[None]}
 
     def after_layers(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        output.last_hidden_state = batch.unpack(output.last_hidden_state[0])
+        output.last_hidden_state = batch.unpack(output.last_hidden_state.squeeze(0))
 
     config: Any = encoder.base.config
     attention_name = config._attn_implementation
@@ -150,6 +150,6 @@ def packed_attention(
     Returns:
         [1, tokens, heads, head size], and no weights.
     """
-    padded = [batch.unpack(states[0].transpose(0, 1)).transpose(1, 2) for states in (query, key, value)]
+    padded = [batch.unpack(states.squeeze(0).transpose(0, 1)).transpose(1, 2) for states in (query, key, value)]
     output, _ = attention(module, *padded, batch.attention_mask(query.dtype), **settings)
     return batch.pack(output)[None], None

@@ -26,7 +26,7 @@ from hifi_cli.runs import distributed
 from hifi_cli.runs.device import rng_state, set_rng_state
 
 Delta = dict[str, Tensor]
-_MAX_SECONDS = 300.0  # of work that a kill in the middle of an epoch may cost
+_MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
 _LAYOUT = 5  # of the file; one of another layout is not used
 _MIN_RATIO = 20  # a checkpoint is saved when the time since the last one is this many times what saving it took
 
@@ -131,10 +131,9 @@ class Checkpoint:
         self.path, self.run_id = path, f"{run_id}, layout {_LAYOUT}"
         self._saved_at, self._saving_seconds = time.monotonic(), 0.0
 
-    def is_due(self, *, epoch_ended: bool = False) -> bool:
-        """Whether to save now: after an epoch and every few minutes, unless saving takes too much of the time."""
-        elapsed = time.monotonic() - self._saved_at
-        return elapsed > _MIN_RATIO * self._saving_seconds and (epoch_ended or elapsed > _MAX_SECONDS)
+    def is_due(self) -> bool:
+        """Whether to save now: after every minute of training, more seldom where saving takes too much of the time."""
+        return time.monotonic() - self._saved_at > max(_MIN_SECONDS, _MIN_RATIO * self._saving_seconds)
 
     def save(
         self,

@@ -33,6 +33,7 @@ def configure(config: RunConfig) -> torch.device:
                 raise UsageError(f"deterministic=true: set {_WORKSPACE}=:4096:8 before this process uses the GPU")
             os.environ[_WORKSPACE] = _DETERMINISTIC_WORKSPACES[0]
         torch.cuda.set_device(device)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it builds a plan for each new shape of a batch, about a second each
         if uses_bf16(config.precision, device) and not uses_bf16("auto", device):
             logger.warning(f"{device_name(device)} only emulates bf16, which is slow: precision=auto or fp32 avoids it")
     if torch.are_deterministic_algorithms_enabled() != config.deterministic:  # the call alone imports PyTorch's compiler

@@ -184,8 +184,6 @@ class Trainer:
                 metrics = self.evaluate(self.evaluation) if self.evaluation else None
                 with shutdown.deferred():
                     self.end_epoch(metrics)
-                if self.checkpoint and self.checkpoint.is_due(epoch_ended=True) and self.progress.epoch < self.config.epochs:
-                    self.save_checkpoint()
 
     def remaining_batches(self) -> list[list[Example]]:
         """The batches of the current epoch that were not trained on yet."""
