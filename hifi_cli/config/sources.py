@@ -147,6 +147,7 @@ class ConfigResolver:
         if values.get("stage1"):
             stage1 = self._resolve_stage1(values["stage1"])
             values["stage1"] = _merge(stage1.config.model_dump(include=set(TrainingConfig.model_fields)), values["stage1"])
+            values["stage1"]["method"] = stage1.config.method  # the name, where a user gave the path of a YAML
             values["heads"] = stage1.config.heads.model_dump() | values.get("heads", {})
             of_stage1 = stage1.sources.items()
             names = {key if key.startswith("heads.") else f"stage1.{key}": name for key, name in of_stage1} | names

@@ -275,6 +275,10 @@ class RunResult(StoredFile):
         config_sha256: SHA-256 of config.yaml; None in files of earlier versions.
         setting_hash: the same without the seed; runs with the same one may be averaged.
         heads_sha256: digest of the attention heads, where runs of all seeds share them.
+        backbone_weights: commit on the hub or SHA-256 of the weights that the run started with, as `Manifest` has it; None,
+            like `method_code`, in files of earlier versions.
+        method_code: SHA-256 of the user's own Python file that implements the method or a stage of it; None for a method
+            that comes with hifi or an installed package.
         data: fingerprint of every split.
         precision: of training's matrix products, fp32 or bf16; None in files of earlier versions.
         limit: only so many examples of each split were used.
@@ -313,6 +317,8 @@ class RunResult(StoredFile):
     config_sha256: str | None = None
     setting_hash: str
     heads_sha256: str | None
+    backbone_weights: str | None = None
+    method_code: str | None = None
     data: dict[str, str]
     params: ParameterCounts
     scores: RunScores | None = None

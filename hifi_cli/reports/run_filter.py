@@ -21,6 +21,7 @@ _REMEDIES = {
     "unequal": "--include unequal includes them",
     "collapsed": "by --exclude collapsed",
 }
+_DIGESTS = frozenset({"data", "encoder weights"})  # conditions whose values tell a reader nothing
 _NO_SCORE = "they have no score"
 FAILED = frozenset({"collapsed", "diverged"})
 COUNTED = frozenset({"collapsed"})  # predicting one class is a result of the method: leaving it out favors unstable methods
@@ -83,7 +84,7 @@ def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> st
     if "epochs" in keys and not _has_own_epochs(first) and not _has_own_epochs(second):
         keys.remove("epochs")
     return ", ".join(
-        key if key == "data" else f"{key} ({_condition(values[key])} and {_condition(others[key])})" for key in keys
+        key if key in _DIGESTS else f"{key} ({_condition(values[key])} and {_condition(others[key])})" for key in keys
     )
 
 

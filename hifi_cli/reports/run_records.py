@@ -51,6 +51,7 @@ class RunRecord:
             "selection": result.selection,
             "precision": result.precision,
             "limit": result.limit,
+            "encoder weights": result.backbone_weights,
             "data": result.data,
             "split": result.split,
             "primary metric": result.primary_metric,
@@ -61,6 +62,7 @@ class RunRecord:
         """What runs of one method must share, apart from the seed, for a mean over them to make sense."""
         return {
             **self.conditions,
+            "method code": self.result.method_code,
             "heads": self.result.heads_sha256,
             "settings": self.result.setting_hash,
         }

@@ -39,6 +39,7 @@ from hifi_cli.runs.prepared_run import (
     prepare,
 )
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.runs.run_code import method_code
 from hifi_cli.runs.splits import Splits
 from hifi_cli.runs.trainer import Diverged, EpochEvaluation, Trainer
 from hifi_cli.tasks import metrics
@@ -137,6 +138,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         tf32=config.tf32,
         deterministic=config.deterministic,
     )
+    code = method_code(config)  # as it is now: the file may change while the run trains
     run_id = digest([config.hash, manifest.model_dump(include={"heads", "backbone_weights_id", "data"})])
     trainer = _trainer(prepared, splits, Checkpoint(directory.checkpoint, run_id))
     distributed.from_main(lambda: directory.clear() if anew or not directory.checkpoint.is_file() else None)
@@ -182,6 +184,8 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         config_sha256=bytes_digest(config_text(config).encode()),
         setting_hash=config.setting_hash,
         heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
+        backbone_weights=manifest.backbone_weights_id,
+        method_code=code,
         data=inputs.data.fingerprint,
         wall_s=round(time.monotonic() - start, 3),
         peak_memory_bytes=provenance.peak_memory(prepared.runner.device),
