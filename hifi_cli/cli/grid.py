@@ -255,11 +255,10 @@ def _until_decided(
     decided = len(plan.claims) - len(plan.undecided)
     options.logger.info(f"{decided} of {len(plan.claims)} claims decided{f': {plan.path}' if plan.path.is_file() else ''}")
     if form == "json":
-        from hifi_cli.cli.outputs import SequentialGridOutput
         from hifi_cli.cli.show import print_json
 
-        number = len(plan.claims)
-        print_json(SequentialGridOutput(name=spec.name, path=str(plan.path), claims=number, decided=decided, looks=plan.looks))
+        content = {"name": spec.name, "path": plan.path, "claims": len(plan.claims), "decided": decided, "looks": plan.looks}
+        print_json(content)
     if failed:
         raise typer.Exit(1)
 
@@ -347,7 +346,6 @@ def _print_json(grid: "Grid", scheduler: "Scheduler") -> None:
     """Print the state of every cell."""
     import time
 
-    from hifi_cli.cli.outputs import CellOutput, GridOutput
     from hifi_cli.cli.show import print_json
 
     progress = scheduler.progress
@@ -357,19 +355,19 @@ def _print_json(grid: "Grid", scheduler: "Scheduler") -> None:
         result = status.result if status else None
         unfinished = "failed" if cell in progress.failed else "unfinished"
         cells.append(
-            CellOutput(
-                task=cell.config.task,
-                method=cell.config.method,
-                seed=cell.config.seed,
-                path=str(cell.run_directory(scheduler.options.results_dir).path),
-                state=str(status.state) if status else unfinished,
-                score=100 * result.score() if result and result.is_done else None,
-                reason=progress.failed.get(cell, status.detail if status else ""),
-                command=scheduler.command(cell),
-            )
+            {
+                "task": cell.config.task,
+                "method": cell.config.method,
+                "seed": cell.config.seed,
+                "path": cell.run_directory(scheduler.options.results_dir).path,
+                "state": status.state if status else unfinished,
+                "score": 100 * result.score() if result and result.is_done else None,
+                "reason": progress.failed.get(cell, status.detail if status else ""),
+                "command": scheduler.command(cell),
+            }
         )
     seconds = round(time.monotonic() - progress.started, 3)
-    print_json(GridOutput(name=grid.name, seconds=seconds, finished_before=progress.finished_before, cells=cells))
+    print_json({"name": grid.name, "seconds": seconds, "finished_before": progress.finished_before, "cells": cells})
 
 
 def _print_summary(grid: "Grid", scheduler: "Scheduler") -> None:

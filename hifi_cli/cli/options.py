@@ -188,9 +188,7 @@ TableFormat = Annotated[
 ]
 OutputFormat = Annotated[
     Literal["text", "json"],
-    typer.Option(
-        "--format", help="Format of the output; hifi ls schema output/COMMAND explains the JSON.", rich_help_panel=OUTPUT
-    ),
+    typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT),
 ]
 Protocol = Annotated[
     str | None,

@@ -100,10 +100,8 @@ def train(
             with progress.next():
                 results.append(runs.run(run.config, resources, **how))
     if format == "json" and distributed.is_main():
-        from hifi_cli.cli.outputs import TrainOutput
-
-        paths = [str(results_dir / run.config.run_path) for run in resolved]
-        print_json([TrainOutput(path=path, result=result) for path, result in zip(paths, results, strict=True)])
+        paths = [results_dir / run.config.run_path for run in resolved]
+        print_json([{"path": path, "result": result} for path, result in zip(paths, results, strict=True)])
     diverged = [runs.name(run.config) for run, result in zip(resolved, results, strict=True) if not result.is_done]
     if diverged:
         raise RunFailed(
