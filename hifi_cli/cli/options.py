@@ -253,12 +253,6 @@ Trust = Annotated[
         rich_help_panel=HOW,
     ),
 ]
-AutoBatch = Annotated[
-    bool,
-    typer.Option(
-        "--auto-batch", help="Split a batch that does not fit in memory into more micro-batches.", rich_help_panel=HOW
-    ),
-]
 Standalone = Annotated[
     bool,
     typer.Option("--standalone", help="--format tex: a complete document, not a fragment for \\input.", rich_help_panel=OUTPUT),

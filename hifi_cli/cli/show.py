@@ -70,7 +70,7 @@ def _yaml(value: Any) -> str:
 
 
 def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path | None) -> None:
-    """The resolved configurations, each followed by comments with its directory, steps, size, memory and what is missing."""
+    """The resolved configurations, each followed by comments with its directory, steps, size and what is missing."""
     with _no_garbage_collection():
         from hifi_cli.runs.plan import plan
         from hifi_cli.runs.resources import ResourceCache
@@ -85,12 +85,10 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
         least = "at least " if run_plan.has_windows else ""
         steps = "" if run_plan.steps is None else f"{least}{counted_noun(run_plan.steps, 'step')}: "
         epochs = counted_noun(config.epochs, "epoch")
-        unknown = "unknown for this family of encoders" if run_plan.size else "unknown without the backbone's configuration"
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",
             "steps": f"{steps}{epochs} of {examples} examples in batches of {run_plan.batch_size}",
-            "parameters": _sizes(run_plan.size) if run_plan.size else unknown,
-            "memory": _memory(run_plan.memory) if run_plan.memory else unknown,
+            "parameters": _sizes(run_plan.size) if run_plan.size else "unknown without the backbone's configuration",
         }
         for name, text in lines.items():
             print(f"# {name:10} {text}")
@@ -119,12 +117,6 @@ def _sizes(size: "ModelSize") -> str:
         known = f"{counts[0]:,} trained ({counts[0] / size.total:.2%}), {counts[1]:,} of them in the backbone" if counts else ""
         stages.append(f"{stage}{known or 'determined by the previous stage'}")
     return f"{size.total:,}; {'; '.join(stages)}"
-
-
-def _memory(parts: tuple[int, int, int]) -> str:
-    names = ("parameters", "gradients and moments", "activations at the longest inputs")
-    each = (f"{part / 1e9:.2f} {name}" for name, part in zip(names, parts, strict=True))
-    return f"about {sum(parts) / 1e9:.2f} GB beside the libraries' own: {', '.join(each)}"
 
 
 def print_scores(scores: "HeadScores") -> None:

@@ -228,7 +228,7 @@ class Trainer:
         state, method, model = self.phase_state, self.phase_state.method, self.model
         self.seed_process(self.runner.accelerator.process_index)
         method.before_step(model, self.progress.step)
-        loss = self.runner.accumulate_gradient(batch, method.regularization_loss, state.optimizer.zero_grad)
+        loss = self.runner.accumulate_gradient(batch, method.regularization_loss)
         method.after_backward(model)
         for callback in self.callbacks:
             callback.on_backward_end(self)
@@ -313,7 +313,6 @@ class Trainer:
         """Save the state, on the main process."""
         if self.checkpoint and self.phase_state and self.runner.accelerator.is_main_process:
             self.progress.loss_sum = self.loss_sum.item()
-            self.progress.gradient_accumulation_steps = self.runner.gradient_accumulation_steps
             state = self.phase_state
             training_state = state.method.training_state(self.model)
             self.checkpoint.save(
@@ -327,7 +326,6 @@ class Trainer:
             return False
         self.progress, self.delta = Progress.from_state(saved["progress"]), saved["delta"]
         self.loss_sum.fill_(self.progress.loss_sum)
-        self.runner.gradient_accumulation_steps = self.progress.gradient_accumulation_steps
         for phase in self.phases[1 : self.progress.phase + 1]:
             phase.prepare_model(self.encoder)
         with torch.no_grad():
