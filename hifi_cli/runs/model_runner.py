@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.errors import RunFailed
 from hifi_cli.models.device_copy import copy_to_device
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
@@ -25,9 +25,6 @@ from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.tasks.tokenization import Example
-
-if TYPE_CHECKING:
-    from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache
 
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 _NO_MEMORY = ("could not create a primitive", "CUBLAS_STATUS_ALLOC_FAILED")  # oneDNN's words, and cuBLAS's
@@ -56,7 +53,6 @@ class ModelRunner:
         self.uses_autocast = uses_bf16(self.config.precision, self.device) and not uses_cpu_kernels(self.config)
         self.model: nn.Module = self.encoder.model
         self.is_padding_free = self.config.padding_free and self.encoder.can_pack
-        self.frozen_layers: FrozenLayerCache | None = None
         self.frozen_casts: FrozenCasts | None = None
         self.to_device()
 
@@ -70,8 +66,8 @@ class ModelRunner:
         self.model = self.accelerator.prepare_model(self.encoder.model, device_placement=False)
 
     def unwrap(self) -> None:
-        """Undo `wrap` and `reuse_frozen`: what trains is about to change, and until then every process computes the same."""
-        self.model, self.frozen_layers, self.frozen_casts = self.encoder.model, None, None
+        """Undo `wrap`: what trains is about to change, and until then every process computes the same."""
+        self.model, self.frozen_casts = self.encoder.model, None
 
     def autocast(self) -> AbstractContextManager[Any]:
         """torch.autocast to bfloat16, in training and if the run requires it; CPU kernels cast their inputs themselves."""
@@ -84,13 +80,9 @@ class ModelRunner:
         Returns:
             [examples, classes or choices]; for spans [examples, 2, tokens], for token classification [examples, tags, tokens].
         """
-        cache = self.frozen_layers if self.encoder.model.training else None
-        read_examples = cache.kept_tokens(examples) if cache else examples
-        batch = collate(read_examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1)
+        batch = collate(examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1)
         with ExitStack() as contexts:
             contexts.enter_context(self.autocast())
-            if cache:
-                contexts.enter_context(cache.used_for(examples, batch["input_ids"].shape[-1]))
             if self.is_padding_free:
                 token_mask = batch.pop("attention_mask").bool().flatten(0, -2)
                 contexts.enter_context(packed_forward(self.encoder, PackedBatch.of(token_mask, self.device)))
@@ -99,24 +91,6 @@ class ModelRunner:
             return torch.stack((output.start_logits, output.end_logits), 1).float()
         logits: Tensor = output.logits.float()
         return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
-
-    def reuse_frozen(self, examples: list[Example]) -> None:
-        """Compute the layers below the lowest trained one, for the only examples that are trained on from now on.
-
-        Raises:
-            RunFailed: their outputs do not fit in memory.
-            UsageError: the encoder cannot start at that layer.
-        """
-        from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
-
-        layer = lowest_trained_layer(self.encoder)
-        if layer and not self.encoder.can_start_at(layer):
-            raise UsageError(f"the upper layers of a '{self.encoder.model_type}' cannot run alone: set reuse_frozen=false")
-        reads_first_token = not self.task.reads_all_tokens and self.encoder.classifies_first_token
-        first_token_only = layer == self.encoder.num_layers and reads_first_token
-        self.frozen_layers = FrozenLayerCache(self.encoder, layer, first_token_only=first_token_only) if layer else None
-        if self.frozen_layers:
-            self.frozen_layers.compute(examples, self.pad, self.config.eval_batch_size, self.device)
 
     def loss(self, examples: list[Example]) -> Tensor:
         """The task's loss, summed as `losses.loss` says."""

@@ -215,8 +215,6 @@ class Trainer:
     def create_optimizer(self) -> None:
         """Create the optimizer and the learning rate schedule of the current phase."""
         number = self.progress.phase
-        if self.config.reuse_frozen:
-            self.runner.reuse_frozen(self.train_examples)
         steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
         self.phases[number].method.set_steps(steps)
         self.phase_state = PhaseState.create(self.runner, self.phases[number], len(steps))
