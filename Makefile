@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-slow test-faults test-real bench gpu-check docs schema reproduce-laptop laptop-tables lint clean
+.PHONY: demo test test-slow test-faults test-real bench gpu-check docs reproduce-laptop laptop-tables lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -50,12 +50,6 @@ gpu-check: $(READY)
 # Writes docs/methods.md, after a change of a method's YAML, settings or docstring.
 docs: $(READY)
 	$(BIN)/python scripts/make_methods_page.py
-
-# Writes configs/schema/, after a change of a configuration model.
-schema: $(READY)
-	for kind in backbones claims config figures grids methods protocols published sites tables tasks; do \
-		$(BIN)/hifi ls schema $$kind > configs/schema/$$kind.json || exit 1; \
-	done
 
 # Every run of a paper's table, then the table: make reproduce-hifi-2, make reproduce-ehft-1 GRID="--jobs 4 --retries 1", ...
 reproduce-%: $(READY)

@@ -23,7 +23,6 @@ def test_the_benchmark_on_generated_data(tmp_path):
     assert done.returncode == 0, done.stderr
     bench_results = json.loads((tmp_path / "minilm.json").read_text())
     measured = bench_results["epochs"]["demo-acceptability"]
-    assert measured["seconds"]["10 b"] == pytest.approx(10 * measured["seconds"]["b"], rel=0.01)
     for row in measured["ratios"]:
         assert row["ratio"] == pytest.approx(measured["seconds"][row["work"]] / measured["seconds"][row["against"]], rel=0.05)
         assert f"{row['ratio']:.3f}" in done.stdout

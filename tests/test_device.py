@@ -314,18 +314,6 @@ def test_a_checkpoint_of_another_kind_of_machine_is_used_and_says_so(make, resou
     assert "saved on 2 GPU processes and continues on 1 CPU process" in caplog.text
 
 
-def test_random_numbers_are_saved_in_a_step_only_if_it_may_be_repeated(make, resources, monkeypatch):
-    prepared, config = prepare(make, resources, "bitfit")
-    examples = load_splits(config, resources).train[:4]
-    calls = []
-    monkeypatch.setattr(model_runner, "rng_state", lambda device: calls.append(device) or devices.rng_state(device))
-    prepared.runner.accumulate_gradient(examples)
-    assert calls == []
-    prepared.runner.auto_batch = True
-    prepared.runner.accumulate_gradient(examples)
-    assert calls == [prepared.runner.device]
-
-
 def test_the_optimizer_of_a_finished_phase_is_freed(make, resources):
     inputs = RunInputs.resolve(make("diff-pruning", "epochs=2"), resources)
     prepared = prepare_inputs(inputs.model)

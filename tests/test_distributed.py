@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import two_processes
-from finished_runs import load_arrays, read_json
+from finished_runs import read_json
 from hifi_processes import ProcessCopy
 from two_processes import SETTINGS
 
@@ -93,12 +93,3 @@ def test_no_thread_of_gloo_is_left_when_python_exits(root):
     threads = [name for rank in range(2) for name in read_json(root / f"threads-{rank}.json")]
     assert threads
     assert not [name for name in threads if "gloo" in name]
-
-
-def test_processes_agree_when_one_has_too_little_memory(facts, root, config_of):
-    assert facts["micro_batches"] == [2, 2]  # of the 2 examples in the second process's part of a batch
-    paths = [RunDirectory.of(config_of("dropout=0.0"), root / name).path for name in ("fits", "limited")]
-    fits, limited = (load_arrays(path / "delta.safetensors") for path in paths)
-    for name, value in fits.items():
-        # AdamW enlarges rounding where a gradient is nearly zero, as that of a key's bias always is.
-        assert name.endswith("key.bias") or abs(limited[name] - value).mean() < 2e-6, name

@@ -162,11 +162,6 @@ def test_runs_are_trained_and_rebuilt(make, resources, write_family, family, met
     assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
 
 
-def test_the_plan_says_that_memory_is_unknown_for_the_family(hifi, write_family):
-    said = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", write_family("albert"), "--dry-run").out
-    assert "memory     unknown for this family of encoders" in said and "parameters unknown" not in said
-
-
 @pytest.mark.slow
 def test_every_method_on_modernbert(make, resources, write_family):
     """Projections in one matrix and no biases: each method trains and is rebuilt from its delta, or says why not."""
@@ -209,15 +204,6 @@ def test_bitfit_on_mpnet_leaves_the_embedding_of_distances_alone():
     BitFit(BitFit.Settings(), MethodContext(missing_keys=[])).prepare(encoder)
     trained = [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad]
     assert {name for name in trained if not name.endswith("bias")} == {"classifier.dense.weight", "classifier.out_proj.weight"}
-
-
-def test_upper_layers_of_deberta_v2_run_alone_only_where_its_loop_allows(make, resources, write_family):
-    plain, convolution = (Encoder(random_encoder("deberta-v2", conv_kernel_size=size)) for size in (0, 3))
-    assert [plain.can_start_at(layer) for layer in (1, plain.num_layers)] == [True, False]
-    assert not convolution.can_start_at(1)
-    config = make("linear-probing", "reuse_frozen=true", backbone=write_family("deberta-v2"))
-    with pytest.raises(UsageError, match="cannot run alone: set reuse_frozen=false"):
-        runs.run(config, resources)
 
 
 @pytest.mark.parametrize("family", ["distilbert", "electra", "deberta-v2", "modernbert"])

@@ -187,26 +187,6 @@ def scheduled(tmp_path, script, *, all_cells=None, retries=0):
     return scheduler.run(engine, lambda progress: None), engine, scheduler
 
 
-def out_of_memory(*, shared_gpu):
-    return JobOutcome(1, reason="does not fit in memory; --auto-batch computes it in smaller parts", shared_gpu=shared_gpu)
-
-
-def test_a_run_that_ran_out_of_memory_beside_others_is_repeated_alone(tmp_path, monkeypatch):
-    first, *_ = all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
-    alone = []
-    monkeypatch.setattr(Job, "name", property(lambda job: alone.append(job.alone) or "job"))
-    progress, _, _ = scheduled(tmp_path, {first.name: [out_of_memory(shared_gpu=True)]}, all_cells=all_cells)
-    assert (len(progress.finished), progress.failed, progress.attempts) == (len(all_cells), {}, {})
-    assert alone.count(True) == 1
-    assert not list(tmp_path.rglob("failure.json"))
-
-
-def test_a_run_that_ran_out_of_memory_with_a_gpu_for_itself_has_failed(tmp_path):
-    first, *_ = all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
-    progress, _, _ = scheduled(tmp_path, {first.name: [out_of_memory(shared_gpu=False)]}, all_cells=all_cells)
-    assert list(progress.failed) == [first]
-
-
 def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
     """As two shards of a grid have that run at the same time."""
     all_cells = cells(tasks=["demo-entailment"])

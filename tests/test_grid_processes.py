@@ -31,7 +31,7 @@ def test_slots_share_gpus_or_threads(monkeypatch):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_DEVICE_ORDER"):
         monkeypatch.delenv(name, raising=False)
     cores = len(os.sched_getaffinity(0))
-    assert [slot.environment for slot in local_engine.slots(None, ["4", "6"])] == [
+    assert local_engine.environments(2, ["4", "6"]) == [
         {
             "CUDA_VISIBLE_DEVICES": gpu,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -40,11 +40,11 @@ def test_slots_share_gpus_or_threads(monkeypatch):
         }
         for gpu in ("4", "6")
     ]
-    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in local_engine.slots(3, ["4", "6"])] == ["4", "6", "4"]
-    assert [slot.environment["OMP_NUM_THREADS"] for slot in local_engine.slots(cores, [])] == ["1"] * cores
-    assert local_engine.slots(1, [])[0].environment["OMP_NUM_THREADS"] == str(cores)
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in local_engine.environments(3, ["4", "6"])] == ["4", "6", "4"]
+    assert [each["OMP_NUM_THREADS"] for each in local_engine.environments(cores, [])] == ["1"] * cores
+    assert local_engine.environments(1, [])[0]["OMP_NUM_THREADS"] == str(cores)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
-    assert local_engine.slots(1, ["0"])[0].environment["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST", "the user's own"
+    assert local_engine.environments(1, ["0"])[0]["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST", "the user's own"
 
 
 def test_gpus_are_found_without_nvidia_smi_and_hidden_ones_are_none(monkeypatch):
@@ -61,7 +61,7 @@ def test_threads_that_the_user_set_are_left_as_they_are(name, monkeypatch):
     for other in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(name, "3")
-    assert [slot.environment for slot in local_engine.slots(2, [])] == [{}, {}]
+    assert local_engine.environments(2, []) == [{}, {}]
 
 
 def test_a_cell_imports_nothing_from_the_working_directory(tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
 @pytest.mark.parametrize(
     ("task", "words", "message"),
     [
-        ("demo-entailment", ["--engine", "parsl", "--mps"], "--mps are for --engine local"),
+        ("demo-entailment", ["--engine", "parsl", "--site", "nowhere"], "unknown site 'nowhere'"),
         ("cb", ["--data-dir", "nowhere"], "nowhere: no such directory"),
     ],
 )

@@ -55,7 +55,7 @@ def test_counts_are_those_of_the_run(make, resources):
         assert run_plan.state == "finished (done): would be skipped"
 
 
-def test_steps_and_memory_follow_the_configuration(make, resources, monkeypatch):
+def test_steps_follow_the_configuration(make, resources):
     def planned(*overrides):
         return plan(make("full-ft", *overrides), ResourceCache(resources.results_dir))
 
@@ -68,19 +68,6 @@ def test_steps_and_memory_follow_the_configuration(make, resources, monkeypatch)
         resolve(task="demo-roles", method="full-ft", backbone="demo", protocol="demo", overrides=["shots=8"]), resources
     )
     assert tags.batch_size == 8 * 4, "entity types, not tags"
-    base, full_total = planned("batch_size=8"), planned().size.total
-    assert base.memory[0] == 4 * full_total and base.memory[1] == 12 * full_total
-    assert planned("batch_size=16").memory[2] == 2 * base.memory[2]
-    assert planned("batch_size=16", "gradient_accumulation_steps=2").memory[2] == base.memory[2]
-    assert planned("batch_size=8", "max_length=512").memory[2] > 2 * base.memory[2]  # attention is quadratic
-    assert planned("batch_size=8", "precision=bf16").memory[2] == base.memory[2] // 2
-    monkeypatch.setattr("hifi_cli.runs.plan.uses_bf16", lambda precision, _: precision != "fp32")  # hardware that has it
-    assert planned("batch_size=8", "precision=auto").memory[2] == base.memory[2] // 2
-    searched = plan(make("diff-pruning"), ResourceCache(resources.results_dir))
-    assert sum(searched.memory[:2]) == pytest.approx(4 * 12 * full_total, rel=0.05), "12 numbers per weight"
-    mixed = plan(make("mixout"), ResourceCache(resources.results_dir))
-    assert base.memory[0] < mixed.memory[0] < 2 * base.memory[0]
-    assert plan(make("bitfit"), ResourceCache(resources.results_dir)).memory[1] < base.memory[1] / 10
 
 
 def test_what_is_missing_is_told_and_nothing_is_asked_or_written(hifi, monkeypatch, tmp_path, data, encoders):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from synthetic_runs import write_run
 
-from hifi_cli.cli import grid, outputs
+from hifi_cli.cli import grid
 from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
 from hifi_cli.grids import claim_runs, grid_spec, scheduler
@@ -189,7 +189,6 @@ def test_the_command_trains_and_looks_until_decided(file, hifi, monkeypatch):
     again = hifi("grid", "claims-mine.yaml", "--until-decided", "-j", "1", "--format", "json")
     assert again.code == 0 and calls == [16, 32]
     content = json.loads(again.out)
-    outputs.SequentialGridOutput.model_validate(content)
     assert (content["claims"], content["decided"]) == (1, 1)
     assert [look["verdict"] for look in content["looks"]["claims"]["probing"]["looks"]] == ["undecided", "supported"]
 

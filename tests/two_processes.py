@@ -80,17 +80,6 @@ def main(backbone: str, data: str, root: Path) -> None:
     if distributed.is_main():
         facts["fingerprints"] = [fingerprint(path) for path in (uninterrupted, resumed)]
 
-    train("fits", "dropout=0.0")
-    logits = ModelRunner.logits
-
-    def limited(runner, examples):
-        if not distributed.is_main() and len(examples) > 1:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
-        return logits(runner, examples)
-
-    ModelRunner.logits = limited
-    _, result = train("limited", "dropout=0.0", auto_batch=True)
-    facts["micro_batches"] = distributed.gather(result.gradient_accumulation_steps.used)
     if distributed.is_main():
         (root / "facts.json").write_text(json.dumps(facts, default=str))
     distributed.destroy_process_group()

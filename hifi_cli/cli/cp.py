@@ -67,6 +67,5 @@ def _write(text: str, target: Path, form: str) -> None:
 
 
 def _movable(text: str, folder: Path) -> str:
-    """A YAML whose paths, to its schema and to what lies beside it, hold wherever it is put."""
-    text = text.replace("$schema=../", f"$schema={folder.parent.as_uri()}/")
+    """A YAML whose path to what lies beside it holds wherever it is put."""
     return re.sub(r"^path: (?!/)(.+)$", lambda match: f"path: {folder / match[1].strip()}", text, flags=re.MULTILINE)

@@ -40,7 +40,7 @@ def evaluate(
     Without --data-dir the data are read from where they were read in training.
     """
     from hifi_cli.cli.option_checks import refuse_unused
-    from hifi_cli.cli.show import metric_outputs, print_evaluation, print_json, print_paths
+    from hifi_cli.cli.show import metrics_now_and_stored, print_evaluation, print_json, print_paths
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.runs import evaluate as evaluation
@@ -60,19 +60,20 @@ def evaluate(
     if split == "validation":
         if submission:
             raise UsageError("--submission requires test predictions: add --split test")
-        from hifi_cli.cli.outputs import EvalOutput
-
-        outputs: list[EvalOutput] = []
+        outputs = []
         differing: list[str] = []
         for path in paths:
             resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
             evaluated = evaluation.evaluate(path, resources)
             if format == "text":
                 print_evaluation(evaluated)
-            metrics = metric_outputs(evaluated)
-            difference, reproduced = evaluated.largest_difference, not evaluated.differing
             outputs.append(
-                EvalOutput(path=str(path), metrics=metrics, largest_logit_difference=difference, reproduced=reproduced)
+                {
+                    "path": path,
+                    "metrics": metrics_now_and_stored(evaluated),
+                    "largest_logit_difference": evaluated.largest_difference,
+                    "reproduced": not evaluated.differing,
+                }
             )
             differing += [f"{path}: {', '.join(evaluated.differing)}"] if evaluated.differing else []
         if format == "json":

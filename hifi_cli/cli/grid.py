@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from hifi_cli.reports.figures.figure_spec import FigureSpec
 
 
-def _check_jobs(text: str | None) -> str | None:
-    is_number = text is not None and text.isdecimal() and len(text) < 5 and 1 <= int(text) <= 1024
-    if not (text in (None, "auto") or is_number):
-        raise typer.BadParameter(f"'{text:.40}': a number from 1 to 1024, or auto, is required")
-    return text
-
-
 def _check_budget(text: str | None) -> str | None:
     if text is not None and not re.fullmatch(r"[1-9]\d{0,5}[hm]", text):
         raise typer.BadParameter(f"'{text:.40}': a number of hours or minutes is required: 8h or 30m")
@@ -37,19 +30,16 @@ def grid(
     name: Annotated[str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))],
     overrides: options.Overrides = None,
     jobs: Annotated[
-        str | None,
+        int,
         typer.Option(
             "-j",
             "--jobs",
-            callback=_check_jobs,
-            metavar="N|auto",
-            help="Processes at a time; default: one per GPU, or per core; auto: several per GPU, as memory allows.",
+            min=1,
+            max=1024,
+            help="Processes at a time; they share the visible GPUs in turn, or the cores.",
             rich_help_panel=options.HOW,
         ),
-    ] = None,
-    mps: Annotated[
-        bool, typer.Option("--mps", help="Share GPUs through CUDA's Multi-Process Service.", rich_help_panel=options.HOW)
-    ] = False,
+    ] = 1,
     engine: Annotated[
         Literal["local", "parsl"],
         typer.Option(help="This machine, or many machines through Parsl.", rich_help_panel=options.HOW),
@@ -104,7 +94,6 @@ def grid(
             rich_help_panel=options.WHICH,
         ),
     ] = None,
-    auto_batch: options.AutoBatch = False,
     shard: Annotated[
         str | None,
         typer.Option(help="i/n: run the i-th of n parts, on a shared results directory.", rich_help_panel=options.HOW),
@@ -145,7 +134,7 @@ def grid(
     spec = grid_spec.resolve(
         grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem), options.names(claims)
     )
-    job_options = JobOptions(results_dir, data_dir, auto_batch)
+    job_options = JobOptions(results_dir, data_dir)
     all_overrides = tuple(overrides or ())
     figure = spec.figure
     directory = results_dir / "grids" / spec.name
@@ -155,7 +144,7 @@ def grid(
         return _until_decided(
             spec,
             job_options,
-            partial(_engine, engine, site, jobs, mps, job_options, directory),
+            partial(_engine, engine, site, jobs, job_options, directory),
             overrides=all_overrides,
             budget_s=_seconds(budget),
             max_seeds=max_seeds,
@@ -184,10 +173,10 @@ def grid(
     if print_only:
         from hifi_cli.cli.show import print_commands
 
-        return print_commands(scheduler.plan(_job_count(jobs) or 1), job_options, format)
+        return print_commands(scheduler.plan(jobs), job_options, format)
     try:
         with (
-            contextlib.closing(_engine(engine, site, jobs, mps, job_options, directory)) as job_engine,
+            contextlib.closing(_engine(engine, site, jobs, job_options, directory)) as job_engine,
             display(results_dir) as show,
         ):
             for cell in cells if force else ():  # an engine that cannot start deletes nothing
@@ -255,11 +244,10 @@ def _until_decided(
     decided = len(plan.claims) - len(plan.undecided)
     options.logger.info(f"{decided} of {len(plan.claims)} claims decided{f': {plan.path}' if plan.path.is_file() else ''}")
     if form == "json":
-        from hifi_cli.cli.outputs import SequentialGridOutput
         from hifi_cli.cli.show import print_json
 
-        number = len(plan.claims)
-        print_json(SequentialGridOutput(name=spec.name, path=str(plan.path), claims=number, decided=decided, looks=plan.looks))
+        content = {"name": spec.name, "path": plan.path, "claims": len(plan.claims), "decided": decided, "looks": plan.looks}
+        print_json(content)
     if failed:
         raise typer.Exit(1)
 
@@ -297,23 +285,11 @@ def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides:
     return cells
 
 
-def _job_count(jobs: str | None) -> int | None:
-    return int(jobs) if jobs and jobs != "auto" else None
-
-
-def _engine(name: str, site: str, jobs: str | None, mps: bool, job_options: "JobOptions", directory: Path) -> "Engine":
+def _engine(name: str, site: str, jobs: int, job_options: "JobOptions", directory: Path) -> "Engine":
     if name == "local":
         from hifi_cli.grids.local_engine import LocalEngine
 
-        if jobs == "auto":
-            from hifi_cli.cli.grid_memory import predicted_memory_of
-
-            return LocalEngine(job_options, memory_of_run=predicted_memory_of(job_options), use_mps=mps)
-        return LocalEngine(job_options, _job_count(jobs), use_mps=mps)
-    if jobs == "auto" or mps:
-        from hifi_cli.errors import UsageError
-
-        raise UsageError("--jobs auto and --mps are for --engine local: a site's YAML says which workers share a GPU")
+        return LocalEngine(job_options, jobs)
     from hifi_cli.grids.parsl_engine import ParslEngine
 
     return ParslEngine(job_options, site, directory / "parsl")
@@ -347,7 +323,6 @@ def _print_json(grid: "Grid", scheduler: "Scheduler") -> None:
     """Print the state of every cell."""
     import time
 
-    from hifi_cli.cli.outputs import CellOutput, GridOutput
     from hifi_cli.cli.show import print_json
 
     progress = scheduler.progress
@@ -357,19 +332,19 @@ def _print_json(grid: "Grid", scheduler: "Scheduler") -> None:
         result = status.result if status else None
         unfinished = "failed" if cell in progress.failed else "unfinished"
         cells.append(
-            CellOutput(
-                task=cell.config.task,
-                method=cell.config.method,
-                seed=cell.config.seed,
-                path=str(cell.run_directory(scheduler.options.results_dir).path),
-                state=str(status.state) if status else unfinished,
-                score=100 * result.score() if result and result.is_done else None,
-                reason=progress.failed.get(cell, status.detail if status else ""),
-                command=scheduler.command(cell),
-            )
+            {
+                "task": cell.config.task,
+                "method": cell.config.method,
+                "seed": cell.config.seed,
+                "path": cell.run_directory(scheduler.options.results_dir).path,
+                "state": status.state if status else unfinished,
+                "score": 100 * result.score() if result and result.is_done else None,
+                "reason": progress.failed.get(cell, status.detail if status else ""),
+                "command": scheduler.command(cell),
+            }
         )
     seconds = round(time.monotonic() - progress.started, 3)
-    print_json(GridOutput(name=grid.name, seconds=seconds, finished_before=progress.finished_before, cells=cells))
+    print_json({"name": grid.name, "seconds": seconds, "finished_before": progress.finished_before, "cells": cells})
 
 
 def _print_summary(grid: "Grid", scheduler: "Scheduler") -> None:

@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from hifi_cli.cli import options, schemas, show
+from hifi_cli.cli import options, show
 from hifi_cli.config import registry
 from hifi_cli.config.choices import RunSortKey
 
-if TYPE_CHECKING:
-    from hifi_cli.cli.outputs import NameOutput
-
-_KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS, and two more
+_KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS, and runs
     "tasks": "data, inputs, labels and metrics",
     "methods": "fine-tuning methods: which parameters train, and how",
     "backbones": "pretrained encoders",
@@ -25,7 +22,6 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS
     "grids": "runs of a table, a figure, claims or a search, for hifi grid",
     "sites": "machines and clusters, for hifi grid --engine parsl",
     "runs": "finished and unfinished runs in a results directory, and their states",
-    "schema": "JSON Schema of the YAMLs, for editors, and of --format json; hifi ls schema tasks, hifi ls schema output/train",
 }
 
 _STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.RunState, less absent
@@ -33,7 +29,7 @@ _STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # 
 
 def complete(incomplete: str) -> list[str]:
     """Completes kinds and the names of all kinds."""
-    words = [*registry.KINDS, "runs", "schema", *(name for kind in registry.KINDS for name in registry.names(kind))]
+    words = [*registry.KINDS, "runs", *(name for kind in registry.KINDS for name in registry.names(kind))]
     return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]
 
 
@@ -42,7 +38,7 @@ def ls(
         list[str] | None,
         typer.Argument(
             metavar="[KIND|NAME]...",
-            help="A kind (tasks, methods, ...), a name, a configuration key, a YAML file, or schema.",
+            help="A kind (tasks, methods, ...), a name, or a configuration key.",
             autocompletion=complete,
         ),
     ] = None,
@@ -60,7 +56,7 @@ def ls(
     results_dir: options.ResultsDir = Path("results"),
     debug: options.Debug = False,
 ) -> None:
-    """List all names of a kind; explain a name, a configuration key, or every key of a YAML file; or print a JSON Schema."""
+    """List all names of a kind, or explain a name or a configuration key."""
     from hifi_cli.cli import explain
     from hifi_cli.errors import UsageError
 
@@ -69,13 +65,11 @@ def ls(
         raise UsageError(f"{selecting[0]} selects runs: hifi ls runs {selecting[0]} ...")
     if format == "csv" and (words or [])[:1] != ["runs"]:
         raise UsageError("--format csv is for runs: hifi ls runs --format csv")
-    if format == "json" and (words or [""])[0] not in ("runs", "schema"):
+    if format == "json" and (words or [""])[0] != "runs":
         return _print_json(words or registry.KINDS)
     if not words:
         counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
         return explain.print_columns([[kind, counts.get(kind, "") + meaning] for kind, meaning in _KINDS.items()])
-    if words[0] == "schema":
-        return _print_schema(words[1:])
     if words[0] == "runs":
         from hifi_cli.records.run_directory import has_runs
         from hifi_cli.reports.run_listing import list_runs
@@ -92,11 +86,6 @@ def ls(
         names |= {"backbone": options.names(backbone), "protocol": options.names(protocol)}
         return show.print_runs(list_runs(results_dir, states=status or (), sort=sort, **names), format)
     for word in words:
-        if registry.is_file(word):
-            from hifi_cli.cli import explain_file
-
-            explain_file.print_file(Path(word))
-            continue
         if word in registry.KINDS:
             explain.print_columns([_summary(word, name) for name in registry.names(word)])
             continue
@@ -120,44 +109,35 @@ def _names_matching(word: str) -> list[tuple[str, str]]:
     matching = [(kind, name) for kind in registry.KINDS if name in registry.names(kind) and folder in ("", kind)]
     if not matching and not explain.keys_of(word):
         known_names = (name for kind in registry.KINDS for name in registry.names(kind))
-        known = [*registry.KINDS, "runs", "schema", *known_names, *explain.config_keys()]
+        known = [*registry.KINDS, "runs", *known_names, *explain.config_keys()]
         raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(registry.KINDS)})")
     return matching
 
 
 def _print_json(words: Sequence[str]) -> None:
-    """Print the names of kinds, single names and files with their YAML, and configuration keys, as JSON."""
-    from hifi_cli.cli import explain, explain_file
-    from hifi_cli.cli.outputs import KeyOutput, NameOutput
+    """Print the names of kinds, single names with their YAML, and configuration keys, as JSON."""
+    from hifi_cli.cli import explain
 
-    entries: list[NameOutput | KeyOutput] = []
+    entries: list[dict[str, Any]] = []
     for word in words:
-        if registry.is_file(word):
-            content = registry.read_yaml(Path(word))
-            kind = explain_file.kind_of(Path(word), content)
-            entries.append(NameOutput(kind=kind, name=word, description=content.get("description", ""), content=content))
-            continue
         if word in registry.KINDS:
-            entries += [_name_output(word, name) for name in registry.names(word)]
+            entries += [_name_entry(word, name) for name in registry.names(word)]
             continue
         names = _names_matching(word)
         entries += [
-            KeyOutput(
-                key=key,
-                default=field.default if explain.has_plain_default(field) else None,
-                description=explain.one_line(field.description),
-            )
+            {
+                "key": key,
+                "default": field.default if explain.has_plain_default(field) else None,
+                "description": explain.one_line(field.description),
+            }
             for key, field in explain.keys_of(word).items()
         ]
-        entries += [_name_output(kind, name, registry.load(kind, name)) for kind, name in names]
+        entries += [{**_name_entry(kind, name), "content": registry.load(kind, name)} for kind, name in names]
     show.print_json(entries)
 
 
-def _name_output(kind: str, name: str, content: dict[str, Any] | None = None) -> "NameOutput":
-    from hifi_cli.cli.outputs import NameOutput
-
-    _, description, source = _summary(kind, name)
-    return NameOutput(kind=kind, name=name, description=description, source=source, content=content)
+def _name_entry(kind: str, name: str) -> dict[str, Any]:
+    return {"kind": kind, **dict(zip(("name", "description", "source"), _summary(kind, name), strict=True))}
 
 
 def _summary(kind: str, name: str) -> list[str]:
@@ -170,13 +150,3 @@ def _source(kind: str, content: dict[str, Any]) -> str:
     if kind == "backbones":
         return next((f"{key} {content[key]}" for key in ("package", "path", "hub") if content.get(key)), "")
     return str(content.get("source") or content.get("paper") or content.get("published") or "")
-
-
-def _print_schema(kinds: list[str]) -> None:
-    import json
-
-    from hifi_cli.errors import UsageError
-
-    if len(kinds) > 1:
-        raise UsageError(f"hifi ls schema prints one kind at a time: {' or '.join(kinds)}")
-    print(json.dumps(schemas.schema_of_kind(kinds[0]) if kinds else schemas.schema_of_all(), indent=1))

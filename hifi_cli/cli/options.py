@@ -188,9 +188,7 @@ TableFormat = Annotated[
 ]
 OutputFormat = Annotated[
     Literal["text", "json"],
-    typer.Option(
-        "--format", help="Format of the output; hifi ls schema output/COMMAND explains the JSON.", rich_help_panel=OUTPUT
-    ),
+    typer.Option("--format", help="Format of the output.", rich_help_panel=OUTPUT),
 ]
 Protocol = Annotated[
     str | None,
@@ -253,12 +251,6 @@ Trust = Annotated[
         "--trust",
         help="Trust code that belongs to a run: a method's own file, a metric of the evaluate library.",
         rich_help_panel=HOW,
-    ),
-]
-AutoBatch = Annotated[
-    bool,
-    typer.Option(
-        "--auto-batch", help="Split a batch that does not fit in memory into more micro-batches.", rich_help_panel=HOW
     ),
 ]
 Standalone = Annotated[

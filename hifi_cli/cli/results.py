@@ -104,18 +104,12 @@ def _report(transfers: "list[Transfer]", form: str) -> None:
         ConflictError: other content is at the place of some.
         UsageError: some are damaged, or name code that is not trusted.
     """
-    from hifi_cli.cli.outputs import TransferOutput
     from hifi_cli.cli.show import print_json, print_transfers
     from hifi_cli.errors import ConflictError, UsageError
     from hifi_cli.runs.results_transfer import TransferState
 
     if form == "json":
-        print_json(
-            [
-                TransferOutput(path=transfer.path, state=transfer.state, files=transfer.files, problem=transfer.problem)
-                for transfer in transfers
-            ]
-        )
+        print_json(transfers)
     else:
         print_transfers(transfers)
     conflicts, refused = (

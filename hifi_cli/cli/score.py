@@ -85,9 +85,7 @@ def score(
     else:
         scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]
     if format == "json":
-        from hifi_cli.cli.outputs import ScoreOutput
-
-        return print_json([ScoreOutput(path=str(path), scores=head_scores) for head_scores, path in scored])
+        return print_json([{"path": path, "scores": head_scores} for head_scores, path in scored])
     for head_scores, path in scored:
         print_scores(head_scores)
         options.logger.info(f"scores{f' of {run}' if run else ''}: {path}")

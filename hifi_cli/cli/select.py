@@ -60,7 +60,6 @@ def select(
     )
     if dry_run:
         return print_configs(resolved)
-    from hifi_cli.cli.outputs import SelectOutput
     from hifi_cli.records.head_files import HeadScores
     from hifi_cli.runs import head_selection
     from hifi_cli.runs.resources import ResourceCache
@@ -73,7 +72,7 @@ def select(
             selection, path = head_selection.choose(HeadScores.read(scores), how, results_dir, out=out)
         else:
             selection, path = head_selection.load_or_select_heads(config, resources, out=out)
-        selected.append(SelectOutput(path=str(path), selection=selection))
+        selected.append({"path": path, "selection": selection})
         if format == "text":
             print_heads(selection)
         for line in head_selection.describe_selection(selection):

@@ -14,9 +14,6 @@ import yaml
 from hifi_cli.wording import counted_noun
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from hifi_cli.cli.outputs import MetricOutput
     from hifi_cli.config.sources import ResolvedConfig
     from hifi_cli.grids.jobs import Job, JobOptions
     from hifi_cli.records.head_files import HeadScores, HeadSelection
@@ -73,7 +70,7 @@ def _yaml(value: Any) -> str:
 
 
 def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path | None) -> None:
-    """The resolved configurations, each followed by comments with its directory, steps, size, memory and what is missing."""
+    """The resolved configurations, each followed by comments with its directory, steps, size and what is missing."""
     with _no_garbage_collection():
         from hifi_cli.runs.plan import plan
         from hifi_cli.runs.resources import ResourceCache
@@ -88,12 +85,10 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
         least = "at least " if run_plan.has_windows else ""
         steps = "" if run_plan.steps is None else f"{least}{counted_noun(run_plan.steps, 'step')}: "
         epochs = counted_noun(config.epochs, "epoch")
-        unknown = "unknown for this family of encoders" if run_plan.size else "unknown without the backbone's configuration"
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",
             "steps": f"{steps}{epochs} of {examples} examples in batches of {run_plan.batch_size}",
-            "parameters": _sizes(run_plan.size) if run_plan.size else unknown,
-            "memory": _memory(run_plan.memory) if run_plan.memory else unknown,
+            "parameters": _sizes(run_plan.size) if run_plan.size else "unknown without the backbone's configuration",
         }
         if run_plan.truncated is not None:
             train, validation = run_plan.truncated
@@ -129,12 +124,6 @@ def _sizes(size: "ModelSize") -> str:
     return f"{size.total:,}; {'; '.join(stages)}"
 
 
-def _memory(parts: tuple[int, int, int]) -> str:
-    names = ("parameters", "gradients and moments", "activations at the longest inputs")
-    each = (f"{part / 1e9:.2f} {name}" for name, part in zip(names, parts, strict=True))
-    return f"about {sum(parts) / 1e9:.2f} GB beside the libraries' own: {', '.join(each)}"
-
-
 def print_scores(scores: "HeadScores") -> None:
     """Each layer's richness and total correlation per head."""
     print(f"information richness I_h of {scores.backbone} on {scores.task}, mean of {scores.samples} samples")
@@ -158,11 +147,9 @@ def print_evaluation(evaluation: "Evaluation") -> None:
         print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
 
 
-def metric_outputs(evaluation: "Evaluation") -> "dict[str, MetricOutput]":
-    """Every metric now and stored, as `--format json` prints it."""
-    from hifi_cli.cli.outputs import MetricOutput
-
-    return {name: MetricOutput(now=now, stored=stored) for name, (now, stored) in evaluation.compared.items()}
+def metrics_now_and_stored(evaluation: "Evaluation") -> dict[str, dict[str, float | None]]:
+    """Every metric by its name, as a fraction of 1."""
+    return {name: {"now": now, "stored": stored} for name, (now, stored) in evaluation.compared.items()}
 
 
 def print_verification(verification: "Verification") -> None:
@@ -228,18 +215,14 @@ def write_or_print(text: str, out: Path | None, what: str) -> None:
 def print_path(path: Path, form: str) -> None:
     """The file that a command wrote."""
     if form == "json":
-        from hifi_cli.cli.outputs import FileOutput
-
-        return print_json(FileOutput(path=str(path)))
+        return print_json({"path": path})
     print(path)
 
 
 def print_paths(paths: Sequence[Path], form: str) -> None:
     """The files that a command wrote."""
     if form == "json":
-        from hifi_cli.cli.outputs import FileOutput
-
-        return print_json([FileOutput(path=str(path)) for path in paths])
+        return print_json([{"path": path} for path in paths])
     for path in paths:
         print(path)
 
@@ -250,29 +233,26 @@ def print_commands(jobs: "Sequence[Job]", job_options: "JobOptions", form: str) 
         for job in jobs:
             print(job.command_line(job_options))
         return
-    from hifi_cli.cli.outputs import CommandOutput
-
     print_json(
         [
-            CommandOutput(
-                command=job.command_line(job_options),
-                task=job.cells[0].task,
-                methods=list(dict.fromkeys(cell.method for cell in job.cells if job.command == "train")),
-                seeds=list(dict.fromkeys(cell.seed for cell in job.cells if job.command == "train")),
-            )
+            {
+                "command": job.command_line(job_options),
+                "task": job.cells[0].task,
+                "methods": list(dict.fromkeys(cell.method for cell in job.cells if job.command == "train")),
+                "seeds": list(dict.fromkeys(cell.seed for cell in job.cells if job.command == "train")),
+            }
             for job in jobs
         ]
     )
 
 
-def print_json(content: "Sequence[BaseModel] | BaseModel") -> None:
-    """What `--format json` prints: one object, or a list of them."""
+def print_json(content: Any) -> None:
+    """What `--format json` prints: an object or a list, of records, paths and plain values."""
+    from pydantic_core import to_jsonable_python
+
     from hifi_cli.files import json_text
 
-    dumped = (
-        [part.model_dump(mode="json") for part in content] if isinstance(content, Sequence) else content.model_dump(mode="json")
-    )
-    print(json_text(dumped), end="")
+    print(json_text(to_jsonable_python(content)), end="")
 
 
 def _print_grid(rows: list[list[float]]) -> None:

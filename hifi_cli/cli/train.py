@@ -39,7 +39,6 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Continue from a checkpoint.", rich_help_panel=options.HOW)
     ] = True,
-    auto_batch: options.AutoBatch = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing runs.", rich_help_panel=options.HOW)] = False,
     report_to: options.ReportTo = None,
     dry_run: options.DryRun = False,
@@ -84,7 +83,7 @@ def train(
     from hifi_cli.runs.resources import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, trust=trust)
-    how: dict[str, Any] = {"force": force, "resume": resume, "auto_batch": auto_batch, "report_to": report_to or ()}
+    how: dict[str, Any] = {"force": force, "resume": resume, "report_to": report_to or ()}
     if not force:
         for run in resolved:  # before any of them trains
             RunDirectory.of(run.config, results_dir).check_is_of(run.config)
@@ -100,10 +99,8 @@ def train(
             with progress.next():
                 results.append(runs.run(run.config, resources, **how))
     if format == "json" and distributed.is_main():
-        from hifi_cli.cli.outputs import TrainOutput
-
-        paths = [str(results_dir / run.config.run_path) for run in resolved]
-        print_json([TrainOutput(path=path, result=result) for path, result in zip(paths, results, strict=True)])
+        paths = [results_dir / run.config.run_path for run in resolved]
+        print_json([{"path": path, "result": result} for path, result in zip(paths, results, strict=True)])
     diverged = [runs.name(run.config) for run, result in zip(resolved, results, strict=True) if not result.is_done]
     if diverged:
         raise RunFailed(

@@ -25,8 +25,7 @@ def verify(
 
     Exit code 3 if a run could not be verified because weights, data or a backbone are missing.
     """
-    from hifi_cli.cli.outputs import VerifyOutput
-    from hifi_cli.cli.show import metric_outputs, print_json, print_verification
+    from hifi_cli.cli.show import metrics_now_and_stored, print_json, print_verification
     from hifi_cli.errors import MissingError, RunFailed
     from hifi_cli.records.run_checks import VerificationResult
     from hifi_cli.runs.resources import ResourceCache
@@ -45,13 +44,13 @@ def verify(
     if format == "json":
         print_json(
             [
-                VerifyOutput(
-                    path=str(verification.path),
-                    verdict=verification.verdict,
-                    problems=verification.problems,
-                    metrics=metric_outputs(verification.evaluation) if verification.evaluation else {},
-                    largest_logit_difference=verification.evaluation.largest_difference if verification.evaluation else None,
-                )
+                {
+                    "path": verification.path,
+                    "verdict": verification.verdict,
+                    "problems": verification.problems,
+                    "metrics": metrics_now_and_stored(verification.evaluation) if verification.evaluation else {},
+                    "largest_logit_difference": verification.evaluation.largest_difference if verification.evaluation else None,
+                }
                 for verification in verifications
             ]
         )

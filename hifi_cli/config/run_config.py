@@ -197,10 +197,6 @@ class RunConfig(TrainingConfig):
     their own."""
     train_sampling_strategy: Literal["random", "group_by_length"] = "random"
     """`random` batches, as in both papers, or `group_by_length`: batches of examples of similar length, with less padding."""
-    reuse_frozen: bool = False
-    """Compute the frozen layers below the lowest trainable one once per example instead of once per epoch, without dropout.
-    Their outputs stay in memory (4 bytes x hidden size for every token of the train split). No effect on a method that trains
-    the lowest layer."""
     dropout: UnitInterval | None = None
     """Replaces the backbone's dropout rates; null: keeps them."""
     selection: Literal["validation", "holdout"] = "validation"

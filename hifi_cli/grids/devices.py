@@ -3,11 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-from hifi_cli.errors import MissingError
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -34,30 +30,3 @@ def thread_environment(processes: int) -> dict[str, str]:
     if any(os.environ.get(name) for name in THREADS):  # MKL reads OMP_NUM_THREADS too, so one of them is enough
         return {}
     return dict.fromkeys(THREADS, str(max(1, core_count() // processes)))
-
-
-@dataclass(frozen=True)
-class GpuMemory:
-    """The memory of a GPU in bytes, and how much of it all processes use now."""
-
-    uuid: str
-    total: int
-    used: int
-
-
-def gpu_memory(gpus: Sequence[str]) -> list[GpuMemory]:
-    """Return the memory of GPUs that are named as in CUDA_VISIBLE_DEVICES.
-
-    Raises:
-        MissingError: nvidia-smi is missing, or does not list one of them.
-    """
-    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.total,memory.used", "--format=csv,noheader,nounits"]
-    listed = subprocess.run(query, capture_output=True, text=True, check=False).stdout if shutil.which("nvidia-smi") else ""
-    by_name = {}
-    for line in listed.splitlines():
-        index, uuid, total, used = (word.strip() for word in line.split(","))
-        if total.isdecimal() and used.isdecimal():  # not [N/A]
-            by_name[index] = by_name[uuid] = GpuMemory(uuid, int(total) << 20, int(used) << 20)  # from MiB
-    if unknown := [name for name in gpus if name not in by_name]:
-        raise MissingError(f"nvidia-smi does not list the memory of GPU {unknown[0]}: use --jobs NUMBER, without --mps")
-    return [by_name[name] for name in gpus]

@@ -13,11 +13,10 @@ from hifi_cli.grids.cells import GridCell
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options that all command lines of a grid share: directories, and whether batches may be split to fit into memory."""
+    """The options that all command lines of a grid share."""
 
     results_dir: Path
     data_dir: Path | None = None
-    auto_batch: bool = False
 
     @property
     def arguments(self) -> list[str]:
@@ -35,14 +34,12 @@ class Job:
         cells: the cells it trains, in order; for `score` the one cell whose settings it uses.
         needs: key of the scoring that must be finished first, if any.
         force: whether existing files, which are damaged, are replaced.
-        alone: whether it must not share a GPU, because it ran out of memory when it did.
     """
 
     command: str
     cells: tuple[GridCell, ...]
     needs: str | None = None
     force: bool = False
-    alone: bool = False
 
     @property
     def name(self) -> str:
@@ -68,7 +65,6 @@ class Job:
             words = list(first.overrides)
             methods, seeds = ({getattr(cell, key): None for cell in self.cells} for key in ("method", "seed"))
             arguments = train_arguments([first.task], methods, first.backbone, first.protocol, seeds, force=self.force)
-            arguments += ["--auto-batch"] if options.auto_batch else []
         return [*arguments, *options.arguments, *words]
 
     def command_line(self, options: JobOptions) -> str:

@@ -1,6 +1,5 @@
 """The scheduler of a grid: submits jobs to an engine and reads from the files in run directories which cells are finished."""
 
-import re
 import signal
 import time
 from collections import Counter, defaultdict
@@ -26,9 +25,6 @@ _BUSY = 4
 _MAX_LOSSES = 20  # vanished workers of one cell, or of one task's scores, before it counts as failed
 BUSY_SECONDS = 3.0  # before a run that another process trains is tried again; then twice as long each time
 _MAX_DOUBLINGS = 4
-_OUT_OF_MEMORY = re.compile(  # the words of `hifi`, of PyTorch, and of cuBLAS on a full card
-    "does not fit in memory|not enough memory|out of memory|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", re.IGNORECASE
-)
 _FIRST_POLL_SECONDS = 1.0  # then twice as long each time, until a cell has finished; on NFS every poll is a request
 _MAX_POLL_SECONDS = 30.0
 
@@ -41,13 +37,11 @@ class JobOutcome:
         exit_code: negative for a signal; None where no process ended.
         lost: whether the worker vanished.
         reason: one line for a job without an exit code.
-        shared_gpu: whether other jobs of the grid ran on its GPU.
     """
 
     exit_code: int | None
     lost: bool = False
     reason: str = ""
-    shared_gpu: bool = False
 
 
 class Engine(Protocol):
@@ -57,8 +51,8 @@ class Engine(Protocol):
     def processes(self) -> int:
         """Number of jobs that run at the same time, as far as known."""
 
-    def submit(self, job: Job, log: Path) -> "Future[JobOutcome] | None":
-        """Run a job; its output goes to `log`. None if there is no room for it now."""
+    def submit(self, job: Job, log: Path) -> "Future[JobOutcome]":
+        """Run a job; its output goes to `log`."""
 
     def stop(self) -> None:
         """Ask every running process to stop, and wait until it has written its checkpoint."""
@@ -222,9 +216,6 @@ class Scheduler:
                 continue
             log = self.logs / f"{self._jobs_started + 1:04}-{job.name.split(' ')[0].replace('/', '-')}.log"
             future = engine.submit(job, log)
-            if future is None:
-                waiting.append((start, job))
-                continue
             self._jobs_started += 1
             self._polls[future] = (now + _FIRST_POLL_SECONDS, 2 * _FIRST_POLL_SECONDS)
             self.progress.running[future] = (job, log)
@@ -275,8 +266,6 @@ class Scheduler:
         if outcome.exit_code == _BUSY and not self._is_taken(failed):
             self._repeat((failed,), job, after=BUSY_SECONDS * 2 ** min(self._busy[failed], _MAX_DOUBLINGS))
             self._busy[failed] += 1
-        elif outcome.shared_gpu and _OUT_OF_MEMORY.search(lines[-1]):
-            self._repeat((failed,), replace(job, alone=True))  # not a failure of its own
         else:
             self.progress.attempts[failed] += 1
             self._record_failure(failed, job, outcome, lines, self.progress.attempts[failed])
@@ -291,9 +280,6 @@ class Scheduler:
         key = scoring_key(job.cells[0])
         if outcome.exit_code == 0:
             self._unscored.discard(str(key))
-            return
-        if outcome.shared_gpu and _OUT_OF_MEMORY.search((last_lines(log) or [""])[-1]):
-            self._waiting.append((0.0, replace(job, alone=True)))
             return
         vanished = outcome.lost or outcome.exit_code in _STOPPED
         self._scoring_attempts[str(key), vanished] += 1

@@ -1,7 +1,6 @@
 """An encoder as the rest of the program sees it: embeddings, layers of attention heads, and a task head."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, cast
 
@@ -45,7 +44,7 @@ class Encoder:
             UsageError: they are not known.
         """
         if reason := unsupported_reason(self.config):
-            then = "choose another backbone, or a method that names no parts (full-ft, linear-probing), without reuse_frozen"
+            then = "choose another backbone, or a method that names no parts (full-ft, linear-probing)"
             raise UsageError(f"{reason}; {then}")
         return FAMILIES[self.model_type]
 
@@ -53,11 +52,6 @@ class Encoder:
     def can_pack(self) -> bool:
         """Whether the layers can compute on packed tokens: all they receive is hidden states and an attention mask."""
         return self.has_known_parts and self.module_names.interface and not self.module_names.rotary
-
-    @property
-    def classifies_first_token(self) -> bool:
-        """Whether transformers' own classifier reads the first token's state alone."""
-        return getattr(self.config, "classifier_pooling", "cls") in ("cls", "bos")
 
     @property
     def num_heads(self) -> int:
@@ -194,37 +188,6 @@ class Encoder:
         function: AttentionFunction = AttentionInterface()[config._attn_implementation]
         return function
 
-    def can_start_at(self, layer: int) -> bool:
-        """Whether `forward_through` may begin at a layer: DeBERTa-v2's loop needs one, and may put a convolution after it."""
-        if self.model_type != "deberta-v2":
-            return True
-        return layer < self.num_layers and getattr(self.base.encoder, "conv", None) is None
-
-    @contextmanager
-    def forward_through(self, first: int, last: int, states: Tensor | None = None) -> Iterator[None]:
-        """Within this context, a forward pass computes the layers [first, last) only.
-
-        Args:
-            states: the input of layer `first`, [sequences, tokens, hidden size], in the place of the embeddings. Without
-                it, the output is the input of layer `last`: no final norm.
-        """
-        parts: dict[str, nn.Module] = {self.module_names.layers: self.layers[first:last]}
-        if states is not None:
-            parts[self.module_names.embeddings] = _PrecomputedStates(states)
-            projection = self.module_names.projection
-            if projection and projection in dict(self.base.named_modules()):
-                parts[projection] = nn.Identity()
-        elif self.module_names.final_norm:
-            parts[self.module_names.final_norm] = nn.Identity()
-        before = {name: self.base.get_submodule(name) for name in parts}
-        try:
-            for name, module in parts.items():
-                self.base.set_submodule(name, module)
-            yield
-        finally:
-            for name, module in before.items():
-                self.base.set_submodule(name, module)
-
     def output_projection(self, layer: int) -> nn.Module:
         """The Linear whose input is the concatenation of a layer's head outputs O_h."""
         return self.layers[layer].get_submodule(self.module_names.output)
@@ -273,17 +236,6 @@ def _attention_mask(
     is_near = (position[:, None] - position).abs() <= local_size
     local = torch.zeros_like(is_near, dtype=dtype).masked_fill_(~is_near, torch.finfo(dtype).min)[None, None]
     return local if mask is None else torch.minimum(mask, local)
-
-
-class _PrecomputedStates(nn.Module):
-    """Returns given hidden states in place of the embeddings."""
-
-    def __init__(self, states: Tensor) -> None:
-        super().__init__()
-        self.states = states
-
-    def forward(self, *_: Any, **__: Any) -> Tensor:
-        return self.states
 
 
 class QKVLinear(nn.Module):

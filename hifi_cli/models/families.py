@@ -17,8 +17,7 @@ class ModuleNames:
         after_attention, after_ffn: the last module of each sub-layer, whose output is added to the residual.
         ffn, ffn_output: the feed-forward network's Linears; a gated network has two that read its input.
         inner_dropouts: those within a sub-layer: of attention probabilities, and between the feed-forward network's Linears.
-        embeddings, projection: what makes the first layer's input, and what widens it where that is a module of its own.
-        final_norm: the norm that the last layer's output goes through.
+        embeddings: what makes the first layer's input.
         interface: whether attention goes through transformers' attention interface.
         rotary: whether layers also receive rotary positions, which the model computes for padded batches.
     """
@@ -36,14 +35,11 @@ class ModuleNames:
     ffn_output: str = "output.dense"
     inner_dropouts: tuple[str, ...] = ("attention.self.dropout",)
     embeddings: str = "embeddings"
-    projection: str | None = None
-    final_norm: str | None = None
     interface: bool = True
     rotary: bool = False
 
 
 _BERT = ModuleNames()
-_ELECTRA = ModuleNames(projection="embeddings_project")
 _DEBERTA = ModuleNames(
     query="attention.self.query_proj",
     key="attention.self.key_proj",
@@ -73,8 +69,8 @@ _MPNET = ModuleNames(
     inner_dropouts=("attention.attn.dropout",),
     interface=False,
 )
-_REMBERT = ModuleNames(projection="encoder.embedding_hidden_mapping_in", interface=False)
-_MEGATRON_BERT = ModuleNames(final_norm="encoder.ln", interface=False)
+_REMBERT = ModuleNames(interface=False)
+_MEGATRON_BERT = ModuleNames(interface=False)
 _MODERNBERT = ModuleNames(  # Ettin and mmBERT are of this family too
     layers="layers",
     attention="attn",
@@ -88,7 +84,6 @@ _MODERNBERT = ModuleNames(  # Ettin and mmBERT are of this family too
     ffn="mlp.Wi",
     ffn_output="mlp.Wo",
     inner_dropouts=("mlp.drop",),
-    final_norm="final_norm",
     rotary=True,
 )
 _EUROBERT = ModuleNames(
@@ -104,7 +99,6 @@ _EUROBERT = ModuleNames(
     ffn_output="mlp.down_proj",
     inner_dropouts=(),
     embeddings="embed_tokens",
-    final_norm="norm",
     rotary=True,
 )
 _GTE = replace(  # post-norm, as BERT
@@ -113,7 +107,6 @@ _GTE = replace(  # post-norm, as BERT
     after_ffn="post_mlp_dropout",
     inner_dropouts=("mlp.dropout",),
     embeddings="embeddings",
-    final_norm=None,
 )
 _NOMIC_BERT = replace(_GTE, inner_dropouts=())
 
@@ -122,7 +115,7 @@ FAMILIES = {
     "roberta": _BERT,
     "xlm-roberta": _BERT,
     "camembert": _BERT,
-    "electra": _ELECTRA,
+    "electra": _BERT,
     "deberta-v2": _DEBERTA,
     "distilbert": _DISTILBERT,
     "mpnet": _MPNET,

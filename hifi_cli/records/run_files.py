@@ -253,13 +253,6 @@ class FewShotRows(Record):
     sha256: str
 
 
-class GradientAccumulationSteps(Record):
-    """The configured number of micro-batches, and the number used in the end: `--auto-batch` raises it."""
-
-    requested: int
-    used: int
-
-
 class RunResult(StoredFile):
     """The content of results.json, which is written last: it marks a run as finished.
 
@@ -329,7 +322,7 @@ class RunResult(StoredFile):
     time_s: float | None = None
     wall_s: float
     peak_memory_bytes: int
-    gradient_accumulation_steps: GradientAccumulationSteps
+    gradient_accumulation_steps: int
     delta_sha256: str | None = None
     delta_bytes: int | None = None
 

@@ -46,7 +46,6 @@ class Progress:
         log_history: lines of metrics.jsonl so far.
         loss_sum: sum of the losses since the last logged loss.
         loss_count: their number.
-        gradient_accumulation_steps: micro-batches of a batch, as many as memory required.
         seconds: training time so far, over all resumptions.
     """
 
@@ -59,7 +58,6 @@ class Progress:
     seconds: float = 0.0
     loss_sum: float = 0.0
     loss_count: int = 0
-    gradient_accumulation_steps: int = 1
 
     def __post_init__(self) -> None:
         self._last_time = time.monotonic()

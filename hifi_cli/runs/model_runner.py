@@ -1,35 +1,30 @@
-"""A model on its device: the gradient of a training batch, and predictions; both retried when memory is full."""
+"""A model on its device: the gradient of a training batch, and predictions."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, GradientAccumulationPlugin, TorchDynamoPlugin
-from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
+from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.errors import RunFailed
 from hifi_cli.models.device_copy import copy_to_device
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
 from hifi_cli.runs import distributed
-from hifi_cli.runs.device import FrozenCasts, configure, rng_state, set_rng_state, tf32, uses_bf16, uses_cpu_kernels
+from hifi_cli.runs.device import FrozenCasts, configure, tf32, uses_bf16, uses_cpu_kernels
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.tasks.tokenization import Example
-
-if TYPE_CHECKING:
-    from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache
-
-T = TypeVar("T")
 
 _GPU_MULTIPLE = 8  # tokens: GPU kernels require aligned attention masks
 _NO_MEMORY = ("could not create a primitive", "CUBLAS_STATUS_ALLOC_FAILED")  # oneDNN's words, and cuBLAS's
@@ -40,9 +35,7 @@ class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
-        auto_batch: whether a batch that does not fit in memory is computed in smaller parts.
         device: where it computes.
-        gradient_accumulation_steps: micro-batches of a batch: the configured number, or more if memory requires it.
         model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several processes train it.
     """
 
@@ -50,7 +43,6 @@ class ModelRunner:
     task: TaskSpec
     config: RunConfig
     pad: dict[str, int]
-    auto_batch: bool = False
 
     def __post_init__(self) -> None:
         own_head = self.config.task_head.kind == "mlp"  # it does not read the pooler below it
@@ -59,11 +51,8 @@ class ModelRunner:
         self.device = configure(self.config)
         self.accelerator = _plain_accelerator(ddp)
         self.uses_autocast = uses_bf16(self.config.precision, self.device) and not uses_cpu_kernels(self.config)
-        self.gradient_accumulation_steps = self.config.gradient_accumulation_steps
-        self.eval_batch_size = self.config.eval_batch_size
         self.model: nn.Module = self.encoder.model
         self.is_padding_free = self.config.padding_free and self.encoder.can_pack
-        self.frozen_layers: FrozenLayerCache | None = None
         self.frozen_casts: FrozenCasts | None = None
         self.to_device()
 
@@ -77,8 +66,8 @@ class ModelRunner:
         self.model = self.accelerator.prepare_model(self.encoder.model, device_placement=False)
 
     def unwrap(self) -> None:
-        """Undo `wrap` and `reuse_frozen`: what trains is about to change, and until then every process computes the same."""
-        self.model, self.frozen_layers, self.frozen_casts = self.encoder.model, None, None
+        """Undo `wrap`: what trains is about to change, and until then every process computes the same."""
+        self.model, self.frozen_casts = self.encoder.model, None
 
     def autocast(self) -> AbstractContextManager[Any]:
         """torch.autocast to bfloat16, in training and if the run requires it; CPU kernels cast their inputs themselves."""
@@ -91,13 +80,9 @@ class ModelRunner:
         Returns:
             [examples, classes or choices]; for spans [examples, 2, tokens], for token classification [examples, tags, tokens].
         """
-        cache = self.frozen_layers if self.encoder.model.training else None
-        read_examples = cache.kept_tokens(examples) if cache else examples
-        batch = collate(read_examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1)
+        batch = collate(examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1)
         with ExitStack() as contexts:
             contexts.enter_context(self.autocast())
-            if cache:
-                contexts.enter_context(cache.used_for(examples, batch["input_ids"].shape[-1]))
             if self.is_padding_free:
                 token_mask = batch.pop("attention_mask").bool().flatten(0, -2)
                 contexts.enter_context(packed_forward(self.encoder, PackedBatch.of(token_mask, self.device)))
@@ -107,24 +92,6 @@ class ModelRunner:
         logits: Tensor = output.logits.float()
         return logits.transpose(1, 2) if self.task.kind == "token-classification" else logits
 
-    def reuse_frozen(self, examples: list[Example]) -> None:
-        """Compute the layers below the lowest trained one, for the only examples that are trained on from now on.
-
-        Raises:
-            RunFailed: their outputs do not fit in memory.
-            UsageError: the encoder cannot start at that layer.
-        """
-        from hifi_cli.runs.frozen_layer_cache import FrozenLayerCache, lowest_trained_layer
-
-        layer = lowest_trained_layer(self.encoder)
-        if layer and not self.encoder.can_start_at(layer):
-            raise UsageError(f"the upper layers of a '{self.encoder.model_type}' cannot run alone: set reuse_frozen=false")
-        reads_first_token = not self.task.reads_all_tokens and self.encoder.classifies_first_token
-        first_token_only = layer == self.encoder.num_layers and reads_first_token
-        self.frozen_layers = FrozenLayerCache(self.encoder, layer, first_token_only=first_token_only) if layer else None
-        if self.frozen_layers:
-            self.frozen_layers.compute(examples, self.pad, self.eval_batch_size, self.device)
-
     def loss(self, examples: list[Example]) -> Tensor:
         """The task's loss, summed as `losses.loss` says."""
         return losses.loss(self.task, self.logits(examples), examples)
@@ -133,50 +100,36 @@ class ModelRunner:
         self,
         examples: list[Example],
         regularization_loss: Callable[[nn.Module], Tensor | float] | None = None,
-        zero_grad: Callable[[], None] | None = None,
     ) -> Tensor:
         """Compute the gradient of the mean loss over a batch, in micro-batches; returns that loss.
 
-        With `auto_batch` there are twice as many micro-batches for as long as they do not fit in memory, in every process if
-        one has too little: the batch stays the same, and the random numbers are those of the first attempt.
-
         Args:
             regularization_loss: a term that depends on the parameters alone, added once.
-            zero_grad: clears the optimizer's gradients, some of which may be outside of the model, before another attempt.
 
         Raises:
-            RunFailed: it does not fit, even in the smallest micro-batches allowed.
+            RunFailed: it does not fit in memory.
         """
-        while True:
-            random_state = rng_state(self.device) if self.auto_batch else None
-            loss = _unless_out_of_memory(lambda: self._accumulate_gradient(examples, regularization_loss))
-            # Processes that may retry agree. If none may, one that fails ends them all.
-            if not (distributed.any_process(loss is None) if self.auto_batch else loss is None):
-                assert loss is not None
-                return self._mean_over_processes(loss) if self.is_ddp else loss
-            if random_state is None or self.gradient_accumulation_steps >= len(examples):
-                raise self._out_of_memory(f"a batch of {len(examples)} in {self.gradient_accumulation_steps} parts")
-            self.gradient_accumulation_steps *= 2
-            self.encoder.model.zero_grad()
-            if zero_grad:
-                zero_grad()
-            clear_device_cache(garbage_collection=True)
-            set_rng_state(self.device, random_state)
+        with _out_of_memory(
+            f"a batch of {len(examples)} in {self.config.gradient_accumulation_steps} parts",
+            f"set gradient_accumulation_steps={2 * self.config.gradient_accumulation_steps}",
+        ):
+            loss = self._accumulate_gradient(examples, regularization_loss)
+        mean: Tensor = self.accelerator.reduce(loss, "mean") if self.is_ddp else loss
+        return mean
 
     def _accumulate_gradient(
         self, examples: list[Example], regularization_loss: Callable[[nn.Module], Tensor | float] | None
     ) -> Tensor:
-        """Compute the gradient and the loss of this process's examples; DDP averages the gradient unless `auto_batch` is on."""
+        """Compute the gradient and the loss of this process's examples; DDP averages the gradient."""
         world, rank = (self.accelerator.num_processes, self.accelerator.process_index) if self.is_ddp else (1, 0)
         indices = list(range(len(examples)))[rank::world]
         # a process without examples takes part with a weight of 0
-        micro_batches = list(split_batch(indices or [0], self.gradient_accumulation_steps))
+        micro_batches = list(split_batch(indices or [0], self.config.gradient_accumulation_steps))
         total, summands = torch.zeros((), device=self.device), losses.count(self.task, examples)
         with tf32(self.config.tf32), self.frozen_casts.in_use() if self.frozen_casts else nullcontext():
             for number, micro_batch in enumerate(micro_batches):
                 is_last = number == len(micro_batches) - 1
-                synchronizes = is_last and not self.auto_batch
-                with nullcontext() if synchronizes else self.accelerator.no_sync(self.model):
+                with nullcontext() if is_last else self.accelerator.no_sync(self.model):
                     # DDP averages over processes; times `world` it is the mean over the whole batch.
                     loss = self.loss([examples[index] for index in micro_batch]) * (world * bool(indices) / summands)
                     if is_last and regularization_loss:
@@ -184,12 +137,6 @@ class ModelRunner:
                     self.accelerator.backward(loss)
                 total += loss.detach()
         return total
-
-    def _mean_over_processes(self, loss: Tensor) -> Tensor:
-        if self.auto_batch:
-            distributed.average_gradients(self.encoder.model)
-        mean: Tensor = self.accelerator.reduce(loss, "mean")
-        return mean
 
     @property
     def is_ddp(self) -> bool:
@@ -199,33 +146,24 @@ class ModelRunner:
     def predict(self, examples: list[Example]) -> Values:
         """Logits of all examples in their own order, as `logits` gives them; -inf beyond a batch's tokens; dropout off.
 
-        The processes of a run share the batches, and each gets all logits. With `auto_batch` the batches are half as large
-        for as long as they do not fit in memory.
+        The processes of a run share the batches, and each gets all logits.
 
         Raises:
             RunFailed: they do not fit.
         """
-        while True:
-            parts = distributed.gather(_unless_out_of_memory(lambda: self.predict_own_batches(examples)))
-            if all(part is not None for part in parts):
-                return _in_order([batch for part in parts for batch in part or []], len(examples))
-            if not self.auto_batch or self.eval_batch_size == 1:
-                raise self._out_of_memory(f"an evaluation batch of {self.eval_batch_size}")
-            self.eval_batch_size //= 2
-            clear_device_cache(garbage_collection=True)
+        size = self.config.eval_batch_size
+        with _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"):
+            own = self.predict_own_batches(examples)
+        return _in_order([batch for part in distributed.gather(own) for batch in part], len(examples))
 
     @torch.inference_mode()
     def predict_own_batches(self, examples: list[Example]) -> list[tuple[list[int], Values]]:
         """The batches of this process: the numbers of their examples, and their logits."""
         self.encoder.model.eval()
-        batches = evaluation_order(examples, self.eval_batch_size)
+        batches = evaluation_order(examples, self.config.eval_batch_size)
         own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
         with tf32(False):  # also where the user allows it for the whole process
             return [(batch, self.logits([examples[index] for index in batch]).cpu().numpy()) for batch in own]
-
-    def _out_of_memory(self, subject: str) -> RunFailed:
-        fix = "take a smaller max_length or backbone" if self.auto_batch else "--auto-batch computes it in smaller parts"
-        return RunFailed(f"{subject} does not fit in memory; {fix}")
 
 
 def _plain_accelerator(ddp: DistributedDataParallelKwargs) -> Accelerator:
@@ -254,13 +192,15 @@ def _in_order(batches: list[tuple[list[int], Values]], examples: int) -> Values:
     return joined
 
 
-def _unless_out_of_memory(compute: Callable[[], T]) -> T | None:
+@contextmanager
+def _out_of_memory(subject: str, fix: str) -> Iterator[None]:
+    """Turn every way of running out of memory into one error."""
     try:
-        return compute()
+        yield
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        return None
+        raise RunFailed(f"{subject} does not fit in memory; {fix}, or take a smaller max_length or backbone") from None
 
 
 def _is_out_of_memory(error: Exception) -> bool:

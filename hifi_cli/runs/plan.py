@@ -1,11 +1,10 @@
-"""The plan of a run for `--dry-run`: its steps, parameters and memory, and what is missing; nothing is asked of the network."""
+"""The plan of a run for `--dry-run`: its steps and parameters, and what is missing; nothing is asked of the network."""
 
 import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, HifiError, MissingError, RunFailed, UsageError
@@ -14,7 +13,7 @@ from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs.device import select_device, uses_bf16
+from hifi_cli.runs.device import select_device
 from hifi_cli.runs.finished_model import find_start, read_delta
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import batch_size, holdout_ids, holdout_size
@@ -23,28 +22,18 @@ from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.task_spec import Split, TaskSpec
 from hifi_cli.tasks.tokenization import truncated_rows
 
-FLOAT_BYTES = 4
-TRAINING_BYTES = 3 * FLOAT_BYTES  # of a trained parameter: its gradient and AdamW's two moments
-
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Numbers of parameters and activations of a run's model.
+    """Numbers of parameters of a run's model.
 
     Attributes:
         total: parameters of the plain model.
         trained: trained parameters of each stage, in all and in the backbone; None where only training decides.
-        with_method: parameters of the model with what the method adds to it.
-        extra: `Method.extra_numbers`.
-        activations: numbers kept for the backward pass, per token and per pair of tokens (attention); None for encoders
-            whose layers are not known.
     """
 
     total: int
     trained: list[tuple[int, int] | None]
-    with_method: int
-    extra: int
-    activations: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,6 @@ class RunPlan:
         steps: optimizer steps, if every row is one example.
         has_windows: whether a row with a long text becomes several examples, and steps.
         size: None without the backbone's configuration.
-        memory: bytes of parameters, of gradients and moments, and of activations at the longest allowed input.
         missing: what the run needs and is not there, a line each.
         truncated: rows of the train and validation splits with a text that `max_length` cuts; None where rows or tokenizer
             are not on this machine.
@@ -70,7 +58,6 @@ class RunPlan:
     steps: int | None
     has_windows: bool
     size: ModelSize | None
-    memory: tuple[int, int, int] | None
     missing: list[str] = field(default_factory=list)
     truncated: tuple[int, int] | None = None
 
@@ -115,7 +102,6 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     steps = config.epochs * math.ceil(examples / batch) if examples else None
     if size and steps:
         phase_ends(phases, steps)
-    memory = _memory(config, size, batch) if size else None
     has_windows = task.kind == "span"
     return RunPlan(
         directory.path,
@@ -125,7 +111,6 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
         steps,
         has_windows,
         size,
-        memory,
         missing,
         truncated,
     )
@@ -151,20 +136,6 @@ def refuse_early(configs: Sequence[RunConfig], resources: ResourceCache) -> None
         raise next(iter(refused.values()))
 
 
-def predicted_memory(config: RunConfig, resources: ResourceCache) -> tuple[int, int, int] | None:
-    """`RunPlan.memory`; the data are not read.
-
-    Raises:
-        UsageError: the method's settings do not fit.
-    """
-    try:
-        _check_backbone_file(config, "config.json")
-    except MissingError:
-        return None
-    size, _ = model_size(config, resources)
-    return _memory(config, size, batch_size(config, resources.task(config.task)))
-
-
 def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, list[Phase]]:
     """Count the parameters of a run on a model without values; the second value is the phases of its training.
 
@@ -178,7 +149,6 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
     head_names = set(methods.task_head_names(encoder))
     heads, missing_keys = methods.placeholder_heads(config, encoder), _missing_keys(config, head_names)
     method = methods.attach(config, encoder, heads, missing_keys)
-    with_method, extra = encoder.num_parameters, method.extra_numbers(encoder.model)
     trained: list[tuple[int, int] | None] = []
     phases = method.phases()
     for number, phase in enumerate(phases):
@@ -190,36 +160,7 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
             continue
         sizes = phase.method.trainable_counts(encoder.model)
         trained.append((sum(sizes.values()), sum(size for name, size in sizes.items() if name not in head_names)))
-    if not encoder.has_known_parts:
-        return ModelSize(total, trained, with_method, extra, None), phases
-    shape: Any = encoder.model.config
-    inner = getattr(shape, "intermediate_size", None) or shape.hidden_dim  # DistilBERT's name
-    per_token = encoder.num_layers * (9 * encoder.hidden_size + 2 * inner)
-    return ModelSize(total, trained, with_method, extra, (per_token, 2 * encoder.num_layers * encoder.num_heads)), phases
-
-
-def _memory(config: RunConfig, size: ModelSize, batch: int) -> tuple[int, int, int] | None:
-    """Bytes of parameters, of gradients and moments, and of activations (as Korthikanti et al. 2022 count them), if known.
-
-    The activations are those of a batch of the longest allowed inputs, none of whose layers is frozen. With bf16, frozen
-    parameters count twice: as float32 numbers and as their copies.
-    """
-    if size.activations is None:
-        return None
-    per_token, per_pair = size.activations
-    sequences, tokens = math.ceil(batch / config.gradient_accumulation_steps), config.max_length
-    width = FLOAT_BYTES // 2 if _trains_in_bf16(config) else FLOAT_BYTES
-    activations = width * sequences * tokens * (per_token + per_pair * tokens)
-    trained = max((counts[0] for counts in size.trained if counts), default=0)
-    copies = (FLOAT_BYTES - width) * max(0, size.with_method - trained)  # of frozen weights
-    return FLOAT_BYTES * (size.with_method + size.extra) + copies, TRAINING_BYTES * trained, activations
-
-
-def _trains_in_bf16(config: RunConfig) -> bool:
-    try:
-        return uses_bf16(config.precision, select_device(config.device))
-    except MissingError:  # the GPU that it is planned for is not here
-        return config.precision != "fp32"
+    return ModelSize(total, trained), phases
 
 
 def _official_train_rows(config: RunConfig, task: TaskSpec) -> int | None:

@@ -121,17 +121,13 @@ class PreparedRun:
         )
 
 
-def prepare(inputs: ModelInputs, *, auto_batch: bool = False) -> PreparedRun:
-    """Let the method of a run prepare its model, and move the model to its device.
-
-    Args:
-        auto_batch: compute a batch that does not fit in memory in smaller parts.
-    """
+def prepare(inputs: ModelInputs) -> PreparedRun:
+    """Let the method of a run prepare its model, and move the model to its device."""
     config, encoder, pretrained = inputs.config, inputs.encoder, inputs.pretrained
     plain_parameters = encoder.num_parameters
     # scoring and masks of few-shot runs are those of the full-shot setting; only training has the whole set as a batch
     config = config.model_copy(update={"batch_size": batch_size(config, inputs.task)})
-    runner = ModelRunner(encoder, inputs.task, config, padding_values(pretrained.tokenizer), auto_batch)
+    runner = ModelRunner(encoder, inputs.task, config, padding_values(pretrained.tokenizer))
     method = methods.attach(config, encoder, inputs.attention_heads, pretrained.missing_keys)
     if uses_cpu_kernels(config):
         install_row_linears(encoder)

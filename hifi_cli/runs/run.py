@@ -18,7 +18,6 @@ from hifi_cli.records.run_directory import RunDirectory, config_text
 from hifi_cli.records.run_files import (
     EpochMetrics,
     Epochs,
-    GradientAccumulationSteps,
     Manifest,
     ParameterCounts,
     RunResult,
@@ -71,7 +70,6 @@ def run(
     *,
     force: bool = False,
     resume: bool = True,
-    auto_batch: bool = False,
     report_to: Sequence[str] = (),
 ) -> RunResult:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
@@ -79,7 +77,6 @@ def run(
     Args:
         force: repeat it nevertheless.
         resume: continue from a checkpoint, if there is one.
-        auto_batch: compute a batch that does not fit in memory in smaller parts.
         report_to: trackers that get the log lines too; see `hifi_cli.runs.trackers`.
 
     Raises:
@@ -96,7 +93,7 @@ def run(
         if finished:
             return finished
         inputs = RunInputs.resolve(config, resources)
-        return _run(inputs, directory, auto_batch, report_to, anew=force or not resume)
+        return _run(inputs, directory, report_to, anew=force or not resume)
 
 
 def _finished_before(
@@ -117,7 +114,7 @@ def _finished_before(
     return None
 
 
-def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to: Sequence[str], *, anew: bool) -> RunResult:
+def _run(inputs: RunInputs, directory: RunDirectory, report_to: Sequence[str], *, anew: bool) -> RunResult:
     """Train, evaluate and store one run.
 
     Args:
@@ -125,7 +122,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
             nothing can refuse the run any more.
     """
     config, splits, heads = inputs.model.config, inputs.splits, inputs.model.attention_heads
-    prepared = prepare(inputs.model, auto_batch=auto_batch)
+    prepared = prepare(inputs.model)
     precision = "bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32"
     manifest = Manifest(
         **dict(provenance.describe(prepared.runner.device)),
@@ -189,9 +186,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, auto_batch: bool, report_to
         data=inputs.data.fingerprint,
         wall_s=round(time.monotonic() - start, 3),
         peak_memory_bytes=provenance.peak_memory(prepared.runner.device),
-        gradient_accumulation_steps=GradientAccumulationSteps(
-            requested=config.gradient_accumulation_steps, used=prepared.runner.gradient_accumulation_steps
-        ),
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
     )
     if distributed.is_main():
         result.write(directory.results)

@@ -213,8 +213,6 @@ class Trainer:
     def create_optimizer(self) -> None:
         """Create the optimizer and the learning rate schedule of the current phase."""
         number = self.progress.phase
-        if self.config.reuse_frozen:
-            self.runner.reuse_frozen(self.train_examples)
         steps = range(self.phase_ends[number - 1] if number else 0, self.phase_ends[number])
         self.phases[number].method.set_steps(steps)
         self.phase_state = PhaseState.create(self.runner, self.phases[number], len(steps))
@@ -226,7 +224,7 @@ class Trainer:
         state, method, model = self.phase_state, self.phase_state.method, self.model
         self.seed_process(self.runner.accelerator.process_index)
         method.before_step(model, self.progress.step)
-        loss = self.runner.accumulate_gradient(batch, method.regularization_loss, state.optimizer.zero_grad)
+        loss = self.runner.accumulate_gradient(batch, method.regularization_loss)
         method.after_backward(model)
         for callback in self.callbacks:
             callback.on_backward_end(self)
@@ -311,7 +309,6 @@ class Trainer:
         """Save the state, on the main process."""
         if self.checkpoint and self.phase_state and self.runner.accelerator.is_main_process:
             self.progress.loss_sum = self.loss_sum.item()
-            self.progress.gradient_accumulation_steps = self.runner.gradient_accumulation_steps
             state = self.phase_state
             training_state = state.method.training_state(self.model)
             self.checkpoint.save(
@@ -325,7 +322,6 @@ class Trainer:
             return False
         self.progress, self.delta = Progress.from_state(saved["progress"]), saved["delta"]
         self.loss_sum.fill_(self.progress.loss_sum)
-        self.runner.gradient_accumulation_steps = self.progress.gradient_accumulation_steps
         for phase in self.phases[1 : self.progress.phase + 1]:
             phase.prepare_model(self.encoder)
         with torch.no_grad():

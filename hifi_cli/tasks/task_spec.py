@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
-from hifi_cli.config.choices import TOKEN_KINDS
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
 from hifi_cli.tasks import entities
@@ -185,11 +184,6 @@ class TaskSpec(ConfigModel):
     def has_target_words(self) -> bool:
         """Whether the task head reads the hidden states of a target word in each text (WiC)."""
         return self.format == "wic"
-
-    @property
-    def reads_all_tokens(self) -> bool:
-        """Whether the task head reads the states of other tokens than the first."""
-        return self.kind in TOKEN_KINDS or self.has_target_words
 
     @property
     def classes(self) -> list[str]:

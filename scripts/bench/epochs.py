@@ -26,9 +26,6 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {  # method, settings
     "eh-ft-bitfit": ("eh-ft-bitfit", {}),
 }
 WARM_UP = 64  # rows, before anything is timed
-REUSED = "hifi-midtop, lower half reused"
-REUSE = {"precision": "bf16", "reuse_frozen": "true"}
-PROBING = "linear-probing, 10 epochs"
 RIVALS: dict[str, Callable[[Work], float]] = {
     "a": rivals.padded,
     "b": rivals.dynamic,
@@ -47,8 +44,6 @@ RATIOS = [  # what is divided, and by what: lower is better
     ("hifi-layerwise, fp32", "b"),
     ("hifi-layerwise, grouped", "e"),
     ("hifi-midtop", "b"),
-    (REUSED, "b"),
-    (PROBING, "10 b"),
     ("eh-ft-bitfit", "full-ft"),
 ]
 
@@ -56,9 +51,7 @@ RATIOS = [  # what is divided, and by what: lower is better
 def contestants(work: Work) -> Iterator[tuple[str, Callable[[], float]]]:
     """Everyone who takes part, with what gives the seconds."""
     for name, (method, settings) in OURS.items():
-        yield name, lambda method=method, settings=settings: ours.epochs(work, method, **settings)[0]
-    yield REUSED, lambda: ours.epochs(work, "hifi-midtop", count=2, **REUSE)[1]
-    yield PROBING, lambda: sum(ours.epochs(work, "linear-probing", count=10, reuse_frozen="true"))
+        yield name, lambda method=method, settings=settings: ours.epoch(work, method, **settings)
     for name, rival in RIVALS.items():
         yield name, partial(rival, work)
 
@@ -77,7 +70,6 @@ def measure(work: Work, rounds: int, say: Callable[[str], None]) -> dict[str, An
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, Any]:
     """Medians, and the ratios that have a place in the table, from all rounds' seconds."""
-    seconds = {**seconds, "10 b": [10 * value for value in seconds["b"]]}
     ratios = []
     for work, rival in RATIOS:
         ratio = statistics.median(ours / theirs for ours, theirs in zip(seconds[work], seconds[rival], strict=True))
@@ -91,11 +83,10 @@ def nearness(work: Work, seconds: dict[str, float], rates: dict[str, float]) -> 
     """
     by_name = {}
     random = {name: (method, settings) for name, (method, settings) in OURS.items() if not name.endswith("grouped")}
-    for name, (method, settings) in {**random, REUSED: ("hifi-midtop", REUSE)}.items():
+    for name, (method, settings) in random.items():
         prepared = ours.build(work, method, **settings)
         trained = sum(value.numel() for value in prepared.method.trainable_parameters(prepared.encoder.model).values())
-        kind = name if name == REUSED else method
-        needs = limits.needed(work, prepared.encoder.model, kind, trained)
+        needs = limits.needed(work, prepared.encoder.model, method, trained)
         if needs:
             rate = rates[settings.get("precision", "fp32")]
             least = needs["operations"] / rate + needs["bytes"] / rates["bytes"]

@@ -17,7 +17,6 @@ _PARTS = {  # of forward products: the forward pass, gradients of activations, g
     "full-ft": (1.0, 1.0, 1.0),
     "hifi-layerwise": (1.0, 1.0, 0.25 * 0.25),  # a quarter of the heads, of the quarter of a layer that is W_Q, W_K, W_V
     "hifi-midtop": (1.0, 0.5, 0.5 * 0.25 * 0.25),
-    "hifi-midtop, lower half reused": (0.5, 0.5, 0.5 * 0.25 * 0.25),
 }
 
 

@@ -12,11 +12,9 @@ WORK = {
     "hifi-layerwise": "HiFi (layer-wise), bf16",
     "hifi-layerwise, grouped": "HiFi (layer-wise), bf16, grouped by length",
     "hifi-midtop": "HiFi (mid-top), bf16",
-    "hifi-midtop, lower half reused": "HiFi (mid-top), bf16, `reuse_frozen`, second epoch",
-    "linear-probing, 10 epochs": "Linear probing, `reuse_frozen`, 10 epochs of each",
     "eh-ft-bitfit": "EH-FT (BitFit), fp32",
 }
-AGAINST = {"10 b": "(b)", "full-ft": "Full-FT"}
+AGAINST = {"full-ft": "Full-FT"}
 
 
 def tables(results: dict[str, Any]) -> str:

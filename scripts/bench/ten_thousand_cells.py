@@ -84,7 +84,7 @@ def write_run(cell: GridCell, results_dir: Path) -> None:
         "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "stored_bytes": 160, "total": 1000},
         "scores": dict.fromkeys(("last", "best", "max"), score), "epochs": {"total": 10, "last": 10, "best": 7, "max": 7},
         "metrics": {"accuracy": score}, "extra_validation": {}, "collapsed": False, "time_s": 60.0, "wall_s": 70.0,
-        "peak_memory_bytes": 1 << 30, "gradient_accumulation_steps": {"requested": 1, "used": 1},
+        "peak_memory_bytes": 1 << 30, "gradient_accumulation_steps": 1,
         "delta_sha256": "ad7facb2586fc6e966c004d7d1d16b024f5805ff7cb47c7a85dabd8b48892ca7",  # of 4,096 zero bytes
         "delta_bytes": 4096,
     }  # fmt: skip
