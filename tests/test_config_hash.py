@@ -97,7 +97,7 @@ def test_the_defaults_of_method_settings_stay():
         },
         "adapter": {"bottleneck": 64},
         "bitfit": {"biases": "all"},
-        "child_tuning_d": {"p": 0.3, "fisher_max_grad_norm": 1.0},
+        "child_tuning_d": {"p": 0.3, "mask": True, "fisher_max_grad_norm": 1.0},
         "child_tuning_f": {"p": 0.3},
         "compacter": {"n": 4, "reduction": 32},
         "diff_pruning": {
