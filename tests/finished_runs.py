@@ -9,6 +9,7 @@ import pytest
 
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
+from hifi_cli.runs.checkpoint import Checkpoint
 
 MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "checksum"}  # of the machine, not of the run
 
@@ -67,6 +68,7 @@ def assert_resuming_changes_nothing(config, resources, other_resources, monkeypa
 
     with monkeypatch.context() as patched, pytest.raises(Stop):
         patched.setattr(runs, "measure", stop)
+        patched.setattr(Checkpoint, "is_due", lambda self: True)
         runs.run(config, other_resources)
     directory = RunDirectory.of(config, other_resources.results_dir)
     assert directory.checkpoint.is_file()
