@@ -1,0 +1,260 @@
+"""What a redesign must not change: by golden file, the commands whose numbers it holds.
+
+A golden file is a CSV as printed, or JSON. `regenerate.py` writes them, `test_net_*.py` compare with them.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from commands import csv_rows, hifi, run_numbers, table_numbers
+
+GOLDEN = Path(__file__).parent / "golden"
+STUDY = ["--protocol", "laptop", "--results-dir", "study"]
+SHORT = ["limit=32", "batch_size=16", "epochs=2", "log_every=1"]
+
+
+# Published numbers, which need no runs
+PUBLISHED = [f"hifi-{name}" for name in ("2", "2-fewshot", "3", "4", "5", "6")]
+PUBLISHED += [f"ehft-{name}" for name in ("1", "2", "3", "4")] + ["superglue"]
+
+
+def published(name: str, cwd: Path) -> str:
+    return hifi("table", name, "--published", "--format", "csv", "--results-dir", "none", cwd=cwd)
+
+
+# Tables, comparisons, claims and figures of the stored runs in study.jsonl.xz, which stand in cwd/study
+COMPARISONS = {
+    "full-ft-bitfit": ["full-ft", "bitfit"],
+    "hifi-layerwise-hifi-random": ["hifi-layerwise", "hifi-random"],
+    "eh-ft-bitfit-full-ft-last": ["eh-ft-bitfit", "full-ft", "--score", "last"],
+    "lp-ft-others": ["lp-ft", "lora", "linear-probing", "hifi-layerwise"],
+}
+FIGURES = ["ehft-6a", "hifi-6-k"]
+SEARCH_BUDGET = {  # shipped ones are about more methods than the study has
+    "description": "Searches of the stored study",
+    "kind": "search-budget",
+    "tasks": ["cb"],
+    "methods": ["full-ft", "bitfit"],
+    "backbone": "minilm",
+    "protocol": "laptop",
+    "settings": {"grid": "laptop-rates"},
+}
+
+
+def table(cwd: Path, *words: object) -> str:
+    return hifi("table", *words, *STUDY, "--format", "csv", cwd=cwd)
+
+
+def laptop_table(score: str, cwd: Path) -> str:
+    return table(cwd, "laptop", "--score", score)
+
+
+def stored_figure(name: str, cwd: Path) -> str:
+    return figure(name, cwd, "--seeds", "1,2", *STUDY)
+
+
+def comparison(name: str, cwd: Path) -> list[dict[str, Any]]:
+    words = ["compare", *COMPARISONS[name], "--tasks", "cb,copa,mrpc", *STUDY, "--details", "--margin", 3]
+    return table_numbers(hifi(*words, "--format", "json", cwd=cwd))
+
+
+def two_runs(cwd: Path) -> dict[str, Any]:
+    """Two runs by their predictions: scores; then the numbers of the notes: difference, interval, rows, McNemar's p."""
+    first, second = (f"study/runs/laptop/minilm/mrpc/{method}/seed1" for method in ("full-ft", "bitfit"))
+    printed = hifi("compare", first, second, "--results-dir", "study", "--format", "json", cwd=cwd)
+    notes = " ".join(json.loads(printed)["notes"][:2])
+    return {"scores": table_numbers(printed), "notes": re.findall(r"-?\d[\d,.]*\d|\d", notes)}
+
+
+def claims(name: str, cwd: Path) -> dict[str, Any]:
+    """Ours, the interval and the published effect of each claim for which there are runs."""
+    (rows,) = table_numbers(hifi("claims", name, *STUDY, "--format", "json", cwd=cwd))
+    numbers = {claim: {key: cells.get(key) for key in ("ours", "interval", "published")} for claim, cells in rows.items()}
+    return {claim: cells for claim, cells in numbers.items() if cells["ours"] is not None}
+
+
+def figure(name: str, cwd: Path, *words: object) -> str:
+    """The CSV of a figure."""
+    picture = json.loads(hifi("figure", name, *words, "--format", "json", "--quiet", cwd=cwd))["path"]
+    return Path(cwd, picture).with_suffix(".csv").read_text()
+
+
+def search_budget(cwd: Path) -> str:
+    (cwd / "budget.yaml").write_text(yaml.safe_dump(SEARCH_BUDGET))
+    return figure("./budget.yaml", cwd, *STUDY)
+
+
+# Training: one run per implementation of a method, on the demo's encoder and data. Bits depend on the CPU.
+FAST_METHODS = ["full-ft", "linear-probing", "bitfit", "lora", "hifi-layerwise", "diff-pruning", "eh-ft-bitfit", "lp-ft"]
+SLOW_METHODS = [
+    *("adapter", "compacter", "prefix-tuning", "prefix-tuning-mlp", "child-tuning-d", "child-tuning-f", "mixout", "top-k"),
+    *("rocoft-row", "rocoft-column", "random-parameters", "hifi-midtop", "hifi-random", "hifi-lora", "adalora"),
+    *("ia3", "dora", "vera", "oft", "eh-ft-hifi", "eh-ft-lora-reserve"),
+]
+SETTINGS = {  # that fit four layers of width 64 and a few steps
+    "top-k": ["settings.k=2"],
+    "vera": ["settings.options.r=8"],
+    "hifi-lora": ["heads.k=2"],
+}
+
+
+# What each paper's protocol trains with: the values that reach a run from all layers of configuration
+PROTOCOLS = {
+    "hifi": ["rte", "mnli", "squad"],
+    "hifi-fewshot": ["mrpc"],
+    "ehft": ["rte", "qnli", "stsb"],
+    "ehft-released": ["copa", "qnli"],
+    "laptop": ["cb", "mrpc"],
+    "laptop-fewshot": ["cola"],
+    "superglue": ["wic", "record"],
+    "demo": ["demo-entailment"],
+}
+CONFIGURED = [
+    *FAST_METHODS,
+    *SLOW_METHODS,
+    "hifi-wo-corr",
+    "hifi-page-inv",
+    "eh-ft-bitfit-reserve",
+    "eh-ft-lora",
+    "eh-ft-prefix",
+]
+TRAINING_KEYS = [
+    *("learning_rate", "weight_decay", "adam_betas", "adam_epsilon", "schedule", "warmup", "hold_steps", "hold_factor"),
+    *("final_factor", "max_grad_norm", "settings", "epochs", "batch_size", "max_length", "truncation", "swap_texts", "stride"),
+    *("dropout", "selection", "report", "primary_metric", "shots", "scoring", "heads", "task_head", "stage1"),
+]
+
+
+def configurations(protocol: str, cwd: Path) -> dict[str, Any]:
+    """The training keys of the first method; of the others by task and method what differs from it."""
+    words = ["--protocol", protocol, "--task", ",".join(PROTOCOLS[protocol]), "--method", ",".join(CONFIGURED)]
+    documents = list(yaml.safe_load_all(hifi("train", "--dry-run", *words, "--quiet", cwd=cwd)))
+    flat = {f"{keys['task']} {keys['method']}": _flat({key: keys[key] for key in TRAINING_KEYS}) for keys in documents}
+    first = next(iter(flat.values()))
+    return {
+        "first": first,
+        **{cell: {key: value for key, value in keys.items() if first.get(key) != value} for cell, keys in flat.items()},
+    }
+
+
+def _flat(keys: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in keys.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+NUMBERS: dict[str, Callable[[Path], Any]] = {
+    **{f"published-{name}.csv": partial(published, name) for name in PUBLISHED},
+    **{f"table-laptop-{score}.csv": partial(laptop_table, score) for score in ("best", "last", "max")},
+    "table-generic.csv": table,
+    **{f"compare-{name}.json": partial(comparison, name) for name in COMPARISONS},
+    "compare-two-runs.json": two_runs,
+    **{f"claims-{name}.json": partial(claims, name) for name in ("hifi", "ehft")},
+    **{f"figure-{name}.csv": partial(stored_figure, name) for name in FIGURES},
+    "figure-search-budget.csv": search_budget,
+    **{f"configuration-{name}.json": partial(configurations, name) for name in PROTOCOLS},
+}
+SLOW_NUMBERS = {f"configuration-{name}.json" for name in PROTOCOLS if name not in ("hifi", "ehft")}
+
+
+OTHER_TASKS = ["demo-acceptability", "demo-similarity", "demo-topics", "demo-roles"]
+RANKINGS = ["pagerank", "pagerank-personalized", "pagerank-inverse", "richness", "richness-inverse"]
+RANKINGS += ["correlation", "first", "random", "gradient"]
+SLOW_RANKINGS = ["ablation", "fisher", "confidence", "entropy", "output-norm"]
+DEMO_FIGURES = ["hifi-5", "hifi-6-d", "ranking"]
+SLOW_DEMO_FIGURES = ["hifi-3", "hifi-4", "robustness", "head-bench"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run of the demo."""
+
+    method: str
+    task: str = "demo-entailment"
+    kernels: str = "torch"
+    precision: str = "fp32"
+    slow: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}-{self.method}-{self.kernels}-{self.precision}"
+
+    def words(self) -> list[str]:
+        words = ["train", "--protocol", "demo", "--task", self.task, "--method", self.method, "--seed", "1", "--quiet", *SHORT]
+        return [*words, f"kernels={self.kernels}", f"precision={self.precision}", *SETTINGS.get(self.method, [])]
+
+    def compute(self, cwd: Path) -> dict[str, Any]:
+        """The numbers of the run."""
+        results_dir = f"{self.kernels}-{self.precision}"
+        hifi(*self.words(), "--results-dir", results_dir, cwd=cwd)
+        return run_numbers(cwd / results_dir / "runs/demo/demo" / self.task / self.method / "seed1")
+
+
+TRAININGS = [
+    *(Training(method, kernels=kernels) for method in FAST_METHODS for kernels in ("torch", "auto")),
+    *(Training(method, kernels=kernels, slow=True) for method in SLOW_METHODS for kernels in ("torch", "auto")),
+    *(Training("full-ft", task, slow=task != "demo-similarity") for task in OTHER_TASKS),
+    *(Training(method, kernels="auto", precision="bf16", slow=True) for method in ("full-ft", "hifi-layerwise", "lora")),
+]
+
+
+def heads(rankings: list[str], cwd: Path) -> dict[str, Any]:
+    """Selected heads and their values by each ranking, the heads of the other strategies, and the scores of all heads."""
+    words = ["--protocol", "demo", "--results-dir", "demo", "--quiet", "--format", "json", "limit=32", "scoring.samples=16"]
+    (scored,) = json.loads(hifi("score", *words, cwd=cwd))
+    chosen = {"scores": {key: scored["scores"][key] for key in ("samples", "richness", "correlation")}}
+    for ranking in rankings:
+        (answer,) = json.loads(hifi("select", "--rank", ranking, *words, cwd=cwd))
+        chosen[ranking] = {key: answer["selection"][key] for key in ("heads", "values", "iterations", "ties")}
+    for strategy in ("midtop", "global"):
+        (answer,) = json.loads(hifi("select", "--strategy", strategy, *words, cwd=cwd))
+        chosen[strategy] = {"heads": answer["selection"]["heads"]}
+    return chosen
+
+
+def demo_figure(name: str, cwd: Path) -> str:
+    """A figure of the demo's encoder without runs; the columns of the time that it took are left out."""
+    rows = list(csv.reader(io.StringIO(figure(name, cwd, "--protocol", "demo", "--results-dir", "demo", "limit=32"))))
+    timed = [place for place, column in enumerate(rows[0]) if column == "seconds"]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        [cell for place, cell in enumerate(row) if place not in timed] for row in rows
+    )
+    return text.getvalue()
+
+
+# Computed by this CPU: equal up to rounding on another one
+COMPUTED: dict[str, Callable[[Path], Any]] = {
+    "demo-heads.json": partial(heads, RANKINGS),
+    **{f"demo-{name}.csv": partial(demo_figure, name) for name in DEMO_FIGURES},
+}
+SLOWLY_COMPUTED: dict[str, Callable[[Path], Any]] = {
+    "demo-heads-measured.json": partial(heads, SLOW_RANKINGS),
+    **{f"demo-{name}.csv": partial(demo_figure, name) for name in SLOW_DEMO_FIGURES},
+}
+
+
+def write(name: str, value: Any) -> None:
+    """Write a golden file."""
+    text = value if isinstance(value, str) else json.dumps(value, indent=1, sort_keys=True) + "\n"
+    (GOLDEN / name).write_text(text)
+
+
+def read(name: str) -> Any:
+    """What a golden file holds, numbers as numbers."""
+    text = (GOLDEN / name).read_text()
+    return csv_rows(text) if name.endswith(".csv") else json.loads(text)
+
+
+def as_read(name: str, value: Any) -> Any:
+    """A value as it would be read from its golden file."""
+    return csv_rows(value) if name.endswith(".csv") else json.loads(json.dumps(value))

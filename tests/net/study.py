@@ -1,0 +1,30 @@
+"""A small study of finished runs, packed in one file: MiniLM on CB, COPA and MRPC, without texts and weights.
+
+Only this file knows how stored runs look. If their format changes, unpack with the old code, convert, and pack again.
+"""
+
+import json
+import lzma
+from pathlib import Path
+
+PACKED = Path(__file__).parent / "study.jsonl.xz"
+
+
+def unpack(results_dir: Path, packed: Path = PACKED) -> Path:
+    """Write the study's files into a results directory."""
+    with lzma.open(packed, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            file = json.loads(line)
+            path = results_dir / file["path"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file["text"], encoding="utf-8")
+    return results_dir
+
+
+def pack(results_dir: Path, packed: Path = PACKED) -> None:
+    """Pack every file of a results directory."""
+    paths = sorted(path for path in results_dir.rglob("*") if path.is_file())
+    with lzma.open(packed, "wt", encoding="utf-8", preset=9 | lzma.PRESET_EXTREME) as lines:
+        for path in paths:
+            text = path.read_text(encoding="utf-8")
+            lines.write(json.dumps({"path": path.relative_to(results_dir).as_posix(), "text": text}) + "\n")
