@@ -10,7 +10,7 @@ from typing import Any
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
-from hifi_cli.wording import counted_noun
+from hifi_cli.wording import counted_noun, printable
 
 Columns = Mapping[str, str | list[str]]
 logger = logging.getLogger("hifi")
@@ -138,8 +138,8 @@ def _parse_record(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: i
 
 
 def label_name(value: Any) -> str:
-    """Return a label as text without spaces around it; JSON's true and 1 are `true` and `1`."""
-    return (str(value).lower() if isinstance(value, bool) else str(value)).strip()
+    """Return a label as printable text without spaces around it; JSON's true and 1 are `true` and `1`."""
+    return printable((str(value).lower() if isinstance(value, bool) else str(value)).strip())
 
 
 def label_value(record: CheckedRecord) -> Any:

@@ -252,7 +252,7 @@ def _check_labels(table: DataTable, column: str, values: Sequence[Any]) -> None:
             raise UsageError(f"{where} has truth values and numbers, {' and '.join(is_truth_value.values())}; write them alike")
         if _is_numeral(name) and _number(name) is None:
             raise UsageError(f"{where} has the number {name[:20]}... of {len(name)} digits; the largest is about 1.8e308")
-        spaced += [record.where] if isinstance(value, str) and name != value else []
+        spaced += [record.where] if isinstance(value, str) and value != value.strip() else []
     if spaced:
         logger.warning(f"note: {spaced[0]}: spaces around the label are left out, as in {counted_noun(len(spaced), 'row')}")
 
