@@ -19,6 +19,7 @@ from typing import Any
 
 from hifi_cli.errors import MissingError, RunFailed, SchemaError, UsageError
 from hifi_cli.lock_file import LockFile, is_held
+from hifi_cli.wording import printable
 
 CHECKSUM = "checksum"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -240,7 +241,7 @@ def read_bytes(path: Path, *, at_most: int) -> bytes:
 
 
 def read_json(path: Path, *, what: str) -> dict[str, Any]:
-    """Read a JSON object, and verify its checksum if it has one.
+    """Read a JSON object without control characters in its texts, and verify its checksum if it has one.
 
     Raises:
         MissingError: there is no such file.
@@ -248,6 +249,7 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(read_bytes(path, at_most=_MAX_JSON_BYTES).decode("utf-8"))
+        printable_value: dict[str, Any] = _printable(value)
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -256,7 +258,15 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
         raise UsageError(f"{path} is not a {what} file (no JSON object); delete it and make it again")
     if CHECKSUM in value and _checksum(value) != value[CHECKSUM]:
         raise UsageError(f"{path} is damaged (its content does not match its checksum); delete it and make it again")
-    return value
+    return printable_value
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {printable(key): _printable(content) for key, content in value.items()}
+    if isinstance(value, list):
+        return [_printable(content) for content in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:

@@ -1,6 +1,14 @@
 """How messages show counts, lists of numbers and durations."""
 
+import re
 from collections.abc import Iterable, Sequence
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
+
+
+def printable(text: str) -> str:
+    """Return a text with U+FFFD in place of control characters: names in data or files of others may hold a terminal's."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def counted_noun(count: int, noun: str) -> str:

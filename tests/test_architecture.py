@@ -1,10 +1,13 @@
 """The shape of the project: who may import whom, one name for one thing, and what never loads torch."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import networkx
@@ -88,6 +91,21 @@ def test_imports_go_down():
 def test_no_modules_import_one_another_in_a_circle():
     graph = networkx.DiGraph((module, imported) for module, targets in imports().items() for imported in targets)
     assert [sorted(circle) for circle in networkx.strongly_connected_components(graph) if len(circle) > 1] == []
+
+
+def test_everything_imported_is_declared():
+    """A dependency of a dependency may go."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(line for name in ("minilm", "grid", "track") for line in extras[name])]
+    declared = {re.match(r"[\w-]+", line)[0].lower().replace("_", "-") for line in lines}
+    names = {name.partition(".")[0] for tree in syntax_trees().values() for name in imported_names(tree)}
+    others = names - {PACKAGE.name, *sys.stdlib_module_names}
+    distributions = packages_distributions()
+    undeclared = {
+        name for name in others if declared.isdisjoint(found.lower().replace("_", "-") for found in distributions[name])
+    }
+    assert undeclared == set() and {"torch", "yaml", "parsl"} < others
 
 
 def test_methods_import_neither_one_another_nor_what_runs_them():

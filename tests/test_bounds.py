@@ -9,8 +9,11 @@ import pytest
 import yaml
 from hifi_processes import call_hifi, run_copy
 from synthetic_runs import write_run
+from tiny_inputs import QUICK
+from transformers import AutoModel
 
 from hifi_cli.files import with_checksum
+from hifi_cli.models.encoder import Encoder
 
 pytestmark = pytest.mark.slow
 
@@ -26,17 +29,17 @@ def said(answer, code):
     return line
 
 
-def bounded(*commands, cwd):
+def bounded(*commands, cwd, room=ROOM):
     """Commands in one process with little memory, which must end in time: their exit codes and what they say."""
-    ended = run_copy(one_after_another, commands, cwd=cwd)
+    ended = run_copy(one_after_another, commands, room, cwd=cwd)
     assert "unexpected" not in ended.stderr and "Traceback" not in ended.stderr, ended.stderr[-500:]
     return [int(line) for line in ended.stdout.splitlines()], ended.stderr
 
 
-def one_after_another(commands):
+def one_after_another(commands, room):
     """Run commands with little memory beside what this process has, and print their exit codes."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
     for words in commands:
         try:
             call_hifi(words)
@@ -83,6 +86,47 @@ def test_endless_input_is_refused_in_little_memory(tmp_path):
     commands = [(*TRAIN, "--seeds", "1-999999999"), (*TRAIN, "-c", "/dev/zero")]
     commands += [("select", "--scores", "/dev/zero", "--backbone", "bert-base")]
     assert bounded(*commands, cwd=tmp_path)[0] == [2, 2, 2]
+
+
+def test_a_small_parquet_file_of_much_text_is_refused_in_little_memory(tmp_path):
+    """4 GB of text in a few kilobytes, as one text that is repeated."""
+    import pyarrow
+    from pyarrow import parquet
+
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 4000, pyarrow.int32()), ["word " * 200_000])
+    table = pyarrow.table({"text": texts, "label": ["a", "b"] * 2000})
+    parquet.write_table(table, tmp_path / "bomb.parquet", compression="zstd", store_schema=False)
+    assert (tmp_path / "bomb.parquet").stat().st_size < 100_000
+    words = ("train", "--task", "bomb.parquet", "--method", "bitfit", "--backbone", "bert-base", "--dry-run")
+    codes, errors = bounded(words, cwd=tmp_path, room=5 << 29)
+    assert codes == [2] and "bomb.parquet holds more than 1,073,741,824 bytes, the maximum for such a file" in errors
+
+
+@pytest.mark.parametrize("word", ["heads=&a {given: *a}", "heads.given=&a [*a]", "settings=&a [*a]", "file"])
+def test_yaml_that_contains_itself_is_refused(hifi, word):
+    Path("mine.yaml").write_text("scoring: &a\n  samples: *a\n")
+    said(hifi(*TRAIN, *(["-c", "mine.yaml"] if word == "file" else [word])), 2)
+    Path("mine.yaml").write_text("scoring: &a {samples: 7}\nheads: {k: &b 2, damping: 0.5, seed: *b}\n")
+    answer = hifi(*TRAIN, "-c", "mine.yaml")
+    assert answer.code == 0 and "samples: 7" in answer.out and "seed: 2" in answer.out
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_text_of_more_tokens_than_there_are_positions_is_refused(hifi, encoders, tmp_path, family):
+    """The tiny encoders have 40 positions; RoBERTa begins after the padding token's."""
+    bound = Encoder(AutoModel.from_pretrained(encoders[family])).max_tokens
+    assert (bound < 40) == (family != "bert")
+    rows = [f"{'the dog ' * (99 if at == 7 else 1)}{at},{at % 2}\n" for at in range(40)]
+    (tmp_path / "long.csv").write_text("".join(["text,label\n", *rows]))
+    words = ["train", "--task", "long.csv", "--method", "bitfit", "--backbone", encoders[family], *QUICK]
+    message = said(hifi(*words, "max_length=1000000", "inputs=text"), 2)
+    assert f"positions for {bound}; set max_length={bound}" in message
+    assert hifi(*words, f"max_length={bound}", "inputs=text").code == 0
+
+
+def test_betas_are_below_1(hifi):
+    message = said(hifi(*TRAIN, "adam_betas=[1,1]"), 2)
+    assert "adam_betas.0: Input should be less than 1, not 1" in message
 
 
 def test_the_runs_of_a_grid_are_counted_before_they_are_made(hifi, tmp_path):

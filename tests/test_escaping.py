@@ -2,13 +2,15 @@
 
 import csv
 import io
+import json
 import re
 import subprocess
 
 import pytest
 from markdown_it import MarkdownIt
+from tiny_inputs import QUICK
 
-from hifi_cli.files import command_line
+from hifi_cli.files import command_line, read_json, with_checksum
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports.formats import FORMATS, csv_table
 from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow
@@ -108,3 +110,34 @@ def test_a_card_holds_no_html_of_a_name(make, resources, hifi, data, tmp_path):
     snippet = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
     compiled = compile(snippet, "card", "exec")
     assert 'a"); import os; ("' in compiled.co_consts
+
+
+def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(hifi, encoders, tmp_path):
+    """A label of the data, the label of a task, a column, a run's name and a result of somebody else, each with an escape."""
+    red, shown = "\x1b[31m\x9bred", "\ufffd[31m\ufffdred"
+    rows = [f"the dog {at},{red if at % 2 else 'blue'}\n" for at in range(40)]
+    (tmp_path / "colors.csv").write_text("".join(["text,label\n", *rows]))
+    words = ["--backbone", encoders["bert"], *QUICK]
+    answers = [hifi("cp", "colors.csv", "colors.yaml", "inputs=text"), hifi("ls", "colors.yaml")]
+    content = (tmp_path / "colors.yaml").read_text()
+    assert shown in content
+    (tmp_path / "mine.yaml").write_text(re.sub("(?m)^label: .*$", r'label: "\\e[31mMine"', content))
+    answers.append(hifi("train", "--task", "mine.yaml", "--method", "bitfit", *words, r'variant="\e[31mx"', "kernels=torch"))
+    answers.append(hifi("train", "--task", "mine.yaml", "--method", "bitfit", *words))
+    assert [answer.code for answer in answers] == [0] * 4
+    (run,) = (path for path in tmp_path.rglob("bitfit/seed1") if path.is_dir())
+    assert any("Mine" in answer.out for answer in [hifi("table", "--format", form) for form in FORMATS])
+    answers += [hifi("table", "--format", form) for form in FORMATS]
+    answers += [hifi("ls", "runs"), hifi("predict", run, "colors.csv"), hifi("export", run, "--to", "out")]
+    answers += [hifi("train", "--task", f"{red}.csv", "--method", "bitfit", *words), hifi("table", red)]
+    assert shown in answers[-2].err and shown in answers[-1].err
+    card = (tmp_path / "out" / "README.md").read_text()
+    for text in [card, *(text for answer in answers for text in (answer.out, answer.err))]:
+        assert "\x1b" not in text and "\x9b" not in text, text
+
+
+def test_json_of_others_is_read_without_control_characters(tmp_path):
+    content = with_checksum({"name": "\x1b[31mred", "list": ["a\tb\n", {"\x7f": 1}]})
+    (tmp_path / "results.json").write_text(json.dumps(content))
+    read = read_json(tmp_path / "results.json", what="result")
+    assert (read["name"], read["list"]) == ("\ufffd[31mred", ["a\tb\n", {"\ufffd": 1}])

@@ -133,7 +133,7 @@ def test_given_splits_are_read(tmp_path):
         ({}, ["kind=multiple-choice"], "'regression' or 'token-classification', not 'multiple-choice'"),
         ({}, ["kind=span"], "'regression' or 'token-classification', not 'span'"),
         ({}, ["labels=[1,2]"], "unknown label '3'; the labels are 1, 2"),
-        ({}, ["validation=0.001"], "60 rows are too few to cut off a validation split"),
+        ({}, ["validation=0.001"], "60 rows with different texts are too few to cut off a validation split"),
         ({}, ["validation=2"], "cut.validation"),
     ],
 )
@@ -170,6 +170,56 @@ def test_labels_that_are_one_number_are_not_two_classes(tmp_path):
     )
     with pytest.raises(UsageError, match=r"'labels' has the labels '1' and '1.0', which are one number"):
         spec_of(path, "kind=multi-label")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_spaces_around_a_label_are_no_part_of_it(tmp_path, suffix, caplog):
+    rows = [row | {"stars": "abc"[row["stars"] - 1]} for row in reviews()]
+    expected = load(write(tmp_path / f"before.{suffix}", rows))[1].rows("train")
+    rows[1]["stars"] += " "
+    rows[3]["stars"] = f"\u00a0{rows[3]['stars']}"
+    spec, data = load(write(tmp_path / f"reviews.{suffix}", rows))
+    assert spec.labels == ["a", "b", "c"] and data.rows("train") == expected
+    where = {"parquet": "row 1", "jsonl": "line 2"}.get(suffix, "line 3")
+    notes = [record.message for record in caplog.records if "spaces around" in record.message]
+    assert notes == [f"note: {tmp_path}/reviews.{suffix}, {where}: spaces around the label are left out, as in 2 rows"]
+
+
+@pytest.mark.parametrize("overrides", [[], ["kind=classification"], ["labels=[1,2,3,true]"]])
+@pytest.mark.parametrize(("suffix", "truth"), [("csv", "True"), ("csv", "false"), ("jsonl", True)])
+def test_truth_values_beside_numbers_are_refused_with_their_row(tmp_path, suffix, truth, overrides):
+    rows = reviews()
+    rows[3]["stars"] = truth
+    line = {"csv": 5, "jsonl": 4}[suffix]
+    with pytest.raises(UsageError) as error:
+        spec_of(write(tmp_path / f"reviews.{suffix}", rows), *overrides)
+    message = (
+        f"line {line}: the label column 'stars' has truth values and numbers, 2 and {str(truth).lower()}; write them alike"
+    )
+    assert message in str(error.value).replace("True", "true")
+
+
+@pytest.mark.parametrize("overrides", [[], ["kind=regression"], ["kind=classification"]])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_label_of_400_digits_is_refused_with_its_row(tmp_path, suffix, overrides, hifi):
+    rows = reviews()
+    rows[3]["stars"] = 9 * 10**399
+    path = write(tmp_path / f"reviews.{suffix}", rows)
+    answer = hifi("train", "--task", path, "--method", "bitfit", "--backbone", "minilm", "--dry-run", *overrides)
+    line = {"csv": 5, "jsonl": 4}[suffix]
+    assert answer.code == 2 and "unexpected" not in answer.err
+    assert f"line {line}: the label column 'stars' has the number 90000000000000000000... of 400 digits" in answer.err
+
+
+def test_rows_with_the_same_texts_stand_on_one_side_of_the_cut(tmp_path):
+    rows = reviews(200)
+    for at in range(0, 200, 2):  # some of the copies have another label
+        rows[at] |= {column: rows[at + 1][column] for column in ("title", "body")}
+    for seed in range(5):
+        _, data = load(write(tmp_path / "reviews.csv", rows), "validation=0.2", f"split_seed={seed}")
+        train, validation = ({row.sequences for row in data.rows(split)} for split in ("train", "validation"))
+        assert len(train) == 80 and len(validation) == 20 and not train & validation
+        assert len(data.rows("train")) == 160 and len(data.rows("validation")) == 40
 
 
 def test_unclear_columns_are_asked_for(tmp_path):
@@ -312,9 +362,9 @@ def test_empty_lines_of_a_csv_are_no_rows(tmp_path):
 
 
 def test_a_csv_cell_may_be_as_long_as_any_text(tmp_path):
-    rows = [row | {"body": "word " * 40_000} for row in reviews()]
+    rows = [row | {"body": f"{'word ' * 40_000}{row['id']}"} for row in reviews()]
     _, data = load(write(tmp_path / "reviews.csv", rows), "inputs=body")
-    assert len(data.rows("train")[0].sequences[0][0]) == 200_000
+    assert len(data.rows("train")[0].sequences[0][0]) == 200_003
 
 
 def test_scores_of_heads_are_those_of_the_columns_that_are_read(hifi, encoders, tmp_path):

@@ -31,6 +31,7 @@ from hifi_cli.cli import (
 )
 from hifi_cli.errors import HifiError, RunFailed, Terminated
 from hifi_cli.version import __version__
+from hifi_cli.wording import printable
 
 
 class _PlainFlags:
@@ -170,5 +171,5 @@ def _fail(message: str, code: int) -> None:
 
 
 def _say(message: str) -> None:
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)  # arguments need not be UTF-8

@@ -5,6 +5,8 @@ import os
 import sys
 from datetime import datetime
 
+from hifi_cli.wording import printable
+
 logger = logging.getLogger("hifi")
 
 
@@ -17,7 +19,7 @@ class Messages(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         date = f"{datetime.now():%Y-%m-%d %H:%M:%S}  " if logger.level <= logging.DEBUG else ""
         try:
-            print(f"{date}{self.format(record)}", file=sys.stderr, flush=True)
+            print(f"{date}{printable(self.format(record))}", file=sys.stderr, flush=True)
         except BrokenPipeError:  # whoever read the messages has gone: a training goes on without them
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

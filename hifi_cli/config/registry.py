@@ -13,6 +13,7 @@ import yaml
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_bytes
+from hifi_cli.wording import printable
 
 KINDS = ("tasks", "methods", "backbones", "protocols", "tables", "figures", "published", "claims", "grids", "sites")
 MAX_BYTES = 1 << 20  # a configuration is text written by hand; anything larger is a mistake or an attack
@@ -26,6 +27,15 @@ _untrusted: set[Path] = set()  # those of them that a run directory contains; th
 
 class YamlLoader(_SafeLoader):  # type: ignore[misc]
     """Reads 1e-4 as a number, as YAML 1.2 does; PyYAML follows YAML 1.1, where it is a text."""
+
+    def construct_scalar(self, node: yaml.Node) -> Any:
+        """Read a name or text without control characters, which YAML writes as escapes."""
+        return printable(super().construct_scalar(node))
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        """Refuse a list or mapping that contains itself (`&a [*a]`), which PyYAML does if it makes the inner ones first."""
+        self.deep_construct = True
+        return super().construct_document(node)
 
 
 YamlLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.?[eE][-+]\d+$"), list("-+0123456789"))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,6 +11,7 @@ from hifi_cli.config.choices import Ranking, Score, Strategy
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, safe_name
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
 SettingValue = bool | int | float | str | list[str] | None
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
 # Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
@@ -127,7 +128,7 @@ class TrainingConfig(ConfigModel):
     """Peak learning rate of AdamW."""
     weight_decay: float = Field(0.01, ge=0)
     """Weight decay of AdamW; not applied to biases and LayerNorms."""
-    adam_betas: tuple[UnitInterval, UnitInterval] = (0.9, 0.999)
+    adam_betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Betas of AdamW."""
     adam_epsilon: float = Field(1e-8, gt=0)
     """Epsilon of AdamW."""

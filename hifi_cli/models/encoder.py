@@ -54,6 +54,20 @@ class Encoder:
         return self.has_known_parts and self.module_names.interface and not self.module_names.rotary
 
     @property
+    def max_tokens(self) -> int | None:
+        """Tokens of a sequence that there are positions for; None where the configuration does not say.
+
+        RoBERTa and its kin number positions from the one after the padding token's index.
+        """
+        positions: int | None = getattr(self.config, "max_position_embeddings", None)
+        padding = getattr(self._position_embedding(), "padding_idx", None)
+        return positions if positions is None or padding is None else positions - padding - 1
+
+    def _position_embedding(self) -> nn.Module | None:
+        modules = self.base.named_modules()
+        return next((module for name, module in modules if name.endswith("position_embeddings")), None)
+
+    @property
     def num_heads(self) -> int:
         """Attention heads of a layer."""
         _ = self.module_names  # raises where heads are not known

@@ -7,6 +7,7 @@ from typing import Any
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models import pretrained as backbones
@@ -121,10 +122,23 @@ class ResourceCache:
         return self._examples[key]
 
     def tokenize(self, config: RunConfig, rows: list[Row], max_length: int, tokenizer: Any = None) -> list[Example]:
-        """Tokenize some rows; the result is not cached."""
-        task = self.task(config.task)
-        tokenizer = tokenizer or self.pretrained(config).tokenizer
-        return tokenize(tokenizer, task, rows, _tokenization_settings(config, max_length))
+        """Tokenize some rows; the result is not cached.
+
+        Raises:
+            UsageError: `max_length` lets a row have more tokens than the backbone has positions for.
+        """
+        settings, task = _tokenization_settings(config, max_length), self.task(config.task)
+        if tokenizer:  # of a plan, which loads no model
+            return tokenize(tokenizer, task, rows, settings)
+        pretrained = self.pretrained(config)
+        examples = tokenize(pretrained.tokenizer, task, rows, settings)
+        longest, bound = max(map(len, examples), default=0), Encoder(pretrained.model).max_tokens
+        if bound is not None and longest > bound:
+            raise UsageError(
+                f"max_length={max_length}: a row has {longest:,} tokens, and {config.backbone.name} has positions for"
+                f" {bound:,}; set max_length={bound}"
+            )
+        return examples
 
 
 def _tokenization_settings(config: RunConfig, max_length: int) -> TokenizationSettings:

@@ -59,20 +59,22 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
 
     The rows are sorted by label, and within a label by SHA-256 of seed and row number; every (1 / fraction)th is cut off. Each
     label's number of rows, or each range of numbers, thereby has the same fraction within one row, and no library's random
-    generator decides.
+    generator decides. A row with the same texts as an earlier one is on the side of that one.
 
     Raises:
         UsageError: there are too few rows.
     """
     rows = data.rows("train")
+    first = {row.sequences: number for number, row in reversed([*enumerate(rows)])}  # the first row with each texts
     order = sorted(
-        range(len(rows)), key=lambda number: (rows[number].label, hashlib.sha256(f"{cut.seed}:{number}".encode()).digest())
+        first.values(), key=lambda number: (rows[number].label, hashlib.sha256(f"{cut.seed}:{number}".encode()).digest())
     )
     is_cut_off = {number: int((at + 1) * cut.validation) > int(at * cut.validation) for at, number in enumerate(order)}
-    train = [row for number, row in enumerate(rows) if not is_cut_off[number]]
-    validation = [row for number, row in enumerate(rows) if is_cut_off[number]]
+    train = [row for row in rows if not is_cut_off[first[row.sequences]]]
+    validation = [row for row in rows if is_cut_off[first[row.sequences]]]
     if not train or not validation:
-        raise UsageError(f"{data.origin.get('train', 'the data')}: {len(rows)} rows are too few to cut off a validation split")
+        where = data.origin.get("train", "the data")
+        raise UsageError(f"{where}: {len(order)} rows with different texts are too few to cut off a validation split")
     splits = {**data.splits, "train": train, "validation": validation}
     fingerprint = {**data.fingerprint, "train": rows_digest(train), "validation": rows_digest(validation)}
     return TaskData(splits, fingerprint, data.origin)

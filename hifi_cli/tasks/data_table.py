@@ -18,7 +18,7 @@ from hifi_cli.tasks.task_spec import HubDataset, LocalFiles
 
 def _names(value: Any) -> Any:
     """A name or a list of names; YAML reads some names as numbers or booleans."""
-    return [label_name(item) for item in (value if isinstance(value, list) else [value])]
+    return [item if isinstance(item, str) else label_name(item) for item in (value if isinstance(value, list) else [value])]
 
 
 DataKind = Literal["classification", "multi-label", "regression", "token-classification"]  # others need formats of their own

@@ -10,7 +10,7 @@ from typing import Any
 from hifi_cli.errors import UsageError
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
-from hifi_cli.wording import counted_noun
+from hifi_cli.wording import counted_noun, printable
 
 Columns = Mapping[str, str | list[str]]
 logger = logging.getLogger("hifi")
@@ -138,8 +138,8 @@ def _parse_record(spec: TaskSpec, raw: RawRecord, columns: Columns, *, number: i
 
 
 def label_name(value: Any) -> str:
-    """Return a label as text; JSON's true and 1 are `true` and `1`."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a label as printable text without spaces around it; JSON's true and 1 are `true` and `1`."""
+    return printable((str(value).lower() if isinstance(value, bool) else str(value)).strip())
 
 
 def label_value(record: CheckedRecord) -> Any:
@@ -163,7 +163,7 @@ def label_value(record: CheckedRecord) -> Any:
 def labels_in(value: Any, separator: str) -> list[str]:
     """Return the labels of a multi-label row, which is a list or a text with separators."""
     parts = value.split(separator) if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
-    return [label for part in parts if (label := label_name(part).strip())]
+    return [label for part in parts if (label := label_name(part))]
 
 
 def tags_in(value: Any) -> list[Any]:
@@ -196,8 +196,8 @@ def parse_label(spec: TaskSpec, value: Any, names: list[str], where: str) -> Lab
         number = float(name)
     except ValueError:
         raise UsageError(f"{where}: the label '{name[:40]}' is not a number") from None
-    if math.isnan(number) or not low <= number <= high:
-        raise UsageError(f"{where}: the label {name} is not in [{low:g}, {high:g}]")
+    if not math.isfinite(number) or not low <= number <= high:
+        raise UsageError(f"{where}: the label {name[:40]} is not a number in [{low:g}, {high:g}]")
     return number
 
 

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from hifi_cli.tasks.data_table import DataOptions, DataTable
 from hifi_cli.tasks.readers import HUB
 from hifi_cli.tasks.row_formats import label_name
 from hifi_cli.tasks.task_spec import Kind, TaskSpec
+from hifi_cli.wording import counted_noun
 
 logger = logging.getLogger("hifi")
 LABEL_NAMES = ("label", "labels", "target", "class", "stars", "rating", "sentiment")
@@ -160,7 +162,7 @@ def _tagged_columns(table: DataTable, options: DataOptions) -> tuple[list[str], 
 def _recognize_tags(table: DataTable, options: DataOptions, column: str) -> dict[str, Any]:
     """Return the keys `kind`, `format` and `labels` of the task's YAML; the tags of a type stand together, `O` comes first."""
     values = table.values(column)
-    _refuse_empty(table, column, values)
+    _check_labels(table, column, values)
     tags = {label_name(tag) for value in values for tag in row_formats.tags_in(value)}
     labels = options.labels or table.class_names.get(column) or sorted(tags, key=lambda tag: tag.partition("-")[::-1])
     return {"kind": "token-classification", "format": "words", "labels": labels}
@@ -221,7 +223,7 @@ def _recognize_label(table: DataTable, options: DataOptions, columns: list[str])
         present = {label for value in values if not _is_missing(value) for label in row_formats.labels_in(value, separator)}
         labels = options.labels or names or sorted(_one_name_of_each_number(table, column, present))
         return {"kind": "multi-label", "labels": labels, **({} if is_list else {"label_separator": separator})}
-    _refuse_empty(table, column, values)
+    _check_labels(table, column, values)
     kind = options.kind or ("classification" if names else _kind(values))
     return {"kind": kind, "labels": options.labels or _labels(table, column, kind, values[: table.rows])}
 
@@ -236,10 +238,28 @@ def _separator(values: Sequence[Any]) -> str | None:
     return None
 
 
-def _refuse_empty(table: DataTable, column: str, values: Sequence[Any]) -> None:
+def _check_labels(table: DataTable, column: str, values: Sequence[Any]) -> None:
+    """Refuse labels that are empty, a number beyond all floats, or a truth value beside numbers; log spaces around them."""
+    is_truth_value, spaced = {}, []
     for record, value in zip(table.records, values, strict=True):
+        where = f"{record.where}: the label column '{column}'"
         if _is_missing(value) or (isinstance(value, str) and not value.strip()):
-            raise UsageError(f"{record.where}: the label column '{column}' is empty; fill it in, or remove the row")
+            raise UsageError(f"{where} is empty; fill it in, or remove the row")
+        name = label_name(value)
+        if name.lower() in ("true", "false") or _is_numeral(name):
+            is_truth_value[name.lower() in ("true", "false")] = name
+        if len(is_truth_value) > 1:
+            raise UsageError(f"{where} has truth values and numbers, {' and '.join(is_truth_value.values())}; write them alike")
+        if _is_numeral(name) and _number(name) is None:
+            raise UsageError(f"{where} has the number {name[:20]}... of {len(name)} digits; the largest is about 1.8e308")
+        spaced += [record.where] if isinstance(value, str) and value != value.strip() else []
+    if spaced:
+        logger.warning(f"note: {spaced[0]}: spaces around the label are left out, as in {counted_noun(len(spaced), 'row')}")
+
+
+def _is_numeral(name: str) -> bool:
+    """Return whether a label is written as a number, of any size."""
+    return re.fullmatch(r"[-+]?\d+\.?\d*(e[-+]?\d+)?", name.lower()) is not None
 
 
 def _is_missing(value: Any) -> bool:
@@ -294,7 +314,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if abs(number) < float("inf") else None
 
