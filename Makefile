@@ -80,9 +80,6 @@ reproduce-laptop: $(READY)
 	done
 	for figure in $(LAPTOP_FIGURES); do $(BIN)/hifi figure $$figure --train --protocol laptop $(LAPTOP) || exit 1; done
 	$(LAPTOP_GRID) laptop-reserve $(OR_DIVERGED)
-	for claims in 'claims-hifi --claims above-random' 'claims-hifi --claims above-full-ft' 'claims-ehft --claims small-tasks'; do \
-		$(LAPTOP_GRID) $$claims --protocol laptop --until-decided --max-seeds 20 $(OR_DIVERGED) || exit 1; \
-	done
 	$(LAPTOP_GRID) laptop --tasks mrpc,rte $(OR_DIVERGED)
 	$(LAPTOP_GRID) laptop --tasks cola,stsb,wic $(OR_DIVERGED)
 	$(LAPTOP_GRID) figure-head-bench --protocol laptop $(OR_DIVERGED)

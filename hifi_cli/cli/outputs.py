@@ -4,7 +4,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from hifi_cli.records.claim_looks import ClaimLooks
 from hifi_cli.records.head_files import HeadScores, HeadSelection
 from hifi_cli.records.run_checks import VerificationResult
 from hifi_cli.records.run_files import RunResult
@@ -141,21 +140,6 @@ class CommandOutput(_Output):
     """Seeds of its runs; empty: it scores heads."""
 
 
-class SequentialGridOutput(_Output):
-    """A grid of claims after `--until-decided`."""
-
-    name: str
-    """Name of the grid."""
-    path: str
-    """The file with the looks."""
-    claims: int
-    """Number of claims that runs decide."""
-    decided: int
-    """Number of claims that are supported or contradicted."""
-    looks: ClaimLooks
-    """The content of the file: declared numbers of seeds, and the verdicts of each look that was taken."""
-
-
 class PredictionOutput(_Output):
     """The prediction for a row of a file."""
 
@@ -213,7 +197,7 @@ OUTPUTS: dict[str, Any] = {
     "results": list[TransferOutput],
     "predict": list[PredictionOutput],
     "export": FileOutput,
-    "grid": GridOutput | SequentialGridOutput | list[CommandOutput],
+    "grid": GridOutput | list[CommandOutput],
     "table": TableJson | list[TableJson],
     "compare": TableJson | list[TableJson],
     "claims": TableJson | list[TableJson],
