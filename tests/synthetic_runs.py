@@ -3,10 +3,13 @@
 import hashlib
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import yaml
 
+from hifi_cli.config.sources import resolve
+from hifi_cli.errors import HifiError
 from hifi_cli.files import digest, with_checksum
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.published import PublishedTable
@@ -48,6 +51,15 @@ def store_run(directory, config, content):
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
     content = {**MEASURED, "schema": 2, **content, "config_hash": config_hash(config)}
     (directory / "results.json").write_text(json.dumps(with_checksum(content)))
+
+
+@cache
+def _protocols_rank(protocol, method, task):
+    """The ranking of heads that a protocol has for a method; anything where a name is unknown."""
+    try:
+        return resolve(task=task, method=method, backbone="bert-large", protocol=protocol).heads.rank
+    except HifiError:
+        return "pagerank"
 
 
 def write_run(
@@ -93,7 +105,8 @@ def write_run(
         "metrics": {primary: score, **(metrics or {})},
     }  # fmt: skip
     names = {"protocol": protocol, "backbone": {"name": backbone}, "task": task, "method": method, "seed": seed, "shots": shots}
-    store_run(folder, {**names, "heads": {"rank": "random"}, "setting": setting}, {**content, **changes})
+    heads = {"rank": _protocols_rank(protocol, method, task), "seed": None}
+    store_run(folder, {**names, "heads": heads, "setting": setting}, {**content, **changes})
     if curve:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curve))
     return folder

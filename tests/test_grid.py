@@ -75,7 +75,7 @@ def test_the_time_left_counts_what_passed_beside_the_training(monkeypatch):
 def test_every_shipped_grid_resolves(name):
     grid = grid_spec.resolve(grid_spec.load(name), name)
     resolved = cells(name=name, tasks=grid.tasks[:1]) if grid.is_search else cells_of_grid(name)  # a search has thousands
-    assert resolved or name == "hifi-5" or grid.claims  # a table of settings: no run; claims: see test_sequential_claims
+    assert resolved or name == "hifi-5" or grid.claims  # a table of settings: no run; claims: see test_claim_grids
     assert len({cell.config.run_path for cell in resolved}) == len(resolved)
     assert len({cell.config.hash for cell in resolved}) == len(resolved)
 

@@ -66,7 +66,7 @@ def claims(
     for name in {registry.name_of(file.protocol): None for file in files.values()}:
         if results.records and name not in results.names["protocols"]:
             options.logger.warning(f"note: {results.no_setting_error(protocol=name)}")
-    decided = {name: verdicts.evaluate(file, results, name=name, score=score, counted=counted) for name, file in files.items()}
+    decided = {name: verdicts.evaluate(file, results, score=score, counted=counted) for name, file in files.items()}
     text = render(
         table_format,
         [claim_table.build(file, decided[name]) for name, file in files.items()],

@@ -1,9 +1,6 @@
 """`hifi grid`: many runs, finished ones skipped, on this machine's GPUs or cores or on many machines."""
 
 import contextlib
-import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,12 +15,6 @@ if TYPE_CHECKING:
     from hifi_cli.grids.jobs import JobOptions
     from hifi_cli.grids.scheduler import Engine, GridProgress, Scheduler
     from hifi_cli.reports.figures.figure_spec import FigureSpec
-
-
-def _check_budget(text: str | None) -> str | None:
-    if text is not None and not re.fullmatch(r"[1-9]\d{0,5}[hm]", text):
-        raise typer.BadParameter(f"'{text:.40}': a number of hours or minutes is required: 8h or 30m")
-    return text
 
 
 def grid(
@@ -57,32 +48,6 @@ def grid(
         typer.Option("--print", help="Print the commands of the runs that are left, and stop.", rich_help_panel=options.HOW),
     ] = False,
     retries: Annotated[int, typer.Option(min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW)] = 0,
-    until_decided: Annotated[
-        bool,
-        typer.Option(
-            "--until-decided",
-            help="Claims: add seeds where they inform most until each claim is decided.",
-            rich_help_panel=options.HOW,
-        ),
-    ] = False,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            callback=_check_budget,
-            metavar="8h|30m",
-            help="--until-decided: stop after this time; the same command continues.",
-            rich_help_panel=options.HOW,
-        ),
-    ] = None,
-    max_seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            max=1000,
-            help="--until-decided: most seeds per task; default: `max_seeds` of the claims file.",
-            rich_help_panel=options.HOW,
-        ),
-    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Delete the finished runs of the grid and repeat them.", rich_help_panel=options.HOW)
     ] = False,
@@ -121,8 +86,6 @@ def grid(
     from hifi_cli.grids.grid_display import display
     from hifi_cli.grids.jobs import JobOptions
 
-    if not until_decided and (budget or max_seeds):
-        raise UsageError("--budget and --max-seeds require --until-decided")
     changes = {
         "tasks": options.names(tasks),
         "methods": options.names(methods),
@@ -138,23 +101,10 @@ def grid(
     all_overrides = tuple(overrides or ())
     figure = spec.figure
     directory = results_dir / "grids" / spec.name
-    if until_decided:
-        if shard or print_only or force:
-            raise UsageError("--until-decided cannot be combined with --shard, --print or --force")
-        return _until_decided(
-            spec,
-            job_options,
-            partial(_engine, engine, site, jobs, job_options, directory),
-            overrides=all_overrides,
-            budget_s=_seconds(budget),
-            max_seeds=max_seeds,
-            retries=retries,
-            form=format,
-        )
     if spec.claims:
         from hifi_cli.grids import claim_runs
 
-        all_cells = claim_runs.cells(spec.claims, spec.name, claim_runs.first_counts(spec.claims), all_overrides)
+        all_cells = claim_runs.cells(spec.claims, spec.name, all_overrides)
     else:
         all_cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
     if not all_cells:
@@ -196,64 +146,6 @@ def grid(
         _print_json(spec, scheduler)
     if progress.failed or (progress.diverged and not spec.is_search):
         raise typer.Exit(1)
-
-
-def _until_decided(
-    spec: "Grid",
-    job_options: "JobOptions",
-    make_engine: "Callable[[], Engine]",
-    *,
-    overrides: tuple[str, ...],
-    budget_s: float | None,
-    max_seeds: int | None,
-    retries: int,
-    form: str,
-) -> None:
-    """Take each declared look after its seeds have run, until every claim is decided, no look is left, or the time is spent."""
-    import time
-
-    from hifi_cli.errors import UsageError
-    from hifi_cli.grids import claim_runs
-    from hifi_cli.grids.grid_display import display
-    from hifi_cli.grids.scheduler import BudgetSpent
-
-    if spec.claims is None:
-        raise UsageError(
-            f"--until-decided is for a grid of claims; {spec.name} is none (hifi grid claims-hifi --until-decided)"
-        )
-    results_dir = job_options.results_dir
-    plan = claim_runs.SequentialClaims(spec.claims_name, spec.claims, results_dir, max_seeds or spec.claims.max_seeds)
-    deadline = time.monotonic() + budget_s if budget_s else None
-    failed = False
-    while not plan.is_over:
-        cells = claim_runs.cells(spec.claims, spec.name, plan.next_counts(), overrides)
-        scheduler = _scheduler(cells, job_options, results_dir / "grids" / spec.name, retries=retries)
-        try:
-            with contextlib.closing(make_engine()) as job_engine, display(results_dir) as show:
-                progress = scheduler.run(job_engine, show, deadline=deadline)
-        except BudgetSpent:
-            options.logger.info("the time is spent; the same command goes on where it stopped")
-            break
-        _print_summary(spec, scheduler)
-        if failed := bool(progress.failed):
-            break
-        number, looks = plan.number + 1, plan.look()
-        options.logger.info(f"look {number} of {len(plan.looks.declared)}, level {plan.looks.levels[number - 1]:.2g}")
-        for claim, look in looks.items() if form == "text" else ():
-            print(f"look {number}  {claim}  {look.verdict}")
-    decided = len(plan.claims) - len(plan.undecided)
-    options.logger.info(f"{decided} of {len(plan.claims)} claims decided{f': {plan.path}' if plan.path.is_file() else ''}")
-    if form == "json":
-        from hifi_cli.cli.show import print_json
-
-        content = {"name": spec.name, "path": plan.path, "claims": len(plan.claims), "decided": decided, "looks": plan.looks}
-        print_json(content)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _seconds(budget: str | None) -> float | None:
-    return None if budget is None else int(budget[:-1]) * {"h": 3600.0, "m": 60.0}[budget[-1]]
 
 
 def _scheduler(cells: "list[GridCell]", job_options: "JobOptions", directory: Path, *, retries: int = 0) -> "Scheduler":

@@ -79,7 +79,7 @@ def report(
     counted = options.counted_flags(include, exclude)
     request = TableRequest(results, score, counted, published)
     files = claim_spec.claims_of_settings(options.names(claims), [(spec.protocol, spec.backbone) for spec in specs])
-    decided = [(file, verdicts.evaluate(file, results, name=name, score=score, counted=counted)) for name, file in files]
+    decided = [(file, verdicts.evaluate(file, results, score=score, counted=counted)) for file in files]
     with_results = [
         (file, entries) for file, entries in decided if claims or any(entry.verdict != "not run" for entry in entries)
     ]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import registry
@@ -60,7 +59,7 @@ class Grid:
         methods: each method with all keys that vary for it.
         config: `key=value` words set for every run.
         trials: number of settings tried per method; None: every combination.
-        claims: the file of claims that these runs decide, if any, and its name.
+        claims: the file of claims that these runs decide, if any.
     """
 
     name: str
@@ -73,7 +72,6 @@ class Grid:
     config: list[str]
     trials: int | None = None
     claims: ClaimsFile | None = None
-    claims_name: str = ""
 
     @property
     def is_search(self) -> bool:
@@ -188,6 +186,4 @@ def _of_claims(spec: GridSpec, claims: str, name: str, chosen: Sequence[str]) ->
         "claims": {key: claim for key, claim in file.claims.items() if not chosen or key in chosen},
     }
     file = file.model_copy(update=changes)
-    return Grid(
-        name, None, file.protocol, file.backbone, file.tasks, {}, file.seeds, [], claims=file, claims_name=Path(claims).stem
-    )
+    return Grid(name, None, file.protocol, file.backbone, file.tasks, {}, file.seeds, [], claims=file)

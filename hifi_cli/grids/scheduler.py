@@ -128,10 +128,6 @@ class GridProgress:
         return {cell: status.detail for cell, status in self.finished.items() if status.state is RunState.DIVERGED}
 
 
-class BudgetSpent(Exception):
-    """Leaves the scheduler, which lets running processes write their checkpoints."""
-
-
 class Scheduler:
     """Runs the unfinished cells of a grid; a finished cell is never repeated.
 
@@ -176,15 +172,8 @@ class Scheduler:
         self.progress.finished_before = len(self.progress.finished)
         return [*scoring.values(), *training_jobs(unfinished, processes, repeated=damaged)]
 
-    def run(self, engine: Engine, show: Callable[[GridProgress], None], *, deadline: float | None = None) -> GridProgress:
-        """Run every job, repeat those that may succeed, and return the state of every cell.
-
-        Args:
-            deadline: by `time.monotonic`.
-
-        Raises:
-            BudgetSpent: jobs are left at the deadline.
-        """
+    def run(self, engine: Engine, show: Callable[[GridProgress], None]) -> GridProgress:
+        """Run every job, repeat those that may succeed, and return the state of every cell."""
         self._waiting = [(0.0, job) for job in self.plan(engine.processes)]
         for cell in self.progress.finished:
             cell.run_directory(self.options.results_dir).remove_leftovers_if_unlocked()
@@ -198,8 +187,6 @@ class Scheduler:
                     del self._polls[future]
                     self._end_job(job, future.result(), log)
                 self._find_finished_cells()
-                if deadline is not None and time.monotonic() > deadline and self.progress.left:
-                    raise BudgetSpent
                 self._start_jobs(engine)  # first, so that the line counts the run that follows as running
                 show(self.progress)
         except BaseException:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, PositiveCount, Seed, parse
+from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.errors import UsageError
 from hifi_cli.reports.figures import figure_spec
 
@@ -197,8 +197,6 @@ class ClaimsFile(ConfigModel):
     """Tasks of the runs."""
     seeds: list[Seed] = [1, 2, 3]
     """Seeds that a claim requires first."""
-    max_seeds: PositiveCount = 20
-    """Highest number of seeds per task that `hifi grid --until-decided` trains."""
     margin: Margin = 0.5
     """The smallest difference in points that counts, where a claim has none and half the published difference is not known."""
     claims: dict[str, AnyClaim] = Field(min_length=1)
@@ -220,11 +218,6 @@ def methods_of(claim: Claim) -> list[str]:
             return [method] if claim.measure == "trained-percent" and method else []
 
 
-def is_about_scores(claim: Claim) -> bool:
-    """Whether more seeds help to decide a claim: it is about scores of runs, neither of a figure nor a fixed property."""
-    return bool(methods_of(claim)) and not isinstance(claim, PropertyClaim)
-
-
 def load(name: str, *, protocol: str | None = None, backbone: str | None = None) -> ClaimsFile:
     """Load and validate a file of claims, shipped or the user's own, and apply another protocol and backbone.
 
@@ -243,15 +236,15 @@ def load(name: str, *, protocol: str | None = None, backbone: str | None = None)
     return file.model_copy(update={"backbone": backbone or file.backbone, "claims": claims})
 
 
-def claims_of_settings(names: list[str], settings: list[tuple[str, str]]) -> list[tuple[str, ClaimsFile]]:
-    """Return files of claims, with their names, under every protocol and backbone of some tables.
+def claims_of_settings(names: list[str], settings: list[tuple[str, str]]) -> list[ClaimsFile]:
+    """Return files of claims under every protocol and backbone of some tables.
 
     Args:
         names: files; empty: all shipped ones that are about the protocol.
     """
     known = [setting for setting in dict.fromkeys(settings) if setting[0] in registry.names("protocols")]
     return [
-        (name, load(name, protocol=protocol, backbone=backbone))
+        load(name, protocol=protocol, backbone=backbone)
         for protocol, backbone in known
         for name in names or registry.names("claims")
         if names or protocol in protocols_of(name)

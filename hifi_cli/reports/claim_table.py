@@ -17,8 +17,7 @@ from hifi_cli.wording import counted_noun
 RULE = (
     "supported: the 95 % interval of our effect (mean over all of the claim's tasks, new seeds) is inside what is required,"
     " and the sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
-    " changes have their range instead of an interval; each claim is decided for itself at the 5 % level, for one look; where a"
-    " look is named, interval and test have its level, and 5 % hold over all declared looks"
+    " changes have their range instead of an interval; each claim is decided for itself at the 5 % level"
 )
 _HEADINGS = (
     *(TableHeading(label) for label in ("Verdict", "Ours", "Interval", "Published")),
@@ -44,8 +43,6 @@ def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
 
 def verdict_text(result: ClaimResult) -> str:
     """Return the verdict in words, with what an undecided claim requires."""
-    if result.look:
-        return f"{result.verdict} ({result.look})"
     if result.verdict == "supported" and any(finding.is_small for finding in result.findings):
         return "supported (a small effect)"
     if result.verdict != "undecided":
@@ -131,8 +128,7 @@ def _comparison(result: ClaimResult, finding: Finding) -> str:
     if finding.effect is not None:
         span = _span(result, finding)
         parts.append(f"ours {_number(result, finding.effect)}{f' ({span})' if span else ''}")
-    own_verdict = [] if result.look else [finding.verdict]  # at the level of one look
-    return f"{finding.evidence.label}: {', '.join([*parts, *own_verdict])}"
+    return f"{finding.evidence.label}: {', '.join([*parts, finding.verdict])}"
 
 
 def _tasks(findings: Sequence[Finding]) -> list[str]:

@@ -12,18 +12,14 @@ How a claim is decided (docs/claims.md; when the rules were fixed and what chang
   the level divided by their number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, inf, log
-from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 
-from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
-from hifi_cli.files import command_line, digest
-from hifi_cli.records.claim_looks import ClaimLooks, LooksAtClaim
 from hifi_cli.reports.claim_evidence import ClaimContext, Evidence, evidence
 from hifi_cli.reports.claim_names import by_names
 from hifi_cli.reports.claim_published import PublishedEffect, published_effects
@@ -34,12 +30,10 @@ from hifi_cli.reports.claim_spec import (
     OrderClaim,
     PropertyClaim,
     TrendClaim,
-    is_about_scores,
     methods_of,
 )
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
-from hifi_cli.reports.sequential import level_at
 from hifi_cli.reports.statistics import LEVEL, mean_interval, seeds_needed, shows_above
 from hifi_cli.reports.table import MissingRuns
 from hifi_cli.reports.table_spec import check_names
@@ -91,7 +85,6 @@ class ClaimResult:
     Attributes:
         finding: the one that decides: of the comparisons with the claim's verdict, that with the smallest effect.
         missing: the runs, figures and costs without which there is no verdict, or a less certain one.
-        look: which of several declared looks gave the verdict.
     """
 
     name: str
@@ -101,7 +94,6 @@ class ClaimResult:
     findings: list[Finding]
     runs: int
     missing: list[MissingRuns] = field(default_factory=list)
-    look: str = ""
 
     @property
     def unit(self) -> str:
@@ -118,100 +110,29 @@ class ClaimResult:
 
 
 def evaluate(
-    file: ClaimsFile, results: Results, *, name: str = "", score: Score | None = None, counted: frozenset[str] = COUNTED
+    file: ClaimsFile, results: Results, *, score: Score | None = None, counted: frozenset[str] = COUNTED
 ) -> list[ClaimResult]:
-    """Decide every claim of a file.
-
-    Args:
-        name: of the file; the verdicts of its declared looks are used, if there were any. They are about the runs' own scores
-            and the claims as they were at the looks: with another `score` or `counted`, or for a changed claim, they are not.
-    """
+    """Decide every claim of a file."""
     file, known = by_names(file), results.names
     for claim in file.claims.values():
         check_names("methods", methods_of(claim), known["methods"])
         check_names("tasks", claim.tasks or file.tasks, known["tasks"])
         check_names("protocols", [claim.protocol or file.protocol], known["protocols"])
-    path = ClaimLooks.path_of(results.directory, Path(name).stem, file.protocol, file.backbone)
-    has_looks = bool(name) and not score and counted == COUNTED
-    looks = ClaimLooks.read(path) if has_looks and path.is_file() else None
-    declared = looks.declared if looks else []
-    next_look = _next_look(name, file, results, looks)
     decided = []
     for key, claim in file.claims.items():
         context = ClaimContext.of(claim, file, results, score, counted)
         result = evaluate_claim(key, claim, file, context)
-        taken = looks.claims.get(key) if looks else None
-        is_changed = taken is not None and taken.digest != claim_digest(claim, file)
-        if looks and is_about_scores(claim):
-            result = _at_look(result, looks, None if is_changed else taken, file, context)
-        if taken and not is_changed:
-            is_open = not taken.is_decided and len(taken.looks) < len(declared)
-            result = replace(result, missing=[next_look] if is_open else [])
-        elif result.verdict == "undecided" and not result.missing and not is_changed:  # the grid refuses a changed claim
-            more = [next_look] if has_looks and is_about_scores(claim) else _more_runs(result, context)
-            result = replace(result, missing=more)
+        if result.verdict == "undecided" and not result.missing:
+            result = replace(result, missing=_more_runs(result, context))
         decided.append(result)
     return decided
 
 
-def _next_look(name: str, file: ClaimsFile, results: Results, looks: ClaimLooks | None) -> MissingRuns:
-    """Return the command that adds seeds to a file's claims; it corrects for the looks at them, which single runs do not."""
-    is_own = registry.is_file(name)
-    words = ["grid", "GRID.yaml" if is_own else f"claims-{name}", "--until-decided"]
-    words += ["--max-seeds", str(looks.declared[-1])] if looks else []
-    words += ["--backbone", results.backbone_argument(file.backbone)]
-    words += ["--protocol", registry.argument_of("protocols", file.protocol), *results.arguments]
-    remark = f"  # GRID.yaml: your grid with claims: {name}" if is_own else ""
-    return MissingRuns("", (), (), command_line(["hifi", *words]) + remark)
-
-
-def claim_digest(claim: Claim, file: ClaimsFile) -> str:
-    """Return a digest of everything that decides a claim: not of its texts."""
-    content = claim.model_dump(mode="json", exclude={"text", "where", "note"})
-    return digest([content, claim.tasks or file.tasks, claim.protocol or file.protocol, file.backbone, file.margin])
-
-
-def _at_look(
-    result: ClaimResult, looks: ClaimLooks, taken: LooksAtClaim | None, file: ClaimsFile, context: ClaimContext
-) -> ClaimResult:
-    """Return a result at the level of a declared look: of the claim's last one, with its verdict, or of the last one at others.
-
-    The latter is for a claim without looks whose seeds other claims' looks may have added: 5 % would hold for one look only.
-
-    Args:
-        taken: the looks at this claim as it is now.
-    """
-    if not taken and not _has_added_seeds(result, file):
-        return result
-    number = len(taken.looks) if taken else max(len(others.looks) for others in looks.claims.values())
-    result = evaluate_claim(result.name, result.claim, file, context, level=level_at(looks.declared, number))
-    look = f"look {number} of {len(looks.declared)} at {100 * looks.levels[number - 1]:.2g} %"
-    if not taken:
-        return replace(result, look=f"with seeds of {look}")
-    return replace(result, verdict=cast("Verdict", taken.looks[-1].verdict), look=look)
-
-
-def _has_added_seeds(result: ClaimResult, file: ClaimsFile) -> bool:
-    """Whether a claim compares other seeds than the file's own."""
-    return any({*seeds} - {*file.seeds} for finding in result.findings for seeds in finding.evidence.values.values())
-
-
-def one_look(comparisons: int) -> float:
-    """Return the level of each of several comparisons, one of which is enough, where results are looked at once."""
-    return LEVEL / comparisons
-
-
-def evaluate_claim(
-    name: str, claim: Claim, file: ClaimsFile, context: ClaimContext, *, level: Callable[[int], float] = one_look
-) -> ClaimResult:
-    """Decide one claim in a context.
-
-    Args:
-        level: error rate of a decision by number of comparisons; smaller where results are looked at repeatedly.
-    """
+def evaluate_claim(name: str, claim: Claim, file: ClaimsFile, context: ClaimContext) -> ClaimResult:
+    """Decide one claim in a context."""
     all_evidence, published = evidence(claim, context), published_effects(claim)
     findings = [
-        decide_comparison(entry, effect, region_of(claim, effect, file.margin), level=level, comparisons=len(all_evidence))
+        decide_comparison(entry, effect, region_of(claim, effect, file.margin), comparisons=len(all_evidence))
         for entry, effect in zip(all_evidence, published, strict=True)
     ]
     verdicts = {finding.verdict for finding in findings}
@@ -248,14 +169,7 @@ def region_of(claim: Claim, published: PublishedEffect, margin: float) -> Region
             return _same(-inf if claim.at_least is None else claim.at_least, inf if claim.at_most is None else claim.at_most)
 
 
-def decide_comparison(
-    entry: Evidence,
-    published: PublishedEffect,
-    region: Region,
-    *,
-    level: Callable[[int], float] = one_look,
-    comparisons: int = 1,
-) -> Finding:
+def decide_comparison(entry: Evidence, published: PublishedEffect, region: Region, *, comparisons: int = 1) -> Finding:
     """Decide one comparison or property.
 
     Args:
@@ -271,8 +185,8 @@ def decide_comparison(
     if as_logs:
         groups, region = [[log(value) for value in values] for values in groups], _logs(region)
     effect = float(np.mean([np.mean(values) for values in groups]))
-    interval = mean_interval([np.asarray(values, dtype=np.float64) for values in groups], level(1))
-    verdict, reason = decide(groups, region, level=level, comparisons=comparisons), ""
+    interval = mean_interval([np.asarray(values, dtype=np.float64) for values in groups])
+    verdict, reason = decide(groups, region, comparisons=comparisons), ""
     for side in _higher_sides(verdict, effect, region):
         if entry.failures and entry.failures[side].diverges_more(entry.failures[1 - side]):
             verdict, reason = "undecided", f"{entry.sides[side]} diverged more often, and a diverged run has no score"
@@ -281,25 +195,22 @@ def decide_comparison(
     to_support = to_contradict = None
     if verdict == "undecided" and not reason:
         if region.supported[0] < effect < region.supported[1]:
-            to_support = _more_seeds(groups, region.supported, effect, one_look(1))
+            to_support = _more_seeds(groups, region.supported, effect, LEVEL)
         if not region.possible[0] < effect < region.possible[1]:
-            to_contradict = _more_seeds(groups, region.possible, effect, one_look(comparisons))
+            to_contradict = _more_seeds(groups, region.possible, effect, LEVEL / comparisons)
     if as_logs:
         effect, interval = exp(effect), (exp(interval[0]), exp(interval[1])) if interval else None
     return Finding(entry, published, shown_region, verdict, effect, interval, to_support, to_contradict, reason)
 
 
-def decide(
-    groups: Sequence[Sequence[float]], region: Region, *, level: Callable[[int], float] = one_look, comparisons: int = 1
-) -> Verdict:
+def decide(groups: Sequence[Sequence[float]], region: Region, *, comparisons: int = 1) -> Verdict:
     """Return the verdict of the differences of several tasks."""
     low, high = region.supported
     negated = [[-value for value in values] for values in groups]
-    one = level(1)
-    if (low == -inf or shows_above(groups, low, one)) and (high == inf or shows_above(negated, -high, one)):
+    if (low == -inf or shows_above(groups, low)) and (high == inf or shows_above(negated, -high)):
         return "supported"
     low, high = region.possible
-    each = level(comparisons)
+    each = LEVEL / comparisons
     if (low > -inf and shows_above(negated, -low, each)) or (high < inf and shows_above(groups, high, each)):
         return "contradicted"
     return "undecided"

@@ -3,14 +3,13 @@
 import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
-from functools import cache
 from pathlib import Path
 
 from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
-from hifi_cli.config.sources import resolve, train_arguments
-from hifi_cli.errors import HifiError
+from hifi_cli.config.sources import train_arguments
 from hifi_cli.files import command_line
+from hifi_cli.reports.changed_settings import own_settings, protocol_config
 from hifi_cli.reports.proportions import Failures, rate_interval
 from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
@@ -53,6 +52,11 @@ def comparable_runs(
         notes.append(f"{_runs(len(unlimited) - len(equal))} with different {differing} {verb}")
         if "unequal" not in counted:
             selected = [record for record in selected if record in equal or (record in limited and unlimited is not selected)]
+    changed = Counter(text for record in selected if (text := record.changed_settings))
+    notes += [
+        f"{'' if count == len(selected) else f'{_runs(count)} of {len(selected)} '}not the protocol's: {text}"
+        for text, count in changed.items()
+    ]
     flags = Counter(" and ".join(record.flags) for record in selected if record.flags)
     notes += [
         f"{count} of {_runs(len(selected))} {flag}{_rate(flag, count, len(selected))}, included"
@@ -89,21 +93,9 @@ def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> st
 
 
 def _has_own_epochs(record: RunRecord) -> bool:
-    """Whether a run was trained for other epochs than its protocol has for its method and task."""
-    result = record.result
-    return record.conditions["epochs"] != _protocol_epochs(
-        result.task, result.method, result.backbone, result.protocol, result.shots
-    )
-
-
-@cache
-def _protocol_epochs(task: str, method: str, backbone: str, protocol: str, shots: int | None) -> int | None:
-    """Return the epochs that a protocol has for a method on a task; None where one of the names is unknown here."""
-    overrides = [f"shots={shots}"] if shots else []
-    try:
-        return resolve(task=task, method=method, backbone=backbone, protocol=protocol, seed=1, overrides=overrides).epochs
-    except HifiError:
-        return None
+    """Whether a run was trained for other epochs than its protocol has for its method and task; true where that is unknown."""
+    config = protocol_config(record.directory, record.result)
+    return config is None or record.conditions["epochs"] != config.epochs
 
 
 def score_cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: Score | None) -> TableCell:
@@ -152,30 +144,12 @@ def missing_runs(
         for force in (False, True):
             absent = tuple(seed for seed in seeds if seed not in final and (seed in limited) is force)
             if absent:
-                source = example.directory.path if example and _has_own_keys(example) else None
+                source = example.directory.path if example and own_settings(example.directory, example.result) else None
                 tasks_by_seeds.setdefault((absent, force, source), []).append(task)
     return [
         MissingRuns(method, tuple(names), absent, _command(method, names, absent, setting, results, force, source))
         for (absent, force, source), names in tasks_by_seeds.items()
     ]
-
-
-def _has_own_keys(record: RunRecord) -> bool:
-    """Whether a run was made with other keys than its protocol and method have; not known where a name is unknown here."""
-    try:
-        with record.directory.opened() as config:  # with the user's own YAMLs that the run keeps
-            known = config.backbone.name in registry.names("backbones")
-            plain = resolve(
-                task=config.task,
-                method=config.method,
-                backbone=config.backbone.name if known else config.backbone.hub or config.backbone.path or "",
-                protocol=config.protocol,
-                seed=config.seed,
-                overrides=[f"shots={config.shots}"] if config.shots else [],
-            )
-    except HifiError:
-        return False
-    return plain.model_copy(update={"backbone": config.backbone}).hash != config.hash
 
 
 def _command(

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
+from hifi_cli.config.base import flatten
 from hifi_cli.config.choices import RunSortKey
+from hifi_cli.config.registry import read_yaml
 from hifi_cli.errors import MissingError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_status import RunStatus, statuses
@@ -101,7 +103,7 @@ def results(directory: str | Path = "results") -> "pd.DataFrame":
     """Return the finished runs of a results directory, a row each, with the columns of `hifi ls runs --format csv`.
 
     Scores are in percent; `metrics.NAME` has every other metric of the model that was kept; a diverged run has no
-    score (NaN).
+    score (NaN). The settings follow by their keys: `learning_rate`, `batch_size`, `heads.k`, `settings.r`, and so on.
 
     Raises:
         MissingError: no such directory.
@@ -112,7 +114,16 @@ def results(directory: str | Path = "results") -> "pd.DataFrame":
     if not Path(directory).is_dir():
         raise MissingError(f"no directory {directory}; hifi train --results-dir {directory} makes it")
     runs = list_runs(Path(directory), states=("done", "diverged"))
-    return pd.DataFrame([flat(run) for run in runs], columns=None if runs else [*flat_keys()])
+    rows = [{**_settings(run), **{key: value for key, value in flat(run).items() if value is not None}} for run in runs]
+    frame = pd.DataFrame(rows)
+    columns = [*flat_keys()]
+    return frame.reindex(columns=[*columns, *(column for column in frame.columns if column not in columns)])
+
+
+def _settings(run: ListedRun) -> dict[str, Any]:
+    """Return a run's configuration by dotted key, without the encoder's location: `backbone` is its name."""
+    config = flatten(read_yaml(Path(run.path) / "config.yaml"))
+    return {key: value for key, value in config.items() if not key.startswith("backbone.")}
 
 
 def flat(run: ListedRun) -> dict[str, Any]:

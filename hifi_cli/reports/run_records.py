@@ -14,6 +14,7 @@ from hifi_cli.files import command_line, safe_name
 from hifi_cli.records.run_directory import RunDirectory, directories_with_runs, finished_runs, variant_paths
 from hifi_cli.records.run_files import RunResult
 from hifi_cli.records.search_result import SearchResult
+from hifi_cli.reports.changed_settings import changed_settings
 
 logger = logging.getLogger("hifi")
 
@@ -90,6 +91,11 @@ class RunRecord:
         if name == "max":
             return max(values.values()) if result.scores and result.scores.max is not None else None
         return values.get(result.epoch(name))
+
+    @cached_property
+    def changed_settings(self) -> str:
+        """The keys of the run's configuration that are not its protocol's, with both values; empty where there are none."""
+        return changed_settings(self.directory, self.result)
 
     @property
     def flags(self) -> list[str]:

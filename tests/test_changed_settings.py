@@ -1,0 +1,64 @@
+"""Runs whose settings are not their protocol's are named as such wherever their scores are shown."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from synthetic_runs import flatten
+
+import hifi_cli
+
+HOW = ["eval_batch_size=7", "gradient_accumulation_steps=2", "log_every=1", "kernels=torch", "padding_free=false", "device=cpu"]
+NOTE = "not the protocol's: learning_rate 1e-5 (2e-5), epochs 1 (5)"
+
+
+@pytest.fixture
+def train(hifi, encoders, data):
+    """`hifi train` on the tiny BERT and RTE, with the protocol's settings where none are given."""
+
+    def run(*words):
+        answer = hifi("train", "--task", "rte", "--backbone", encoders["bert"], "--data-dir", data, *words)
+        assert answer.code == 0, answer.err
+
+    return run
+
+
+def cells(hifi, *words):
+    """The notes of the cells of RTE in a table, by method."""
+    return {
+        row["name"]: row["cells"]["rte"].get("notes", [])
+        for row in json.loads(hifi("table", *words, "--format", "json").out)["rows"]
+    }
+
+
+def test_a_cell_and_a_comparison_name_the_changed_keys(hifi, train):
+    train("--method", "linear-probing", "--seeds", "1,2", *HOW)
+    train("--method", "full-ft", "--seeds", "1,2", "learning_rate=1e-5", "epochs=1")
+    notes = cells(hifi)
+    assert [note for note in notes["full-ft"] if "protocol's" in note] == [NOTE]
+    assert not any("protocol's" in note for note in notes["linear-probing"])
+    compared = json.loads(hifi("compare", "linear-probing", "full-ft", "--include", "unequal", "--format", "json").out)
+    assert [note for note in compared["notes"] if "protocol's:" in note] == [f"Full-FT on RTE: {NOTE}"]
+    assert hifi("report").code == 0
+    assert NOTE.replace("'", "&#x27;") in Path("results/report.html").read_text().replace("&#39;", "&#x27;")
+
+
+def test_limits_and_other_shots_are_no_changed_keys(hifi, train):
+    train("--method", "bitfit", "--seeds", "1,2", "--limit", "16")
+    train("--method", "bitfit", "--shots", "4")
+    assert not any("protocol's" in note for note in cells(hifi, "--include", "limited", "--shots", "full")["bitfit"])
+    assert not any("protocol's" in note for note in cells(hifi, "--shots", "4")["bitfit"])
+
+
+def test_results_have_the_settings_as_columns(train, tmp_path):
+    train("--method", "bitfit", "learning_rate=1e-5", "epochs=1")
+    train("--method", "lora", "settings.r=2", "epochs=2")
+    runs = hifi_cli.results(tmp_path / "results").set_index("method")
+    for method in ("bitfit", "lora"):
+        stored = flatten(yaml.safe_load((Path(runs.loc[method, "path"]) / "config.yaml").read_text()))
+        for key in ("learning_rate", "epochs", "batch_size", "heads.k", "task_head.kind"):
+            assert runs.loc[method, key] == stored[key]
+        assert runs.loc[method, "backbone"] == "tiny-bert"
+    assert runs.loc["lora", "settings.r"] == 2
+    assert runs.columns.is_unique
