@@ -102,10 +102,10 @@ def test_no_methods_name_appears_in_the_trainer():
     assert [name for name in registry.names("methods") if f'"{name}"' in text] == []
 
 
-def test_no_file_is_above_400_lines():
+def test_no_file_is_above_600_lines():
     files = [*PACKAGE.rglob("*.py"), *Path(__file__).parent.glob("*.py")]
     lengths = {str(path.relative_to(PACKAGE.parent)): len(path.read_text().splitlines()) for path in files}
-    assert {name: length for name, length in lengths.items() if length > 400} == {}
+    assert {name: length for name, length in lengths.items() if length > 600} == {}
 
 
 def test_no_two_modules_have_one_name():

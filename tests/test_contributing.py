@@ -42,8 +42,9 @@ import pytest
 from hifi_cli.cli.app import main
 runpy.run_path("scripts/make_methods_page.py", run_name="__main__")  # make docs
 assert pytest.main(["-q", "-m", "not real and not exhaustive", "-p", "no:cacheprovider", *sys.argv[1:]]) == 0
-sys.argv = ["hifi", "cp", "reviews.csv", "configs/tasks/reviews.yaml", "validation=0.25"]
-main()
+sys.argv = ["hifi", "ls", "reviews.csv", "validation=0.25"]
+with open("configs/tasks/reviews.yaml", "w") as sys.stdout:
+    main()
 """  # in one process, because most of the time is its start
 TRAIN = [
     "-m",

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from project_files import copy_yaml
 from synthetic_runs import write_run
 
 from hifi_cli.cli import grid
@@ -328,7 +329,7 @@ def write_runs_in_place_of_training(monkeypatch, **keys):
 def test_paths_of_own_files_serve_the_grid_and_the_claims(file, hifi, monkeypatch):
     copies = {"tasks/demo-entailment": "mytask.yaml", "methods/full-ft": "mymethod.yaml", "protocols/demo": "myprotocol.yaml"}
     for source, copy in copies.items():
-        assert hifi("cp", source, copy).code == 0
+        copy_yaml(hifi, source, copy)
     own = OWN.replace("protocol: demo", "protocol: myprotocol.yaml").replace("first: full-ft", "first: mymethod.yaml")
     Path("mine.yaml").write_text(own.replace("[demo-entailment,", "[mytask.yaml,"))
     answer = hifi("claims", "mine.yaml")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from project_files import copy_yaml
 
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
@@ -258,10 +259,8 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     assert "of title and body by stars' there" in changed.err and "of body by stars' here" in changed.err
     write(path, rows[:-1])
     assert hifi(*train).code == 4
-    copied = hifi("cp", path, tmp_path / "my.yaml", "validation=0.3")
-    assert copied.code == 0, copied.err
+    copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
     assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0
-    assert hifi("cp", "tasks/rte", tmp_path / "rte.yaml", "label=x").code == 2
 
 
 def test_two_possible_labels_are_asked_for_and_csv_line_ends_need_no_note(tmp_path, caplog):
