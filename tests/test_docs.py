@@ -171,10 +171,6 @@ def test_the_example_of_a_measured_ranking_measures(make, resources):
     assert names["largest_output"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()
 
 
-def test_the_methods_page_is_the_generated_one():
-    assert PAGES["methods.md"] == load_script("make_methods_page").page(), "make docs writes it"
-
-
 def test_the_figures_on_speed_are_those_that_were_measured(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "scripts" / "bench")
     import report
