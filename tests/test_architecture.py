@@ -25,7 +25,7 @@ LEVELS = [
     {"records"},
     {"config"},
     {"scoring", "files", "hub"},
-    {"errors", "version", "lock_file", "wording"},
+    {"errors", "version", "wording"},
 ]
 WITHOUT_TORCH = ["config", "records", "grids", "reports"]
 
