@@ -21,7 +21,7 @@ LEVELS = [
     {"library"},
     {"runs"},
     {"methods", "tasks", "grids"},
-    {"models", "reports", "demo_data"},
+    {"models", "reports"},
     {"records"},
     {"config"},
     {"scoring", "files", "hub"},

@@ -56,7 +56,7 @@ def spec_of(source, *overrides):
 
 def load(source, *overrides):
     spec = task_spec.load(task_from_data.register(str(source), overrides))
-    return spec, data_sources.load(spec, data_dir=None, results_dir=source.parent / "results")
+    return spec, data_sources.load(spec, data_dir=None)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
@@ -203,7 +203,7 @@ def test_a_hub_dataset(tmp_path):
     name, content = spec_of(source)
     assert (name, content["inputs"], content["labels"]) == ("reviews", ["text"], ["neg", "pos"])
     spec = task_spec.load(task_from_data.register(source, ["validation=0.2"]))
-    data = data_sources.load(spec, data_dir=None, results_dir=tmp_path)
+    data = data_sources.load(spec, data_dir=None)
     assert [len(data.rows(split)) for split in ("train", "validation", "test")] == [16, 4, 20]
     assert Counter(row.label for row in data.rows("validation")) == {0: 2, 1: 2}
     with pytest.raises(UsageError, match=r"has no split 'dev'; the splits are train, test"):
@@ -223,7 +223,7 @@ def test_a_file_that_is_gone_is_the_users_own_and_no_download(tmp_path):
     spec, _ = load(path)
     path.unlink()
     with pytest.raises(MissingError, match=r"no file .*reviews.csv; the train split that the task names is required"):
-        data_sources.load(spec, data_dir=None, results_dir=tmp_path / "results")
+        data_sources.load(spec, data_dir=None)
 
 
 def test_the_suffix_decides_in_any_case_and_others_are_named(hifi, tmp_path):
@@ -339,5 +339,5 @@ def test_a_task_from_the_hub_is_not_searched_in_a_directory(monkeypatch, tmp_pat
     hub = {"id": "owner/name"}
     spec = task_spec.load("rte").model_copy(update={"local": task_spec.LocalFiles(folder="", files={}), "hub": hub})
     monkeypatch.setattr("hifi_cli.tasks.hub_dataset.load", lambda *_: "from the hub")
-    data = {"data_dir": tmp_path, "results_dir": tmp_path / "results"}
+    data = {"data_dir": tmp_path}
     assert data_sources.load(spec.model_copy(update={"cut": None}), **data) == "from the hub"
