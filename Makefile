@@ -6,7 +6,7 @@ DEMO_TASKS := demo-acceptability,demo-entailment
 DEMO := --protocol demo --results-dir results/demo
 RUN := results/demo/runs/demo/demo/demo-entailment/hifi-layerwise/seed1
 
-.PHONY: demo test test-slow test-faults test-real bench gpu-check docs reproduce-laptop laptop-tables lint clean
+.PHONY: demo test test-slow test-faults test-real bench gpu-check reproduce-laptop laptop-tables lint clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -46,10 +46,6 @@ bench: $(READY)
 # Methods of every implementation against the CPU, speed, memory and sharing of a GPU, without network and data.
 gpu-check: $(READY)
 	$(BIN)/python scripts/gpu_check
-
-# Writes docs/methods.md, after a change of a method's YAML, settings or docstring.
-docs: $(READY)
-	$(BIN)/python scripts/make_methods_page.py
 
 # Every run of a paper's table, then the table: make reproduce-hifi-2, make reproduce-ehft-1 GRID="--jobs 4 --retries 1", ...
 reproduce-%: $(READY)

@@ -2,24 +2,26 @@
 
 import errno
 import fcntl
-import glob
 import hashlib
 import json
+import logging
 import os
 import re
 import shlex
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, SoftFileLock, Timeout
+
 from hifi_cli.errors import MissingError, RunFailed, SchemaError, UsageError
-from hifi_cli.lock_file import LockFile, is_held
 from hifi_cli.wording import printable
+
+logger = logging.getLogger("hifi")
 
 CHECKSUM = "checksum"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -102,11 +104,10 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _atomic(path: Path, create: Callable[[Path], tuple[Path, int]]) -> Iterator[Path]:
+def _atomic(path: Path, create: Callable[[Path], Path]) -> Iterator[Path]:
     make_directory(path.parent)
-    _remove_leftovers(path)
     try:
-        temporary, handle = create(path)
+        temporary = create(path)
     except OSError as error:
         raise not_written(path, error) from None
     try:
@@ -124,46 +125,16 @@ def _atomic(path: Path, create: Callable[[Path], tuple[Path, int]]) -> Iterator[
         raise
     finally:
         _remove(temporary)
-        os.close(handle)
 
 
-def _temporary_file(path: Path) -> tuple[Path, int]:
-    """A new temporary file for `path`, locked as long as the returned descriptor is open."""
-    while True:
-        handle, name = tempfile.mkstemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
-        if _lock_new_file(handle):
-            return Path(name), handle
-
-
-def _temporary_directory(path: Path) -> tuple[Path, int]:
-    """The same for a directory."""
-    while True:
-        name = tempfile.mkdtemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
-        handle = os.open(name, os.O_RDONLY)
-        if _lock_new_file(handle):
-            return Path(name), handle
-
-
-def _lock_new_file(handle: int) -> bool:
-    """Lock a new temporary file. False, and it is closed, if another process removed it before it was locked."""
-    with suppress(OSError):  # a file system without locks: nothing is removed there
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    if os.fstat(handle).st_nlink:
-        return True
+def _temporary_file(path: Path) -> Path:
+    handle, name = tempfile.mkstemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent)
     os.close(handle)
-    return False
+    return Path(name)
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files for `path` that killed processes left; those of running processes are locked."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}"):
-        with suppress(OSError):  # it is locked or removed already, or may not be removed
-            handle = os.open(leftover, os.O_RDONLY)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(leftover)
-            finally:
-                os.close(handle)
+def _temporary_directory(path: Path) -> Path:
+    return Path(tempfile.mkdtemp(TEMPORARY_SUFFIX, f".{path.name}.", path.parent))
 
 
 def _remove(path: Path) -> None:
@@ -325,55 +296,47 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock file at `path`; yields whether it is held.
+    """Hold the lock file at `path`; yields whether it is held. With `wait` it blocks until no other process holds it.
 
-    With `wait` it blocks until no other process holds it. The kernel releases the lock of a process that ended; on a file
-    system without flock, `lock_file` finds out whether it ended.
+    The kernel releases the lock of a process that ended. On a file system without flock the lock is that the file exists.
     """
     make_directory(path.parent)
-    deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
-    while (release := _acquire(path)) is None:
-        if not wait and time.monotonic() > deadline:
-            yield False
-            return
-        time.sleep(0.5 if wait else 0.05)
+    lock = FileLock(path) if _has_flock(path.parent) else SoftFileLock(path)
     try:
-        yield True
+        lock.acquire(timeout=_LOCK_TIMEOUT_SECONDS)
+    except Timeout:
+        if isinstance(lock, SoftFileLock):
+            logger.warning(f"{path} is in the way: if the process that it names has ended, delete this file")
+        if wait:
+            lock.acquire()
+    try:
+        yield lock.is_locked
     finally:
-        release()
-
-
-def _acquire(path: Path) -> Callable[[], None] | None:
-    """Try to take a lock, and return the function that releases it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    except OSError as error:
-        os.close(handle)
-        if error.errno not in _WITHOUT_FLOCK:
-            raise
-        lock = LockFile(path)
-        return lock.release if lock.acquire() else None
-    return lambda: os.close(handle)
+        lock.release()
 
 
 def is_locked(path: Path) -> bool:
     """Whether a running process holds the lock file at `path`; the file is only read, as the disk may be read-only."""
+    return path.exists() and (_flock_is_held(path) if _has_flock(path.parent) else True)
+
+
+def _has_flock(directory: Path) -> bool:
+    """Whether the file system has locks: NFS and Lustre may be mounted without."""
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+        _flock_is_held(directory)
+    except OSError as error:
+        if error.errno not in _WITHOUT_FLOCK:
+            raise
         return False
+    return True
+
+
+def _flock_is_held(path: Path) -> bool:
+    handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError as error:
-        if error.errno not in _WITHOUT_FLOCK:
-            raise
-        return is_held(path)
     finally:
         os.close(handle)
     return False

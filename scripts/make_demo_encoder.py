@@ -2,7 +2,7 @@
 
     python scripts/make_demo_encoder.py configs/backbones/demo
 
-The corpus is unlabelled text from hifi_cli.demo_data: single correct sentences, and pairs of a sentence and a
+The corpus is unlabelled text from make_demo_data: single correct sentences, and pairs of a sentence and a
 paraphrase, from which the encoder learns to attend across the [SEP]. In addition to masked language modeling it learns
 to detect random damage of that text: words replaced, dropped, added or exchanged, and pairs in the wrong order. No row
 and no label of the tasks' files is used.
@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import make_demo_data as demo_data
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs without the package being installed
-from hifi_cli import demo_data
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

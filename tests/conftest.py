@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from project_files import load_script
 from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_task_kinds_data
 
-from hifi_cli import demo_data
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.tasks import data_sources
 
 torch.set_num_threads(1)
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before CUDA starts
@@ -131,13 +132,29 @@ class CommandResult:
     err: str
 
 
+@pytest.fixture(scope="session")
+def small_demo_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Demo data with fewer rows."""
+    script = load_script("make_demo_data")
+    script.TRAIN_ROWS, script.DEV_ROWS = 60, 30
+    directory = tmp_path_factory.mktemp("demo")
+    script.write(directory)
+    return directory
+
+
 @pytest.fixture
-def hifi(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., CommandResult]:
+def small_demo(small_demo_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo data have fewer rows."""
+    monkeypatch.setattr(data_sources, "demo_directory", lambda: small_demo_directory)
+
+
+@pytest.fixture
+def hifi(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, small_demo: None
+) -> Callable[..., CommandResult]:
     """Runs the command line in this process, in an empty directory; the demo data have fewer rows."""
     from hifi_cli.cli.app import main
 
-    monkeypatch.setattr(demo_data, "TRAIN_ROWS", 60)
-    monkeypatch.setattr(demo_data, "DEV_ROWS", 30)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # no test may reach for the network
 

@@ -13,3 +13,10 @@ def load_script(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def copy_yaml(hifi, name, path, *overrides):
+    """Write a YAML to a file, as `hifi ls NAME > PATH` does."""
+    answer = hifi("ls", name, *overrides)
+    assert answer.code == 0, answer.err
+    Path(path).write_text(answer.out)

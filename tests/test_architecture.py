@@ -24,11 +24,11 @@ LEVELS = [
     {"library"},
     {"runs"},
     {"methods", "tasks", "grids"},
-    {"models", "reports", "demo_data"},
+    {"models", "reports"},
     {"records"},
     {"config"},
     {"scoring", "files", "hub"},
-    {"errors", "version", "lock_file", "wording"},
+    {"errors", "version", "wording"},
 ]
 WITHOUT_TORCH = ["config", "records", "grids", "reports"]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from hifi_processes import environment
+from project_files import copy_yaml
 
 from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
@@ -136,7 +137,7 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny, hif
         (["eval", "nowhere"], 3, "no run in nowhere"),
         (["ls", "nonsense"], 2, "unknown kind"),
         (["select", "--scores", "nowhere.json"], 3, "nowhere.json"),
-        (["cp", "rtx", "."], 2, "did you mean"),
+        (["ls", "rtx"], 2, "did you mean"),
     ],
 )
 def test_wrong_usage_is_one_line_and_the_documented_code(hifi, words, code, message):
@@ -281,9 +282,9 @@ def test_regression_trains(hifi, encoders, data):
     assert results["scores"]["best"] > 0.5
 
 
-def test_ls_cp_and_dry_run(hifi, tmp_path):
+def test_ls_and_dry_run(hifi):
     assert "hifi-layerwise" in hifi("ls", "methods").out
-    assert hifi("cp", "tasks/rte", "mine.yaml").code == 0
+    copy_yaml(hifi, "tasks/rte", "mine.yaml")
     text = Path("mine.yaml").read_text().replace("rows: ", "config: {epochs: 7}\nrows: ")
     Path("mine.yaml").write_text(text)
     dry = hifi("train", "--task", "mine.yaml", "--method", "full-ft", "--dry-run")
@@ -296,7 +297,7 @@ def test_a_run_on_ones_own_yamls_is_read_again_without_them(hifi):
     run = Path("results/runs/demo/demo/mine/my-bitfit/seed1")
     with registry.only_user_files({}):
         for source, own in (("tasks/demo-entailment", "mine.yaml"), ("methods/bitfit", "my-bitfit.yaml")):
-            assert hifi("cp", source, own).code == 0
+            copy_yaml(hifi, source, own)
         assert hifi("train", *words, "limit=40").code == 0
         assert "finished before" in hifi("train", *words, "limit=40").err
 

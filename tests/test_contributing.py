@@ -36,14 +36,13 @@ def clone(tmp_path):
 
 
 STEPS = """
-import runpy
 import sys
 import pytest
 from hifi_cli.cli.app import main
-runpy.run_path("scripts/make_methods_page.py", run_name="__main__")  # make docs
 assert pytest.main(["-q", "-m", "not real and not exhaustive", "-p", "no:cacheprovider", *sys.argv[1:]]) == 0
-sys.argv = ["hifi", "cp", "reviews.csv", "configs/tasks/reviews.yaml", "validation=0.25"]
-main()
+sys.argv = ["hifi", "ls", "reviews.csv", "validation=0.25"]
+with open("configs/tasks/reviews.yaml", "w") as sys.stdout:
+    main()
 """  # in one process, because most of the time is its start
 TRAIN = [
     "-m",
@@ -80,10 +79,9 @@ def test_the_examples_work_as_pasted(clone):
     formulas.write_text(text.replace("FORMULAS = {\n", f"FORMULAS = {{\n{formula}"))
     (reviews,) = blocks("data.md", "csv")
     (clone / "reviews.csv").write_text(reviews)
-    chosen = "norm-tuning or norm_tuning or methods_page or every_method_has_a_file"
+    chosen = "norm-tuning or norm_tuning or every_method_has_a_file"
     tests = [f"tests/{name}" for name in SUITE]
     said = run(clone, "-c", STEPS, "-k", chosen, *tests)
-    assert int(re.search(r"(\d+) passed", said)[1]) >= 7, said  # two families, loss, seeds, step, page, files, YAML
-    assert "`norm-tuning`" in (clone / "docs/methods.md").read_text()
+    assert int(re.search(r"(\d+) passed", said)[1]) >= 6, said  # two families, loss, seeds, step, files, YAML
     (trained,) = json.loads(run(clone, *TRAIN))
     assert trained["result"]["n_examples"]["train"] == 3 and Path(clone, trained["path"], "delta.safetensors").is_file()

@@ -121,7 +121,7 @@ def test_the_results_of_the_demo_are_read_where_there_are_no_others(hifi):
     assert answer.out == "results/demo/report.html\n" and said in answer.err
     answer = hifi("table", "hifi-2")  # no run of its protocol is there: commands for missing runs write into results
     assert "hifi table hifi-2 --results-dir results/demo" in answer.err and "--results-dir" not in answer.out
-    assert hifi("ls", "demo").code == 0
+    assert hifi("ls", "tables/demo").code == 0
     write_run("results/other", "lora", "rte", 1, 0.5)
     answer = hifi("table")
     assert answer.code == 3 and "but in results/demo, results/other: hifi table --results-dir results/demo" in answer.err

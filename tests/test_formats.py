@@ -206,12 +206,12 @@ def test_a_task_without_its_train_file_says_which(tmp_path):
 
 def test_row_counts_leave_a_gap_where_data_are_not_at_hand(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
-    counts = row_counts.collect(["cb", "rte"], data_dir=tmp_path, results_dir=tmp_path)
+    counts = row_counts.collect(["cb", "rte"], data_dir=tmp_path)
     assert counts["cb"] == {"train": RowCount(1, 250), "validation": RowCount(None, 56), "test": RowCount(None, 250)}
     assert [(count.rows, count.official) for count in counts["rte"].values()] == [(None, 2490), (None, 277), (None, 3000)]
     (tmp_path / "CB" / "train.jsonl").write_text("{")
     with pytest.raises(UsageError, match="invalid JSON"):
-        row_counts.collect(["cb"], data_dir=tmp_path, results_dir=tmp_path)
+        row_counts.collect(["cb"], data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [

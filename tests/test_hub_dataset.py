@@ -178,5 +178,5 @@ def test_a_data_directory_keeps_everything_from_the_hub(tmp_path, monkeypatch):
     monkeypatch.setattr("hifi_cli.hub.resolve_commit", lambda *_: pytest.fail("the hub was asked"))
     monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("the hub was read"))
     read_train_rows(tmp_path, "cb", json.dumps(CB))
-    data = data_sources.load(task_spec.load("cb"), data_dir=tmp_path, results_dir=tmp_path, required=())
+    data = data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=())
     assert data.splits["train"] == ROWS["cb"]

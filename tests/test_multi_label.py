@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import pipeline
 
-from hifi_cli import demo_data
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
@@ -45,7 +44,7 @@ def write(path: Path, form: str) -> Path:
 
 def load(path, *overrides):
     spec = task_spec.load(task_from_data.register(str(path), overrides))
-    return spec, data_sources.load(spec, data_dir=None, results_dir=path.parent)
+    return spec, data_sources.load(spec, data_dir=None)
 
 
 def test_every_form_of_labels_gives_the_same_rows(tmp_path):
@@ -124,10 +123,8 @@ def test_few_shot_samples_have_enough_rows_of_every_label(tmp_path):
 
 
 @pytest.fixture
-def trained(make, tmp_path, monkeypatch):
+def trained(make, tmp_path, small_demo):
     """A finished run on the demo data, made small, and its results directory."""
-    monkeypatch.setattr(demo_data, "TRAIN_ROWS", 60)
-    monkeypatch.setattr(demo_data, "DEV_ROWS", 30)
     resources = ResourceCache(tmp_path / "results")
     config = make("full-ft", "epochs=8", "learning_rate=0.003", "log_every=2", task="demo-topics")
     return runs.run(config, resources), RunDirectory.of(config, resources.results_dir).path, resources

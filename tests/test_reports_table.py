@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from project_files import copy_yaml
 from synthetic_runs import write_run
 
 from hifi_cli.config import registry
@@ -330,7 +331,7 @@ def test_two_hundred_runs_are_read_without_torch(tmp_path):
 def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
     copies = {"tasks/rte": "mytask.yaml", "methods/full-ft": "mymethod.yaml", "protocols/hifi": "myprotocol.yaml"}
     for source, copy in copies.items():
-        assert hifi("cp", source, copy).code == 0
+        copy_yaml(hifi, source, copy)
     spec = {
         "protocol": "myprotocol.yaml",
         "backbone": "bert-large",

@@ -8,6 +8,7 @@ import pytest
 from fake_hub import serve
 from finished_runs import flip_bit, read_json, seal
 from json_output import printed
+from project_files import copy_yaml
 
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_checks import checksums_text
@@ -127,7 +128,7 @@ def test_code_travels_only_with_trust(hifi, finish_run):
     run = finish_run()
     own = run / "own/tasks/rte.yaml"
     own.parent.mkdir(parents=True)
-    assert hifi("cp", "tasks/rte", own).code == 0
+    copy_yaml(hifi, "tasks/rte", own)
     (run / "metric.py").write_text("raise SystemExit")
     assert hifi("results", "push", "shared").code == 0
     assert (Path("shared") / RUN / "own/tasks/rte.yaml").is_file()  # YAML without code

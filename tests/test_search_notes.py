@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import yaml
+from project_files import copy_yaml
 from synthetic_grids import write_cell
 from synthetic_runs import config_hash, method_search, write_run, write_search
 
@@ -101,7 +102,7 @@ def search_of_own_files(hifi):
         ("methods/full-ft", "mymethod"),
         ("protocols/demo", "myprotocol"),
     ):
-        assert hifi("cp", command, f"{name}.yaml").code == 0
+        copy_yaml(hifi, command, f"{name}.yaml")
     content = {
         "protocol": "myprotocol.yaml",
         "backbone": "demo",

@@ -1,14 +1,12 @@
-"""Results that others share: read-only directories, permissions, what killed processes left, and --out where nothing can be written."""
+"""Results that others share: read-only directories, permissions, locks, and --out where nothing can be written."""
 
+import errno
 import fcntl
 import os
-import signal
 import subprocess
-import sys
 
 import pytest
 import yaml
-from hifi_processes import environment
 from tiny_inputs import QUICK
 
 from hifi_cli.files import atomic_directory, atomic_path, is_locked, locked, write_text
@@ -96,33 +94,29 @@ def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
 
 
-LEFTOVER = """
-import os, signal
-from pathlib import Path
-from hifi_cli.files import {function}
-with {function}(Path({path!r})) as temporary:
-    ({file}).write_text("half")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def kill_while_writing(function, file, path):
-    """A process that is killed while it writes leaves a temporary file or directory."""
-    code = LEFTOVER.format(function=function, path=str(path), file=file)
-    assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == -signal.SIGKILL
-    assert len(list(path.parent.glob(f".{path.name}.*"))) == 1
-
-
-@pytest.mark.parametrize(("function", "file"), [("atomic_path", "temporary"), ("atomic_directory", "temporary / 'part'")])
-def test_what_a_killed_process_left_is_swept_and_what_a_living_one_writes_is_not(tmp_path, function, file):
+def test_two_writers_of_a_file_do_not_mix(tmp_path):
     path = tmp_path / "out"
-    kill_while_writing(function, file, path)
-    (tmp_path / ".out.of-somebody-else").write_text("")
     with atomic_path(path) as living:
         living.write_text("mine")
         write_text(path, "the other's")  # as another process would, at the same time
+        assert path.read_text() == "the other's"
     assert path.read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.of-somebody-else", "out"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(tmp_path, monkeypatch, caplog, number):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    path = tmp_path / ".lock"
+    with locked(path, wait=False) as is_acquired:
+        assert is_acquired and is_locked(path)
+        with locked(path, wait=False) as is_acquired_again:
+            assert not is_acquired_again
+        assert f"{path} is in the way: if the process that it names has ended, delete this file" in caplog.text
+    assert not path.exists() and not is_locked(path)
 
 
 def test_a_directory_is_whole_or_absent(tmp_path):
@@ -144,10 +138,8 @@ def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path
     assert not checkpoint.exists()
 
 
-def test_a_killed_export_leaves_nothing_in_the_way(run, hifi, data, tmp_path, monkeypatch):
-    """Nothing has the final name before the last file is written, and the next export removes the temporary directory."""
+def test_an_export_has_its_name_when_it_is_whole(run, hifi, data, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    kill_while_writing("atomic_directory", "temporary / 'part'", out)
     write, out_exists = model_card.write, []
 
     def write_card(*arguments, **options):

@@ -258,7 +258,7 @@ def test_the_hubs_diagnostics_are_in_configurations_of_their_own(tmp_path, monke
     (tmp_path / "README.md").write_text("\n".join([*lines, "---", ""]))
     task = task_spec.load("superglue-rte")
     task = task.model_copy(update={"rows": {}, "hub": task.hub.model_copy(update={"id": str(tmp_path)})})
-    data = data_sources.load(task, data_dir=None, results_dir=tmp_path)
+    data = data_sources.load(task, data_dir=None)
     assert set(data.splits) == {"train", "validation", "validation_axb", "validation_axg"}
     assert all(rows == [Row("0", (("a", "b"),), 1)] for rows in data.splits.values())
 

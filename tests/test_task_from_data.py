@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from project_files import copy_yaml
 
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
@@ -55,7 +56,7 @@ def spec_of(source, *overrides):
 
 def load(source, *overrides):
     spec = task_spec.load(task_from_data.register(str(source), overrides))
-    return spec, data_sources.load(spec, data_dir=None, results_dir=source.parent / "results")
+    return spec, data_sources.load(spec, data_dir=None)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
@@ -252,7 +253,7 @@ def test_a_hub_dataset(tmp_path):
     name, content = spec_of(source)
     assert (name, content["inputs"], content["labels"]) == ("reviews", ["text"], ["neg", "pos"])
     spec = task_spec.load(task_from_data.register(source, ["validation=0.2"]))
-    data = data_sources.load(spec, data_dir=None, results_dir=tmp_path)
+    data = data_sources.load(spec, data_dir=None)
     assert [len(data.rows(split)) for split in ("train", "validation", "test")] == [16, 4, 20]
     assert Counter(row.label for row in data.rows("validation")) == {0: 2, 1: 2}
     with pytest.raises(UsageError, match=r"has no split 'dev'; the splits are train, test"):
@@ -272,7 +273,7 @@ def test_a_file_that_is_gone_is_the_users_own_and_no_download(tmp_path):
     spec, _ = load(path)
     path.unlink()
     with pytest.raises(MissingError, match=r"no file .*reviews.csv; the train split that the task names is required"):
-        data_sources.load(spec, data_dir=None, results_dir=tmp_path / "results")
+        data_sources.load(spec, data_dir=None)
 
 
 def test_the_suffix_decides_in_any_case_and_others_are_named(hifi, tmp_path):
@@ -308,10 +309,8 @@ def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     assert "of title and body by stars' there" in changed.err and "of body by stars' here" in changed.err
     write(path, rows[:-1])
     assert hifi(*train).code == 4
-    copied = hifi("cp", path, tmp_path / "my.yaml", "validation=0.3")
-    assert copied.code == 0, copied.err
+    copy_yaml(hifi, path, tmp_path / "my.yaml", "validation=0.3")
     assert hifi("train", "--task", tmp_path / "my.yaml", *train[3:]).code == 0
-    assert hifi("cp", "tasks/rte", tmp_path / "rte.yaml", "label=x").code == 2
 
 
 def test_two_possible_labels_are_asked_for_and_csv_line_ends_need_no_note(tmp_path, caplog):
@@ -390,5 +389,5 @@ def test_a_task_from_the_hub_is_not_searched_in_a_directory(monkeypatch, tmp_pat
     hub = {"id": "owner/name"}
     spec = task_spec.load("rte").model_copy(update={"local": task_spec.LocalFiles(folder="", files={}), "hub": hub})
     monkeypatch.setattr("hifi_cli.tasks.hub_dataset.load", lambda *_: "from the hub")
-    data = {"data_dir": tmp_path, "results_dir": tmp_path / "results"}
+    data = {"data_dir": tmp_path}
     assert data_sources.load(spec.model_copy(update={"cut": None}), **data) == "from the hub"

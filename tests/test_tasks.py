@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from project_files import load_script
 
-from hifi_cli import demo_data
 from hifi_cli.errors import HifiError, MissingError, UsageError
 from hifi_cli.tasks import data_sources, hub_dataset, local_files, metrics, row_formats, task_spec
 from hifi_cli.tasks.batches import collate, evaluation_order, split_batch, training_order
@@ -85,7 +85,7 @@ def test_missing_data_say_so(tmp_path):
     with pytest.raises(MissingError, match="no folder RTE"):
         local_files.load(RTE, tmp_path)
     with pytest.raises(MissingError, match="no such directory"):
-        data_sources.load(RTE, data_dir=tmp_path / "nowhere", results_dir=tmp_path)
+        data_sources.load(RTE, data_dir=tmp_path / "nowhere")
 
 
 def test_other_row_counts_than_the_official_ones_are_told(tmp_path, caplog):
@@ -213,12 +213,11 @@ def test_long_texts_are_cut_to_max_length(make, resources):
     assert max(map(len, resources.examples(make(), "train", 8))) == 8
 
 
-def test_the_demo_data_are_the_same_everywhere_and_no_class_rules(tmp_path):
-    demo_data.write(tmp_path / "one")
-    demo_data.write(tmp_path / "two")
+def test_the_demo_data_are_those_that_the_script_makes_and_no_class_rules(tmp_path):
+    load_script("make_demo_data").write(tmp_path)
     for name in ("demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics", "demo-roles"):
         task = task_spec.load(name)
-        first, second = local_files.load(task, tmp_path / "one"), local_files.load(task, tmp_path / "two")
+        first, second = data_sources.load(task, data_dir=None), local_files.load(task, tmp_path)
         assert first.fingerprint == second.fingerprint
         assert (len(first.splits["train"]), len(first.splits["validation"])) == (1000, 200)
         texts = {row.sequences[0] for row in first.splits["train"]}

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from finished_runs import read_json, run_path, seal
 from hifi_processes import ROOT, call_hifi, run_copy
+from project_files import copy_yaml
 from synthetic_runs import config_hash
 
 import hifi_cli
@@ -182,7 +183,7 @@ def own_task(hifi):
     """Trains on a task file of the user's own, called as a shipped one, and gives the run's directory."""
 
     def train(seed, *changes):
-        assert hifi("cp", "tasks/demo-entailment", "demo-entailment.yaml").code == 0
+        copy_yaml(hifi, "tasks/demo-entailment", "demo-entailment.yaml")
         path = Path("demo-entailment.yaml")
         text = path.read_text()
         for old, new in changes:

@@ -12,7 +12,6 @@ from typer.core import TyperCommand, TyperGroup
 from hifi_cli.cli import (
     claims,
     compare,
-    cp,
     evaluate,
     export,
     figure,
@@ -115,8 +114,7 @@ results_app = typer.Typer(
 results_app.command("push", cls=_Command, epilog="Example: hifi results push /shared/results --weights")(results.push)
 results_app.command("pull", cls=_Command, epilog="Example: hifi results pull hub:owner/name --only 'runs/hifi/*'")(results.pull)
 app.add_typer(results_app, name="results")
-app.command("ls", cls=_Command, epilog="Example: hifi ls methods")(ls.ls)
-app.command("cp", cls=_Command, epilog="Example: hifi cp tasks/rte my-rte.yaml")(cp.cp)
+app.command("ls", cls=_Command, epilog="Example: hifi ls tasks/rte > my-rte.yaml")(ls.ls)
 
 
 def main() -> None:

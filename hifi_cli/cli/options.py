@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from hifi_cli.cli import option_checks
-from hifi_cli.cli.completion import complete_override
 from hifi_cli.config import registry
 from hifi_cli.config.choices import TRACKERS, Score
 from hifi_cli.errors import UsageError
@@ -212,11 +211,7 @@ ShotsOfRuns = Annotated[
 Files = Annotated[list[Path] | None, typer.Option("-c", "--config", help="YAML with configuration keys.", rich_help_panel=WHAT)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...",
-        help="Configuration keys; they override all others.",
-        autocompletion=complete_override,
-    ),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Configuration keys; they override all others."),
 ]
 ReportTo = Annotated[
     Words | None,

@@ -57,13 +57,13 @@ def _yaml_lines(values: dict[str, Any], sources: dict[str, str], prefix: str = "
     indent = "  " * prefix.count(".")
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            yield f"{indent}{_yaml(key)}:", ""
+            yield f"{indent}{yaml_value(key)}:", ""
             yield from _yaml_lines(value, sources, f"{prefix}{key}.")
         else:
-            yield f"{indent}{_yaml(key)}: {_yaml(value)}", sources[f"{prefix}{key}"]
+            yield f"{indent}{yaml_value(key)}: {yaml_value(value)}", sources[f"{prefix}{key}"]
 
 
-def _yaml(value: Any) -> str:
+def yaml_value(value: Any) -> str:
     """A value as YAML in one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False).strip()
     return json.dumps(value) if "\n" in text.removesuffix("\n...") else text.removesuffix("\n...")

@@ -157,5 +157,5 @@ def _measurements(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -
         from hifi_cli.tasks import row_counts
 
         tasks = dict.fromkeys(column.task for column in spec.columns)
-        return {"row_counts": row_counts.collect(tasks, data_dir=data_dir, results_dir=results_dir)}
+        return {"row_counts": row_counts.collect(tasks, data_dir=data_dir)}
     return {}

@@ -274,7 +274,7 @@ class RunDirectory:
         folders = (self.path, self.checkpoint.parent)
         temporary = [path for folder in folders for path in folder.glob(f".*{TEMPORARY_SUFFIX}")]
         finished = self.results.is_file() and self.checkpoint.is_file()
-        return [*temporary, *self.path.glob(f"{self.lock.name}.*"), *([self.checkpoint] if finished else [])]
+        return [*temporary, *([self.checkpoint] if finished else [])]
 
     def remove_leftovers(self) -> None:
         """Remove what a killed process left. The caller holds the lock."""

@@ -249,7 +249,7 @@ def _task_words(name: str, trained_by: list[str]) -> list[str]:
     file = registry.user_file("tasks", name)
     source = task_from_data.made_from(file) if file else None
     named = {part.strip() for word in trained_by for part in word.removeprefix("--task=").split(",")}
-    if source is None or any(registry.is_file(word) and Path(word).stem == name for word in named):  # a copy by `hifi cp`
+    if source is None or any(registry.is_file(word) and Path(word).stem == name for word in named):
         return [_word("tasks", name)]
     return [source, *task_from_data.split_options(trained_by)[0]] if source in named else []
 

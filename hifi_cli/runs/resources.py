@@ -64,7 +64,7 @@ class ResourceCache:
         spec = self.task(task)
         key = spec.model_dump_json()  # not the name: runs with their own YAML may give different tasks the same name
         if key not in self._rows:
-            self._rows[key] = data_sources.load(spec, data_dir=self.data_dir, results_dir=self.results_dir)
+            self._rows[key] = data_sources.load(spec, data_dir=self.data_dir)
         return self._rows[key]
 
     def has_rows(self, task: str) -> bool:

@@ -1,23 +1,24 @@
-"""Load a task's rows from their source: the generated demo data, local files or the Hugging Face hub."""
+"""Load a task's rows from their source: the demo data, local files or the Hugging Face hub."""
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_directory, file_digest, locked
 from hifi_cli.tasks import local_files
 from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, Cut, Split, TaskData, TaskSpec, rows_digest
 
 
-def load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: Iterable[Split] = REQUIRED_SPLITS) -> TaskData:
-    """Load a task's rows: generated, from `data_dir`, or from the hub when no directory is given.
+def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = REQUIRED_SPLITS) -> TaskData:
+    """Load a task's rows: the demo's, from `data_dir`, or from the hub when no directory is given.
 
     Raises:
         MissingError: the source is missing, or a `required` split of the local files is.
         UsageError: the rows do not fit the task.
     """
-    data = _load(spec, data_dir=data_dir, results_dir=results_dir, required=required)
+    data = _load(spec, data_dir=data_dir, required=required)
     return _cut(data, spec.cut) if spec.cut and "train" in data.splits else data
 
 
@@ -37,9 +38,11 @@ def fingerprint(spec: TaskSpec, directory: Path) -> dict[Split, str]:
         return {}  # another machine may have them
 
 
-def _load(spec: TaskSpec, *, data_dir: Path | None, results_dir: Path, required: Iterable[Split]) -> TaskData:
+def _load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split]) -> TaskData:
     if spec.local.generated:
-        return local_files.load(spec, _demo_directory(results_dir))
+        directory = demo_directory()
+        data = local_files.load(spec, directory)
+        return replace(data, origin={split: str(Path(path).relative_to(directory)) for split, path in data.origin.items()})
     if spec.local.directory and Path(spec.local.directory).is_dir():
         return local_files.load(spec, Path(spec.local.directory), required=required)
     if data_dir and (spec.local.files or not spec.hub):  # a task made from a hub dataset names no files
@@ -80,16 +83,6 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
     return TaskData(splits, fingerprint, data.origin)
 
 
-def _demo_directory(results_dir: Path) -> Path:
-    """Return the directory of the demo data, which is written first if it does not exist.
-
-    Its name contains a digest of the generator's source, so that another version of the generator uses another directory.
-    """
-    from hifi_cli import demo_data
-
-    directory = results_dir / "data" / f"demo-{file_digest(Path(demo_data.__file__))[:8]}"
-    with locked(results_dir / "data" / ".lock", wait=True):
-        if not directory.is_dir():
-            with atomic_directory(directory) as temporary:
-                demo_data.write(temporary)
-    return directory
+def demo_directory() -> Path:
+    """Where the demo data are: `scripts/make_demo_data.py` generated them."""
+    return registry.configs_directory() / "tasks" / "demo"

@@ -9,7 +9,7 @@ from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import TaskData
 
 
-def collect(names: Iterable[str], *, data_dir: Path | None, results_dir: Path) -> dict[str, dict[str, RowCount]]:
+def collect(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, RowCount]]:
     """Count the rows of each split of the named tasks; those of a task without data are None.
 
     Raises:
@@ -19,7 +19,7 @@ def collect(names: Iterable[str], *, data_dir: Path | None, results_dir: Path) -
     for name in names:
         task = task_spec.load(name)
         try:
-            data = data_sources.load(task, data_dir=data_dir, results_dir=results_dir, required=())
+            data = data_sources.load(task, data_dir=data_dir, required=())
         except MissingError:
             data = TaskData({}, {}, {})
         splits = dict.fromkeys([*task.local.files, *data.splits])

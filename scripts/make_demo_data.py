@@ -1,4 +1,5 @@
-"""Generate five small English tasks from a grammar, in the file formats of the GLUE download and in CoNLL columns.
+"""Generate the demo's five small English tasks from a grammar, in the file formats of the GLUE download and in CoNLL columns:
+python scripts/make_demo_data.py writes configs/tasks/demo.
 
 Acceptability (CoLA's layout) needs agreement, argument structure and word order; Entailment (RTE's) and
 Similarity (STS-B's) need a comparison of the two sentences part by part. Topics has several labels per row: the kinds of
@@ -389,3 +390,7 @@ def write(directory: Path, *, seed: int = 0) -> None:
             path = Path(directory, task, f"{split}{'.conll' if task == 'Roles' else '.tsv'}")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes("".join(line + "\n" for line in lines).encode("utf-8"))
+
+
+if __name__ == "__main__":
+    write(Path(__file__).resolve().parents[1] / "configs" / "tasks" / "demo")
