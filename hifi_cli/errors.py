@@ -19,10 +19,6 @@ class UsageError(HifiError):
     exit_code = 2
 
 
-class SchemaError(UsageError):
-    """A stored file of a schema that this version does not know. It is not damaged, so it must not be replaced."""
-
-
 class MissingError(HifiError):
     """Something that the command requires is missing: data, weights, scores, a run."""
 

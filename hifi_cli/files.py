@@ -18,12 +18,11 @@ from typing import Any
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-from hifi_cli.errors import MissingError, RunFailed, SchemaError, UsageError
+from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.wording import printable
 
 logger = logging.getLogger("hifi")
 
-CHECKSUM = "checksum"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _WITHOUT_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # as NFS and Lustre may be mounted
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
@@ -183,15 +182,6 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
-def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
-    """`value` with a checksum of its content, which `read_json` verifies."""
-    return {**value, CHECKSUM: _checksum(value)}
-
-
-def _checksum(value: dict[str, Any]) -> str:
-    return digest({key: content for key, content in value.items() if key != CHECKSUM}, 64)
-
-
 def read_bytes(path: Path, *, at_most: int) -> bytes:
     """The content of a regular file.
 
@@ -212,11 +202,11 @@ def read_bytes(path: Path, *, at_most: int) -> bytes:
 
 
 def read_json(path: Path, *, what: str) -> dict[str, Any]:
-    """Read a JSON object without control characters in its texts, and verify its checksum if it has one.
+    """Read a JSON object without control characters in its texts.
 
     Raises:
         MissingError: there is no such file.
-        UsageError: it is not a JSON object, or does not match its checksum.
+        UsageError: it is not a JSON object.
     """
     try:
         value = json.loads(read_bytes(path, at_most=_MAX_JSON_BYTES).decode("utf-8"))
@@ -227,8 +217,6 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
         raise UsageError(f"{path} is not a readable {what} file ({error}); delete it and make it again") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path} is not a {what} file (no JSON object); delete it and make it again")
-    if CHECKSUM in value and _checksum(value) != value[CHECKSUM]:
-        raise UsageError(f"{path} is damaged (its content does not match its checksum); delete it and make it again")
     return printable_value
 
 
@@ -263,19 +251,6 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
             raise UsageError(f"{path} is damaged (line {number}: no JSON object); train the run again with --force")
         rows.append(row)
     return rows
-
-
-def check_schema(value: dict[str, Any], schema: int, path: Path) -> None:
-    """Refuse a file with another schema number.
-
-    Raises:
-        SchemaError: its `schema` is missing or different.
-    """
-    if value.get("schema") != schema:
-        raise SchemaError(
-            f"{path} has schema {value.get('schema')}, this version of hifi reads schema {schema}:"
-            " use the version of hifi that wrote it, or delete it and make it again"
-        )
 
 
 def digest(value: Any, length: int = 16) -> str:

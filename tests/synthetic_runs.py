@@ -10,7 +10,7 @@ import yaml
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
-from hifi_cli.files import digest, with_checksum
+from hifi_cli.files import digest
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.published import PublishedTable
 
@@ -20,7 +20,9 @@ PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "s
 MEASURED = {  # keys of results.json that no table shows
     "split": "validation", "n_examples": {"train": 8, "selection": 4, "reported": 4}, "shots": None, "fewshot": None,
     "limit": None, "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "wall_s": 2.0, "peak_memory_bytes": 1,
-    "gradient_accumulation_steps": 1,
+    "gradient_accumulation_steps": 1, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
+    "provenance": {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {"torch": "2"}, "device": "CPU", "threads": 1,
+                   "platform": "Linux"},
 }  # fmt: skip
 
 
@@ -49,8 +51,8 @@ def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    content = {**MEASURED, "schema": 2, **content, "config_hash": config_hash(config)}
-    (directory / "results.json").write_text(json.dumps(with_checksum(content)))
+    content = {**MEASURED, **content, "config": config, "config_hash": config_hash(config)}
+    (directory / "results.json").write_text(json.dumps(content))
 
 
 @cache

@@ -13,9 +13,8 @@ from hifi_cli.analysis.finished_trainings import FinishedTrainings
 from hifi_cli.analysis.required_runs import RequiredRun, ensure_finished, ensure_weights
 from hifi_cli.config.base import parse
 from hifi_cli.errors import ConflictError
-from hifi_cli.files import atomic_path, file_digest, locked, read_json, write_json
+from hifi_cli.files import atomic_path, file_digest, locked, write_json
 from hifi_cli.reports.figures.figure_spec import (
-    METADATA_SCHEMA,
     FigureInputs,
     FigureMetadata,
     FigureSpec,
@@ -108,7 +107,7 @@ def compute(analysis: ModuleType, request: FigureRequest, path: Path, *, force: 
             provenance=versions,
         )
         if metadata != previous:
-            write_json(metadata_path, {"schema": METADATA_SCHEMA, **metadata.model_dump(mode="json")})
+            write_json(metadata_path, metadata.model_dump(mode="json"))
 
 
 def _reads_weights(analysis: ModuleType) -> bool:
@@ -119,8 +118,6 @@ def _current_metadata(path: Path, inputs: FigureInputs) -> FigureMetadata | None
     """Return the metadata of a CSV that was computed from these inputs; None where there is none."""
     metadata_path = path.with_suffix(".json")
     if not path.is_file() or not metadata_path.is_file():
-        return None
-    if read_json(metadata_path, what="figure's metadata").get("schema") != METADATA_SCHEMA:
         return None
     metadata = read_metadata(path)
     return metadata if metadata.inputs_hash == inputs.hash else None

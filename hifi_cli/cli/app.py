@@ -26,7 +26,6 @@ from hifi_cli.cli import (
     select,
     table,
     train,
-    verify,
 )
 from hifi_cli.errors import HifiError, RunFailed, Terminated
 from hifi_cli.version import __version__
@@ -88,7 +87,6 @@ app.command(
 app.command("eval", cls=_Command, epilog="Example: hifi eval results/runs/demo/demo/demo-entailment/hifi-layerwise/seed1")(
     evaluate.evaluate
 )
-app.command("verify", cls=_Command, epilog="Example: hifi verify results/demo")(verify.verify)
 app.command(
     "predict",
     cls=_Command,

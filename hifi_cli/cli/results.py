@@ -75,7 +75,7 @@ def pull(
 ) -> None:
     """Copy finished runs, heads, scores and tables from another results directory; what is here is never overwritten.
 
-    Exit codes are those of push. `hifi verify` says whether pulled results hold.
+    Exit codes are those of push.
     """
     from hifi_cli.runs.results_hub import PREFIX, HubRepository
     from hifi_cli.runs.results_source import items

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from hifi_cli.runs.evaluate import Evaluation
     from hifi_cli.runs.plan import ModelSize
     from hifi_cli.runs.results_transfer import Transfer
-    from hifi_cli.runs.verify import Verification
 
 logger = logging.getLogger("hifi")
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
@@ -150,15 +149,6 @@ def print_evaluation(evaluation: "Evaluation") -> None:
 def metrics_now_and_stored(evaluation: "Evaluation") -> dict[str, dict[str, float | None]]:
     """Every metric by its name, as a fraction of 1."""
     return {name: {"now": now, "stored": stored} for name, (now, stored) in evaluation.compared.items()}
-
-
-def print_verification(verification: "Verification") -> None:
-    """The verdict on a run, and a line for each problem."""
-    evaluation = verification.evaluation
-    score = f"  {evaluation.primary} {100 * evaluation.scores[evaluation.primary]:.2f}" if evaluation else ""
-    print(f"{verification.verdict:12}  {verification.path}{score}", flush=True)
-    for problem in verification.problems:
-        print(f"              {problem}", flush=True)
 
 
 def print_transfers(transfers: "list[Transfer]") -> None:

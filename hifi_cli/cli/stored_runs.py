@@ -56,7 +56,6 @@ def with_heads(runs: list[ResolvedConfig], path: Path) -> list[ResolvedConfig]:
     Raises:
         MissingError: no such file.
         UsageError: not a heads file, damaged, or one of another backbone.
-        SchemaError: written by a version with another layout.
     """
     selection, backbone = HeadSelection.read(path), runs[0].config.backbone.name
     if selection.backbone != backbone:

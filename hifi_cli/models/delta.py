@@ -7,9 +7,8 @@ from torch import Tensor
 
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.files import atomic_path, check_schema
+from hifi_cli.files import atomic_path
 
-SCHEMA = 1
 _KEY = "hifi"
 
 
@@ -29,7 +28,7 @@ def save(path: Path, tensors: dict[str, Tensor], metadata: DeltaMetadata) -> Non
     # One metadata key only: safetensors writes several in random order, and equal runs must give equal files.
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
-        save_file(contiguous, temporary, metadata={_KEY: json.dumps({"schema": SCHEMA, **metadata.model_dump()})})
+        save_file(contiguous, temporary, metadata={_KEY: metadata.model_dump_json()})
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], DeltaMetadata]:
@@ -38,15 +37,12 @@ def load(path: Path) -> tuple[dict[str, Tensor], DeltaMetadata]:
     Raises:
         MissingError: no such file.
         UsageError: it is damaged or not a delta of this project.
-        SchemaError: it was written by a version with another layout.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             header = dict(json.loads((file.metadata() or {})[_KEY]))
-            check_schema(header, SCHEMA, path)
-            del header["schema"]
             return {name: file.get_tensor(name) for name in file.keys()}, parse(DeltaMetadata, header, str(path))  # noqa: SIM118
     except FileNotFoundError:
         raise MissingError(f"no delta at {path}") from None

@@ -29,7 +29,6 @@ class ResultCosts(StoredFile):
         total: number of the plain model's parameters.
     """
 
-    schema_number: ClassVar[int] = 2
     description: ClassVar[str] = "costs"
     remedy: ClassVar[str] = "delete it, and the next table measures again"
 
@@ -70,7 +69,6 @@ class TrainingCosts(StoredFile):
         scoring_fraction: these seconds as a fraction of a whole run.
     """
 
-    schema_number: ClassVar[int] = 2
     description: ClassVar[str] = "training costs"
     remedy: ClassVar[str] = "delete it, and the next table measures again"
 

@@ -30,7 +30,6 @@ class MeasuredHeads(StoredFile):
         data: fingerprint of the train split.
     """
 
-    schema_number: ClassVar[int] = 2
     description: ClassVar[str] = "scores"
     remedy: ClassVar[str] = "delete it and score again"
 
@@ -141,7 +140,6 @@ class HeadSelection(StoredFile):
         importance_sha256: `sha256` of what was measured; None for rankings that follow from the scores.
     """
 
-    schema_number: ClassVar[int] = 2
     description: ClassVar[str] = "heads"
     remedy: ClassVar[str] = "delete it and select again"
 

@@ -17,10 +17,10 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import describe_error, parse
 from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.run_config import RunConfig, config_hash_of, run_path_of
+from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import TEMPORARY_SUFFIX, bytes_digest, locked, make_directory, read_bytes, read_jsonl, write_text
-from hifi_cli.records.run_files import EpochMetrics, Manifest, MetricsLine, Prediction, RunResult, metrics_line
+from hifi_cli.files import TEMPORARY_SUFFIX, locked, make_directory, read_json, read_jsonl, write_json, write_text
+from hifi_cli.records.run_files import EpochMetrics, MetricsLine, Prediction, RunResult, metrics_line
 from hifi_cli.records.stored_file import Record
 
 DELTA = "delta.safetensors"
@@ -50,10 +50,6 @@ class RunDirectory:
         return self.path / "config.yaml"
 
     @property
-    def manifest(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
@@ -64,11 +60,6 @@ class RunDirectory:
     @property
     def results(self) -> Path:
         return self.path / "results.json"
-
-    @property
-    def checksums(self) -> Path:
-        """The SHA-256 of every file of a run that was pushed or pulled."""
-        return self.path / "SHA256SUMS"
 
     @property
     def failure(self) -> Path:
@@ -143,71 +134,37 @@ class RunDirectory:
                 path.unlink()
         write_text(self.config_file, config_text(config))
 
+    def write_result(self, result: RunResult) -> None:
+        """Store the result of the run, which is finished then."""
+        write_json(self.results, result.model_dump(mode="json"))
+
     def read_result(self, results_dir: Path | None = None) -> RunResult:
-        """The result of a finished run, which must be that of the config.yaml beside it.
+        """The result of a finished run.
 
         Args:
             results_dir: the run must be at its configuration's path in this directory: a copy would count twice.
 
         Raises:
             MissingError: the run is not finished.
-            UsageError: it is damaged, at another path, or the result of another configuration.
-            SchemaError: a version of hifi with another layout wrote it.
+            UsageError: it is damaged, or at another path.
         """
-        result = RunResult.read(self.results)
-        config_hash, path = self._hash_and_path(result)
-        if config_hash != result.config_hash:
+        content = read_json(self.results, what="results")
+        try:
+            result = RunResult.model_validate(content)
+        except ValidationError as error:
+            raise UsageError(f"{self.results} is damaged ({describe_error(error, RunResult)}); {_AGAIN}") from None
+        if results_dir and self.path != results_dir / result.run_path:
             raise UsageError(
-                f"{self.results} is not the result of the config.yaml beside it (hash {result.config_hash}, not"
-                f" {config_hash}); put the config.yaml of the run back, or {_AGAIN}"
-            )
-        if results_dir and self.path != results_dir / path:
-            raise UsageError(
-                f"{self.path} holds the run that belongs in {results_dir / path}: move it there, or a copy out of {results_dir}"
+                f"{self.path} holds the run that belongs in {results_dir / result.run_path}: move it there, or a copy out of"
+                f" {results_dir}"
             )
         return result
-
-    def _hash_and_path(self, result: RunResult) -> tuple[str, PurePath]:
-        """Hash and path of the configuration in the directory, which is not validated: a table reads thousands.
-
-        The very file that the result was stored with is not parsed: the result holds its hash and the parts of its path.
-        """
-        try:
-            text = read_bytes(self.config_file, at_most=registry.MAX_BYTES)
-        except FileNotFoundError:
-            raise UsageError(f"{self.results} has no config.yaml beside it; put that of the run back, or {_AGAIN}") from None
-        if bytes_digest(text) == result.config_sha256:
-            return result.config_hash, result.run_path
-        content = registry.parse_yaml(text, self.config_file)
-        try:
-            return config_hash_of(content), run_path_of(
-                protocol=content["protocol"],
-                backbone=content["backbone"]["name"],
-                task=content["task"],
-                method=content["method"],
-                variant=content.get("variant"),
-                seed=content["seed"],
-                shots=content.get("shots"),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise UsageError(f"{self.config_file} is not the configuration of a run ({problem}); {_AGAIN}") from None
-
-    def read_manifest(self) -> Manifest:
-        """Where the run's numbers come from.
-
-        Raises:
-            MissingError: the run has no manifest.
-            UsageError: it is damaged.
-            SchemaError: a version of hifi with another layout wrote it.
-        """
-        return Manifest.read(self.manifest)
 
     def stored_files(self) -> list[Path]:
         """The files of a finished run without its weights, results.json last, as it marks the run as finished."""
         with self.opened() as config:
             copies = [copy for _, _, copy in self._user_files(config)]
-        files = [self.config_file, *copies, self.manifest, self.metrics, self.predictions, self.results]
+        files = [self.config_file, *copies, self.metrics, self.predictions, self.results]
         return [path for path in dict.fromkeys(files) if path.is_file()]
 
     def append_metrics(self, line: MetricsLine) -> None:
@@ -296,8 +253,6 @@ class RunDirectory:
         others = (
             *self.path.glob("predictions-*.jsonl"),
             self.metrics,
-            self.manifest,
-            self.checksums,
             self.failure,
             self.checkpoint,
         )

@@ -28,6 +28,7 @@ class Provenance(Record):
         libraries: versions; None for a library that is not installed.
         device: name of the GPU, or of the CPU; both where both compute.
         threads: of torch.
+        processes: how many trained together.
     """
 
     command: list[str]
@@ -38,13 +39,7 @@ class Provenance(Record):
     device: str
     threads: int
     platform: str
-
-
-class DataSource(Record):
-    """Fingerprint and origin of the rows of every split."""
-
-    fingerprint: dict[str, str]
-    origin: dict[str, str]
+    processes: int = 1
 
 
 class StartingRun(Record):
@@ -59,34 +54,6 @@ class StartingRun(Record):
     delta_sha256: str
 
 
-class Manifest(StoredFile, Provenance):
-    """manifest.json: where the numbers of a run come from.
-
-    Attributes:
-        heads: the attention heads the method tunes, a list per layer; None for a method that needs none.
-        backbone_weights_id: commit on the hub, or SHA-256 of the weights file; with `start_from`, the SHA-256 of
-            that and of the delta of the run that this one started from.
-        started_from: the run whose weights this run started from, then the run that that one started from, and so on.
-        processes: how many trained together.
-        precision: of training's matrix products, fp32 or bf16; None, like the next two, in files of older versions.
-        tf32: whether a GPU's float32 products in training may round their factors to TF32.
-        deterministic: whether a repetition on the same device gives the same bits.
-    """
-
-    schema_number: ClassVar[int] = 2
-    description: ClassVar[str] = "manifest"
-    remedy: ClassVar[str] = "train the run again with --force"
-
-    heads: list[list[int]] | None
-    backbone_weights_id: str
-    started_from: list[StartingRun] = []
-    data: DataSource
-    processes: int
-    precision: str | None = None
-    tf32: bool | None = None
-    deterministic: bool | None = None
-
-
 class Failure(StoredFile):
     """failure.json: a failed attempt of a grid to make the run; the next attempt removes it.
 
@@ -96,7 +63,6 @@ class Failure(StoredFile):
         lines: the last lines of the process's output.
     """
 
-    schema_number: ClassVar[int] = 1
     description: ClassVar[str] = "failure.json"
     remedy: ClassVar[str] = "delete it"
 
@@ -253,78 +219,81 @@ class FewShotRows(Record):
     sha256: str
 
 
-class RunResult(StoredFile):
-    """The content of results.json, which is written last: it marks a run as finished.
+class RunResult(Record):
+    """The content of results.json: everything about a finished run. It is written last, so it marks a run as finished.
 
     Attributes:
         status: `diverged`: the training loss was not finite, and there is no score.
         reason: why the run diverged.
+        config: the resolved configuration, as in config.yaml.
+        config_hash: of all in it that decides the result.
+        setting_hash: the same without the seed; runs with the same one may be averaged.
         selection: the examples that chose the best epoch.
         report: the score that tables show.
         truncated: rows with a text that was cut to `max_length`; None: not counted.
         shots: few-shot: train rows per class.
         variant: name of a setting in a search.
-        config_hash: hash of the configuration.
-        config_sha256: SHA-256 of config.yaml; None in files of earlier versions.
-        setting_hash: the same without the seed; runs with the same one may be averaged.
+        heads: the attention heads that the method tunes, a list per layer; None for a method that needs none.
         heads_sha256: digest of the attention heads, where runs of all seeds share them.
-        backbone_weights: commit on the hub or SHA-256 of the weights that the run started with, as `Manifest` has it; None,
-            like `method_code`, in files of earlier versions.
-        method_code: SHA-256 of the user's own Python file that implements the method or a stage of it; None for a method
-            that comes with hifi or an installed package.
         data: fingerprint of every split.
-        precision: of training's matrix products, fp32 or bf16; None in files of earlier versions.
+        data_origin: where the rows of every split came from.
+        backbone_weights: commit on the hub, or SHA-256 of the weights file; with `start_from`, the SHA-256 of that and of the
+            delta of the run that this one started from.
+        started_from: the run whose weights this run started from, then the run that that one started from, and so on.
+        method_code: SHA-256 of the user's own file that implements the method; None for a shipped method.
+        precision: of training's matrix products, fp32 or bf16.
         limit: only so many examples of each split were used.
         metrics: every metric at the reported epoch, on the reported split and on extra validation splits.
         extra_validation: the primary metric on extra validation splits, as `scores` has it on the reported one.
+        epoch_metrics: every metric after each epoch, and the score on the selection split where that is another one.
         collapsed: the model predicts the same for every example, or diverged.
         time_s: seconds of training.
         wall_s: seconds of the whole last process.
-        delta_sha256: SHA-256 of delta.safetensors.
-        delta_bytes: its size; None in files of earlier versions.
+        delta_sha256, delta_bytes: of delta.safetensors.
     """
-
-    schema_number: ClassVar[int] = 2
-    description: ClassVar[str] = "results"
-    remedy: ClassVar[str] = "train the run again with --force"
 
     status: Literal["done", "diverged"]
     reason: str = ""
+    config: dict[str, Any]
+    config_hash: str
+    setting_hash: str
     task: str
     method: str
     backbone: str
     protocol: str
     seed: int
+    shots: int | None
+    limit: int | None
+    variant: str | None = None
     split: str
     selection: Literal["validation", "holdout", "few-shot"]
     report: Score
     primary_metric: str
-    n_examples: ExampleCounts
-    truncated: ExampleCounts | None = None
-    shots: int | None
-    fewshot: FewShotRows | None
-    precision: str | None = None
-    limit: int | None
-    variant: str | None = None
-    config_hash: str
-    config_sha256: str | None = None
-    setting_hash: str
-    heads_sha256: str | None
-    backbone_weights: str | None = None
-    method_code: str | None = None
-    data: dict[str, str]
-    params: ParameterCounts
     scores: RunScores | None = None
     epochs: Epochs | None = None
     metrics: dict[str, float] = {}
     extra_validation: dict[str, RunScores] = {}
+    epoch_metrics: list[EpochMetrics] = []
     collapsed: bool
+    params: ParameterCounts
+    n_examples: ExampleCounts
+    truncated: ExampleCounts | None = None
+    fewshot: FewShotRows | None
+    heads: list[list[int]] | None
+    heads_sha256: str | None
+    data: dict[str, str]
+    data_origin: dict[str, str]
+    backbone_weights: str
+    started_from: list[StartingRun] = []
+    method_code: str | None = None
+    precision: str
+    gradient_accumulation_steps: int
     time_s: float | None = None
     wall_s: float
     peak_memory_bytes: int
-    gradient_accumulation_steps: int
     delta_sha256: str | None = None
     delta_bytes: int | None = None
+    provenance: Provenance
 
     @model_validator(mode="after")
     def _has_scores(self) -> Self:

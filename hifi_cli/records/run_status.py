@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from hifi_cli.errors import SchemaError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest, is_locked
 from hifi_cli.records.run_directory import RunDirectory, run_directories
 from hifi_cli.records.run_files import Failure, RunResult
@@ -49,9 +49,6 @@ def status(directory: RunDirectory, *, results_dir: Path | None = None, check_de
         results_dir: a finished run at another path than its configuration's in this directory is damaged.
         check_delta: check the delta of a finished run, see `_is_delta_of`. A missing one is no damage: large files stay out
             of git.
-
-    Raises:
-        SchemaError: a version with another layout stored the run; it is not damaged, and must not be replaced.
     """
     if not directory.path.is_dir():
         return RunStatus(RunState.ABSENT)
@@ -59,8 +56,6 @@ def status(directory: RunDirectory, *, results_dir: Path | None = None, check_de
     if directory.results.is_file():
         try:
             result = directory.read_result(results_dir)
-        except SchemaError:
-            raise
         except UsageError as error:
             problem = str(error)
         else:

@@ -76,7 +76,6 @@ class SearchResult(StoredFile):
         arguments: what the command line takes in place of the names, by `protocol` and `backbone`.
     """
 
-    schema_number: ClassVar[int] = 1
     description: ClassVar[str] = "search result"
     remedy: ClassVar[str] = "repeat the grid"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import argument_of, label_of, name_of
-from hifi_cli.errors import SchemaError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line
 from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.reports import run_filter, run_pairs
@@ -285,10 +285,7 @@ def _figure(name: str, context: ClaimContext) -> tuple[Any, list[MissingRuns]]:
     for path in sorted((context.results.directory / "figures").glob(f"{stem}*.csv")):
         if len(figure_spec.name_of(path) or "") > len(stem) or not f"{path.stem}-".startswith(f"{stem}-"):
             continue  # of another figure: hifi-7-flatness is not hifi-7, and hifi-70 neither
-        try:
-            metadata = figure_spec.read_metadata(path)
-        except SchemaError:
-            continue  # computed by another version
+        metadata = figure_spec.read_metadata(path)
         if (metadata.protocol, metadata.backbone, metadata.overrides, {*metadata.tasks}) == expected:
             return pd.read_csv(path), []
     return None, [context.figure_command(name)]

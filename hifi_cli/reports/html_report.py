@@ -17,7 +17,6 @@ from markupsafe import Markup
 from hifi_cli.config.registry import label_of
 from hifi_cli.files import safe_name
 from hifi_cli.records.head_files import HeadSelection
-from hifi_cli.records.run_files import Manifest
 from hifi_cli.reports import charts, claim_table, table
 from hifi_cli.reports.claim_spec import ClaimsFile
 from hifi_cli.reports.claims import ClaimResult
@@ -69,8 +68,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.globals.update(number=table.number, deviation=table.deviation, row_label=table.row_label, anchor=anchor)
-    manifests = [record.directory.read_manifest() if record.directory.manifest.is_file() else None for record in records]
-    origins = [_origin(record, manifest, out) for record, manifest in zip(records, manifests, strict=True)]
+    origins = [_origin(record, out) for record in records]
     script = resources.files("hifi_cli.reports").joinpath("templates/sort.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
         script=Markup(script),
@@ -81,7 +79,7 @@ def render(
             *(ReportSection(table, charts_of(table)) for table in tables),
             *(_claims_section(file, results) for file, results in claims),
         ],
-        heatmaps=heatmaps([*zip(records, manifests, strict=True)], results_dir),
+        heatmaps=heatmaps(records, results_dir),
         runs=origins,
         flagged=sum(bool(record.flags) for record in records),
     )
@@ -118,7 +116,7 @@ def _claims_section(file: ClaimsFile, results: Sequence[ClaimResult]) -> ReportS
     return ReportSection(claim_table.build(file, results), [picture])
 
 
-def heatmaps(runs: Sequence[tuple[RunRecord, Manifest | None]], results_dir: Path) -> list[ReportChart]:
+def heatmaps(runs: Sequence[RunRecord], results_dir: Path) -> list[ReportChart]:
     """Draw the selections of heads that were trained, each with the runs that trained them.
 
     Of selections by one ranking that differ in the scored samples and have the same heads, the first is drawn. Random draws
@@ -140,13 +138,13 @@ def heatmaps(runs: Sequence[tuple[RunRecord, Manifest | None]], results_dir: Pat
     return sorted(drawn.values(), key=lambda chart: chart.title)
 
 
-def _trained_heads(runs: Sequence[tuple[RunRecord, Manifest | None]]) -> dict[HeadsOfTask, list[str]]:
+def _trained_heads(runs: Sequence[RunRecord]) -> dict[HeadsOfTask, list[str]]:
     """Return the runs that trained the same heads of a backbone on a task, in words, by backbone, task and heads."""
     seeds_by_method: dict[tuple[str, ...], dict[HeadsOfTask, list[int]]] = {}
-    for record, manifest in runs:
-        if manifest and manifest.heads:
-            result = record.result
-            heads = (result.backbone, result.task, _hashable(manifest.heads))
+    for record in runs:
+        result = record.result
+        if result.heads:
+            heads = (result.backbone, result.task, _hashable(result.heads))
             by_heads = seeds_by_method.setdefault((*record.setting, *record.method_and_task), {})
             by_heads.setdefault(heads, []).append(result.seed)
     trained: dict[HeadsOfTask, list[str]] = {}
@@ -194,9 +192,10 @@ def _learning_curve(row: TableRow, number: int) -> dict[int, float]:
     return {epoch: sum(curve[epoch] for curve in scores) / len(scores) for epoch in common}
 
 
-def _origin(record: RunRecord, manifest: Manifest | None, out: Path) -> dict[str, Any]:
+def _origin(record: RunRecord, out: Path) -> dict[str, Any]:
     """Return a run's row in the list of runs: its result, commit, device and link."""
-    git = manifest.git if manifest else None
+    made = record.result.provenance
+    git = made.git
     return {
         "anchor": anchor(record),
         "result": record.result,
@@ -204,6 +203,6 @@ def _origin(record: RunRecord, manifest: Manifest | None, out: Path) -> dict[str
         "flags": " and ".join(record.flags),
         "link": quote(os.path.relpath(record.directory.results, out.parent).replace(os.sep, "/")),
         "commit": f"{git.commit[:10]}{' + changes' if git.changed else ''}" if git else "",
-        "torch": (manifest.libraries.get("torch") or "") if manifest else "",
-        "device": manifest.device if manifest else "",
+        "torch": made.libraries.get("torch") or "",
+        "device": made.device,
     }

@@ -131,9 +131,9 @@ def stored_data_dir(path: Path) -> Path | None:
     directory = RunDirectory(path)
     with directory.opened() as config:
         local = task_spec.load(config.task).local
-    if local.generated or local.directory or not directory.manifest.is_file():
+    if local.generated or local.directory:
         return None
-    files = [Path(file) for split, file in directory.read_manifest().data.origin.items() if split in local.files]
+    files = [Path(file) for split, file in directory.read_result().data_origin.items() if split in local.files]
     if not files:
         return None
     # A relative path is that of the directory where the run was started: usually this one, or one above the results.

@@ -30,7 +30,6 @@ class ExportedTaskHead(Record):
 class ExportedModel(StoredFile):
     """hifi.json: how to put backbone and delta together."""
 
-    schema_number: ClassVar[int] = 2
     description: ClassVar[str] = "hifi.json of an exported model"
     remedy: ClassVar[str] = "export the run again"
 
@@ -76,7 +75,6 @@ def open_model(directory: Path | str) -> tuple[nn.Module, Any]:
     Raises:
         MissingError: it is no such directory.
         UsageError: a file is damaged, or the delta does not fit.
-        SchemaError: a file was written by a version with another layout.
     """
     directory = Path(directory)
     exported = ExportedModel.read(directory / METADATA)

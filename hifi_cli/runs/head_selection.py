@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.errors import ConflictError, SchemaError, UsageError
+from hifi_cli.errors import ConflictError, UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
@@ -75,17 +75,11 @@ def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | 
 
 
 def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], lock: Path, *, force: bool = False) -> File:
-    """Read a stored file, or make it; a damaged one is made again, with a warning, because it gets the same content.
-
-    Raises:
-        SchemaError: written by a version with another layout; not to be replaced.
-    """
+    """Read a stored file, or make it; a damaged one is made again, with a warning, because it gets the same content."""
     with locked(lock, wait=True):
         if path.is_file() and not force:
             try:
                 return kind.read(path)
-            except SchemaError:
-                raise
             except UsageError as error:
                 logger.warning(f"{error}: done now")
         computed = compute()

@@ -34,10 +34,10 @@ class InputCheck:
                 f"{directory.path} holds a run on other data than those in {source};"
                 " use --force to replace it or another --results-dir"
             )
-        if not config.backbone.path or config.start_from or not directory.manifest.is_file():
+        if not config.backbone.path or config.start_from:
             return
         weights_id = self._weights_id(config.backbone.path)
-        if weights_id and weights_id != directory.read_manifest().backbone_weights_id:
+        if weights_id and weights_id != result.backbone_weights:
             raise ConflictError(  # two encoders may share the name of a directory
                 f"{directory.path} holds a run on other weights than those in {config.backbone.path};"
                 " use --force to replace it, variant=NAME, or another --results-dir"

@@ -18,7 +18,7 @@ from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models import apply_delta
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import Manifest, RunResult
+from hifi_cli.records.run_files import RunResult
 from hifi_cli.reports.formats.markdown import code, escaped
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.tasks import task_from_data
@@ -55,7 +55,7 @@ def write(prepared: PreparedRun, run: Path, form: str, to: Path, name: str) -> N
         name: what the directory is called in the end.
     """
     directory = RunDirectory(run)
-    result, manifest = directory.read_result(), directory.read_manifest()
+    result = directory.read_result()
     title = f"{result.backbone} on {result.task}, {result.method}"
     parts = [
         f"---\n{_front_matter(prepared, result, form)}\n---",
@@ -63,7 +63,7 @@ def write(prepared: PreparedRun, run: Path, form: str, to: Path, name: str) -> N
         _what_it_is(prepared, result),
         f"## Scores\n\n{_scores(result)}",
         f"## Use\n\n{_use(prepared, form, name)}",
-        f"## Training\n\n{_training(prepared, run, result, manifest)}",
+        f"## Training\n\n{_training(prepared, run, result)}",
     ]
     write_text(to / "README.md", "\n\n".join(parts) + "\n")
     _write_eval_results(prepared.task, result, to)
@@ -199,21 +199,22 @@ def _without_this_project(opener: str, count: str, name: str) -> str:
     )
 
 
-def _training(prepared: PreparedRun, run: Path, result: RunResult, manifest: Manifest) -> str:
+def _training(prepared: PreparedRun, run: Path, result: RunResult) -> str:
     config = RunDirectory(run).read_config()
     weights = f"{config.backbone.hub or config.backbone.name}, {prepared.inputs.pretrained.weights_id}"
-    origin = "; ".join(f"{split} {text}" for split, text in manifest.data.origin.items())
-    versions = manifest.libraries
+    origin = "; ".join(f"{split} {text}" for split, text in result.data_origin.items())
+    made = result.provenance
+    versions = made.libraries
     facts = [
         f"seed: {config.seed}; protocol: {config.protocol}",
         f"base model: {weights} (commit on the hub, or SHA-256 of the weights file)",
         f"data: {origin}",
         f"{counted_noun(config.epochs, 'epoch')}, batch size {config.batch_size}, learning rate {config.learning_rate:g},"
         f" weight decay {config.weight_decay:g}, {config.schedule} schedule, {config.max_length} tokens at most",
-        f"{result.time_s:.0f} s on {manifest.device}; hifi {manifest.hifi}, torch {versions.get('torch')},"
+        f"{result.time_s:.0f} s on {made.device}; hifi {made.hifi}, torch {versions.get('torch')},"
         f" transformers {versions.get('transformers')}",
     ]
-    command = _command(config, prepared.runner.config.backbone, manifest.command) or manifest.command
+    command = _command(config, prepared.runner.config.backbone, made.command) or made.command
     lines = [f"command: {code(command_line(command))}", *map(escaped, facts)]
     return "\n".join(f"- {line}" for line in lines)
 

@@ -15,7 +15,7 @@ from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.records.run_files import DataSource, ParameterCounts, Prediction
+from hifi_cli.records.run_files import ParameterCounts, Prediction
 from hifi_cli.runs.device import uses_cpu_kernels
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.resources import ResourceCache
@@ -23,7 +23,7 @@ from hifi_cli.runs.splits import Splits, batch_size, load_splits
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import padding_values
 from hifi_cli.tasks.metrics import Predictions, Values
-from hifi_cli.tasks.task_spec import Split, TaskSpec
+from hifi_cli.tasks.task_spec import Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, rows_of
 
 
@@ -58,7 +58,7 @@ class RunInputs:
 
     model: ModelInputs
     splits: Splits
-    data: DataSource
+    data: TaskData
 
     @classmethod
     def resolve(cls, config: RunConfig, resources: ResourceCache) -> "RunInputs":
@@ -72,7 +72,7 @@ class RunInputs:
         splits = load_splits(config, resources)
         data = resources.rows(config.task)
         model = ModelInputs.resolve(config, resources, attention_heads)
-        return cls(model, splits, DataSource(fingerprint=data.fingerprint, origin=data.origin))
+        return cls(model, splits, data)
 
 
 def select_attention_heads(config: RunConfig, resources: ResourceCache) -> Heads | None:

@@ -19,7 +19,7 @@ _SOURCES = ("hifi_cli", "configs")  # results, which a grid writes into the chec
 _LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "scipy", "scikit-learn", "safetensors")
 
 
-def describe(*devices: torch.device) -> Provenance:
+def describe(*devices: torch.device, processes: int = 1) -> Provenance:
     """Describe the command line, the versions, the git state of the project's checkout and the devices that compute."""
     return Provenance(
         command=["hifi", *sys.argv[1:]],
@@ -30,6 +30,7 @@ def describe(*devices: torch.device) -> Provenance:
         device=" and ".join(dict.fromkeys(map(device_name, devices))),
         threads=torch.get_num_threads(),
         platform=platform.platform(),
+        processes=processes,
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from hifi_cli.errors import HifiError, MissingError, UsageError
 from hifi_cli.files import bytes_digest, file_digest, read_json
 from hifi_cli.records.head_files import HeadImportance, HeadScores, HeadSelection
-from hifi_cli.records.run_checks import checksums_text, differing_checksums
 from hifi_cli.records.run_directory import RunDirectory, run_directories
 from hifi_cli.runs.run_code import refuse_code
 
@@ -111,8 +110,6 @@ def _contents(path: Path, results_dir: Path, weights: bool, trust: bool) -> Iter
     directory = RunDirectory(path)
     result = directory.read_result(results_dir)
     refuse_code(directory, trust=trust)
-    if names := differing_checksums(directory):
-        raise UsageError(f"{directory.path / names[0]} is not the file that SHA256SUMS lists; copy the run again")
     files = directory.stored_files()
     if weights and result.delta_sha256:
         if not directory.delta.is_file():
@@ -120,11 +117,8 @@ def _contents(path: Path, results_dir: Path, weights: bool, trust: bool) -> Iter
         if file_digest(directory.delta) != result.delta_sha256:
             raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
         files.insert(0, directory.delta)
-    for file in files[:-1]:
+    for file in files:
         yield file.relative_to(results_dir), _content(file, results_dir)
-    checksums = StoredContent(checksums_text(directory).encode())
-    yield directory.checksums.relative_to(results_dir), checksums
-    yield files[-1].relative_to(results_dir), _content(files[-1], results_dir)
 
 
 def _content(file: Path, results_dir: Path) -> StoredContent:

@@ -11,14 +11,13 @@ import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, Terminated
-from hifi_cli.files import bytes_digest, digest, file_digest, locked, make_directory
+from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
-from hifi_cli.records.run_directory import RunDirectory, config_text
+from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import (
     EpochMetrics,
     Epochs,
-    Manifest,
     ParameterCounts,
     RunResult,
     RunScores,
@@ -124,25 +123,14 @@ def _run(inputs: RunInputs, directory: RunDirectory, report_to: Sequence[str], *
     config, splits, heads = inputs.model.config, inputs.splits, inputs.model.attention_heads
     prepared = prepare(inputs.model)
     precision = "bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32"
-    manifest = Manifest(
-        **dict(provenance.describe(prepared.runner.device)),
-        heads=heads,
-        backbone_weights_id=inputs.model.pretrained.weights_id,
-        started_from=inputs.model.pretrained.started_from,
-        data=inputs.data,
-        processes=prepared.runner.accelerator.num_processes,
-        precision=precision,
-        tf32=config.tf32,
-        deterministic=config.deterministic,
-    )
+    weights = inputs.model.pretrained.weights_id
     code = method_code(config)  # as it is now: the file may change while the run trains
-    run_id = digest([config.hash, manifest.model_dump(include={"heads", "backbone_weights_id", "data"})])
+    run_id = digest([config.hash, heads, weights, inputs.data.fingerprint])
     trainer = _trainer(prepared, splits, Checkpoint(directory.checkpoint, run_id))
     distributed.from_main(lambda: directory.clear() if anew or not directory.checkpoint.is_file() else None)
     if distributed.is_main():
         directory.write_config(config)
         directory.failure.unlink(missing_ok=True)
-        manifest.write(directory.manifest)
     provenance.reset_peak_memory(prepared.runner.device)
     start = time.monotonic()
     try:
@@ -177,19 +165,24 @@ def _run(inputs: RunInputs, directory: RunDirectory, report_to: Sequence[str], *
         precision=precision,
         limit=config.limit,
         variant=config.variant,
+        config=config.model_dump(mode="json"),
         config_hash=config.hash,
-        config_sha256=bytes_digest(config_text(config).encode()),
         setting_hash=config.setting_hash,
+        heads=heads,
         heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
-        backbone_weights=manifest.backbone_weights_id,
+        backbone_weights=weights,
+        started_from=inputs.model.pretrained.started_from,
         method_code=code,
         data=inputs.data.fingerprint,
+        data_origin=inputs.data.origin,
         wall_s=round(time.monotonic() - start, 3),
         peak_memory_bytes=provenance.peak_memory(prepared.runner.device),
         gradient_accumulation_steps=config.gradient_accumulation_steps,
+        epoch_metrics=[line for line in trainer.progress.log_history if isinstance(line, EpochMetrics)],
+        provenance=provenance.describe(prepared.runner.device, processes=prepared.runner.accelerator.num_processes),
     )
     if distributed.is_main():
-        result.write(directory.results)
+        directory.write_result(result)
         directory.checkpoint.unlink(missing_ok=True)
     logger.info(f"{name(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
     return result

@@ -17,7 +17,7 @@ import yaml
 from commands import csv_rows, hifi, run_numbers, table_numbers
 
 GOLDEN = Path(__file__).parent / "golden"
-STUDY = ["--protocol", "laptop", "--results-dir", "study"]
+STUDY = ["--protocol", "laptop.yaml", "--results-dir", "study"]  # the protocol of the stored runs, as it was then
 SHORT = ["limit=32", "batch_size=16", "epochs=2", "log_every=1"]
 
 
@@ -37,14 +37,14 @@ COMPARISONS = {
     "eh-ft-bitfit-full-ft-last": ["eh-ft-bitfit", "full-ft", "--score", "last"],
     "lp-ft-others": ["lp-ft", "lora", "linear-probing", "hifi-layerwise"],
 }
-FIGURES = ["ehft-6a", "hifi-6-k"]
+FIGURES = ["study-stage1", "study-k"]
 SEARCH_BUDGET = {  # shipped ones are about more methods than the study has
     "description": "Searches of the stored study",
     "kind": "search-budget",
     "tasks": ["cb"],
     "methods": ["full-ft", "bitfit"],
     "backbone": "minilm",
-    "protocol": "laptop",
+    "protocol": "laptop.yaml",
     "settings": {"grid": "laptop-rates"},
 }
 
@@ -54,11 +54,11 @@ def table(cwd: Path, *words: object) -> str:
 
 
 def laptop_table(score: str, cwd: Path) -> str:
-    return table(cwd, "laptop", "--score", score)
+    return table(cwd, "study-table.yaml", "--score", score)
 
 
 def stored_figure(name: str, cwd: Path) -> str:
-    return figure(name, cwd, "--seeds", "1,2", *STUDY)
+    return figure(f"{name}.yaml", cwd, "--results-dir", "study")
 
 
 def comparison(name: str, cwd: Path) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def two_runs(cwd: Path) -> dict[str, Any]:
 
 def claims(name: str, cwd: Path) -> dict[str, Any]:
     """Ours, the interval and the published effect of each claim for which there are runs."""
-    (rows,) = table_numbers(hifi("claims", name, *STUDY, "--format", "json", cwd=cwd))
+    (rows,) = table_numbers(hifi("claims", name, "--protocol", "laptop", "--results-dir", "study", "--format", "json", cwd=cwd))
     numbers = {claim: {key: cells.get(key) for key in ("ours", "interval", "published")} for claim, cells in rows.items()}
     return {claim: cells for claim, cells in numbers.items() if cells["ours"] is not None}
 
@@ -113,7 +113,7 @@ PROTOCOLS = {
     "ehft": ["rte", "qnli", "stsb"],
     "ehft-released": ["copa", "qnli"],
     "laptop": ["cb", "mrpc"],
-    "laptop-fewshot": ["cola"],
+    "laptop-ehft": ["cb", "mrpc"],
     "superglue": ["wic", "record"],
     "demo": ["demo-entailment"],
 }

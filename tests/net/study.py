@@ -5,9 +5,11 @@ Only this file knows how stored runs look. If their format changes, unpack with 
 
 import json
 import lzma
+import shutil
 from pathlib import Path
 
 PACKED = Path(__file__).parent / "study.jsonl.xz"
+YAMLS = ("laptop.yaml", "study-table.yaml", "study-k.yaml", "study-stage1.yaml")  # of the stored runs, as they were then
 
 
 def unpack(results_dir: Path, packed: Path = PACKED) -> Path:
@@ -18,6 +20,8 @@ def unpack(results_dir: Path, packed: Path = PACKED) -> Path:
             path = results_dir / file["path"]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file["text"], encoding="utf-8")
+    for name in YAMLS:
+        shutil.copy(Path(__file__).parent / name, results_dir.parent)
     return results_dir
 
 

@@ -32,7 +32,6 @@ def draw(csv: Path, out: Path) -> None:
     Raises:
         MissingError: the CSV or its JSON is missing.
         UsageError: one of them is damaged.
-        SchemaError: the JSON was written by a version with another schema.
     """
     if not csv.is_file():
         raise MissingError(f"{csv} does not exist; hifi figure NAME computes it")

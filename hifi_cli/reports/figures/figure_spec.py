@@ -8,9 +8,7 @@ from pydantic import Field
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import run_name
-from hifi_cli.files import check_schema, digest, read_json, safe_name
-
-METADATA_SCHEMA = 2  # of the JSON next to a figure's CSV
+from hifi_cli.files import digest, read_json, safe_name
 
 # `hifi_cli/analysis/<kind>.py` computes a kind's CSV, `hifi_cli/reports/figures/<kind>.py` draws it.
 FigureKind = Literal[
@@ -159,9 +157,7 @@ def read_metadata(csv: Path) -> FigureMetadata:
     Raises:
         MissingError: it is missing.
         UsageError: it is damaged.
-        SchemaError: it was written by a version with another schema.
     """
     path = csv.with_suffix(".json")
     content = read_json(path, what="figure's metadata")
-    check_schema(content, METADATA_SCHEMA, path)
-    return parse(FigureMetadata, {key: value for key, value in content.items() if key != "schema"}, str(path))
+    return parse(FigureMetadata, content, str(path))

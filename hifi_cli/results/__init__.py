@@ -1,0 +1,1 @@
+"""Finished runs: one record each, and all of them as one study."""
