@@ -6,12 +6,14 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import yaml
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
+from hifi_cli.reports.figures import figure_spec
 from hifi_cli.reports.published import PublishedTable
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
@@ -108,7 +110,8 @@ def write_run(
     }  # fmt: skip
     names = {"protocol": protocol, "backbone": {"name": backbone}, "task": task, "method": method, "seed": seed, "shots": shots}
     heads = {"rank": _protocols_rank(protocol, method, task), "seed": None}
-    store_run(folder, {**names, "heads": heads, "setting": setting}, {**content, **changes})
+    config = changes.pop("config", {**names, "heads": heads, "setting": setting})
+    store_run(folder, config, {**content, **changes})
     if curve:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curve))
     return folder
@@ -213,3 +216,28 @@ def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large",
     path = SearchResult.path(Path(results_dir), "tuning", protocol, str(backbone))
     result.write(path)
     return path
+
+
+def write_figure(results_dir, name, frame, **metadata):
+    """The CSV of a figure of the laptop protocol, with the metadata that it is found by."""
+    path = Path(results_dir) / f"figures/{name}-laptop.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False)
+    spec = figure_spec.load(name, protocol="laptop")
+    inputs = {"kind": spec.kind, "settings": {}, "configs": [], "data": {}, "backbone": None, "runs": []}
+    content = {
+        "description": "d", "source": "s", "tasks": dict.fromkeys(spec.tasks, ""), "backbone": "minilm", "protocol": "laptop",
+        "notes": [], "analysis_notes": [], "inputs_hash": "", "inputs": inputs, "provenance": {}, **metadata,
+    }  # fmt: skip
+    path.with_suffix(".json").write_text(json.dumps({"schema": figure_spec.METADATA_SCHEMA, **content}))
+    return path
+
+
+def flatness(seeds, ratio, spread=0.02):
+    """The losses around two minima, of which HiFi's rises `ratio` times as much as Full-FT's."""
+    rows = []
+    for seed in seeds:
+        for method, rise in (("full-ft", 1.0), ("hifi-layerwise", ratio * (1 + spread * (seed % 3 - 1)))):
+            for loss in (0.2, 0.2 + 2 * rise):  # the mean is `rise` above the lowest
+                rows.append(["mrpc", "full-shot", method, seed, "all", "contour", loss])
+    return pd.DataFrame(rows, columns=["task", "regime", "method", "seed", "moved", "part", "loss"])

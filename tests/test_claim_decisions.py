@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 
 from hifi_cli.reports import claim_spec, claims
-from hifi_cli.reports.claim_evidence import Evidence
+from hifi_cli.reports.claim_evidence import ClaimContext, Evidence
 from hifi_cli.reports.claim_published import PublishedEffect
 from hifi_cli.reports.claims import Region, decide
+from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.statistics import seeds_needed
 
 SUPERIOR, NOT_WORSE, EQUAL = Region((0, inf), (0.5, inf)), Region((-1, inf), (-1, inf)), Region((-1, 1), (-1, 1))
@@ -18,17 +19,18 @@ SUPERIOR, NOT_WORSE, EQUAL = Region((0, inf), (0.5, inf)), Region((-1, inf), (-1
 @pytest.mark.parametrize(
     ("region", "mean", "verdict"),
     [
-        (SUPERIOR, 0.9, "supported"),
+        (SUPERIOR, 0.9, "reproduced"),
         (SUPERIOR, 0.25, "undecided"),  # the interval, 0.25 +- 0.38, holds 0 and the margin
-        (SUPERIOR, 0.0, "contradicted"),
-        (SUPERIOR, -2.0, "contradicted"),
-        (NOT_WORSE, -0.4, "supported"),
+        (SUPERIOR, 0.0, "not reproduced"),
+        (SUPERIOR, 0.1, "not reproduced"),  # whatever is below the margin
+        (SUPERIOR, -2.0, "not reproduced"),
+        (NOT_WORSE, -0.4, "reproduced"),
         (NOT_WORSE, -1.1, "undecided"),
-        (NOT_WORSE, -1.6, "contradicted"),
-        (EQUAL, 0.3, "supported"),
+        (NOT_WORSE, -1.6, "not reproduced"),
+        (EQUAL, 0.3, "reproduced"),
         (EQUAL, 0.9, "undecided"),
-        (EQUAL, 1.8, "contradicted"),
-        (EQUAL, -1.8, "contradicted"),
+        (EQUAL, 1.8, "not reproduced"),
+        (EQUAL, -1.8, "not reproduced"),
     ],
 )
 def test_the_verdict_follows_from_the_interval(region, mean, verdict):
@@ -36,9 +38,9 @@ def test_the_verdict_follows_from_the_interval(region, mean, verdict):
     assert decide([(mean + deviations).tolist()], region) == verdict
 
 
-def test_a_superior_method_is_rarely_contradicted_and_an_equal_one_rarely_supported():
+def test_a_superior_method_is_rarely_rejected_and_an_equal_one_rarely_reproduced():
     rng = np.random.default_rng(0)
-    for truth, wrong in ((0.0, "supported"), (0.5, "contradicted")):
+    for truth, wrong in ((0.0, "reproduced"), (0.5, "not reproduced")):
         groups = truth + rng.standard_t(4, size=(1500, 3, 4))
         errors = np.mean([decide(group.tolist(), SUPERIOR) == wrong for group in groups])
         assert errors <= 0.025 + 3 * (0.025 * 0.975 / 1500) ** 0.5
@@ -58,8 +60,8 @@ def test_seeds_needed_are_those_of_the_t_tests_power():
     assert seeds_needed([[1.0], [2.0, 3.0]], 0.0) is None and seeds_needed([[0.001, -0.001]], 0.0, highest=50) is None
 
 
-def test_a_comparison_that_can_soon_be_contradicted_gives_the_estimate():
-    """The claim is contradicted as soon as one comparison is, at the level divided by their number."""
+def test_a_comparison_that_can_soon_be_rejected_gives_the_estimate():
+    """The claim is not reproduced as soon as one comparison is not, at the level divided by their number."""
     region = Region((0.0, inf), (0.5, inf))
     clear, unclear = [[-2.0, -0.5, -1.4, -0.2]], [[4.0, -3.8, 3.9, -4.0]]
     findings = [
@@ -68,22 +70,22 @@ def test_a_comparison_that_can_soon_be_contradicted_gives_the_estimate():
         )
         for group in (clear, unclear)
     ]
-    assert [finding.verdict for finding in findings] == ["undecided"] * 2 and findings[1].more_to_support is None
+    assert [finding.verdict for finding in findings] == ["undecided"] * 2 and findings[1].more_to_reproduce is None
     claim = claim_spec.load("hifi").claims["above-ablations"]
     more = claims.ClaimResult("", claim, "undecided", findings[0], findings, 0).more_seeds
     assert more == seeds_needed(clear, 0.5, level=0.05 / 2) - 4
 
 
-def test_the_printed_comparison_is_one_that_decides(monkeypatch):
-    """One comparison of the order is contradicted by a small, certain difference, another is lower and undecided."""
+def test_the_printed_comparison_is_one_that_decides(monkeypatch, tmp_path):
+    """One comparison of the order is not reproduced, by a small, certain difference, another is lower and undecided."""
     values = {"bitfit": [0.05, -0.1, 0.0, 0.1, -0.05, 0.02, -0.01], "lora": [-4.0, 3.5, -3.0, 2.9, 2.0, -4.0, 0.9]}
     entries = [Evidence(name, {"rte": dict(enumerate(numbers))}, frozenset()) for name, numbers in values.items()]
     monkeypatch.setattr(claims, "evidence", lambda *_: entries)
-    monkeypatch.setattr(claims, "published_effects", lambda _: [PublishedEffect(None)] * 2)
+    monkeypatch.setattr(claims, "published_effects", lambda *_: [PublishedEffect(None)] * 2)
     file = claim_spec.load("hifi")
     claim = file.claims["above-ablations"].model_copy(update={"margin": 2.0})
-    result = claims.evaluate_claim("", claim, file, None)
-    assert result.verdict == "contradicted" == result.finding.verdict and result.finding.evidence.label == "bitfit"
+    result = claims.evaluate_claim("", claim, file, ClaimContext.of(claim, file, Results(tmp_path), "last", frozenset()))
+    assert result.verdict == "not reproduced" == result.finding.verdict and result.finding.evidence.label == "bitfit"
     assert result.findings[1].verdict == "undecided" and result.findings[1].effect < result.finding.effect
 
 

@@ -62,7 +62,7 @@ def test_the_grid_holds_each_run_once_with_the_seeds_of_the_file(own_grid):
 
 def test_the_shipped_claims_are_read_by_tables(hifi):
     for name in registry.names("claims"):
-        shipped = claim_spec.load(name, protocol="demo").model_copy(update={"seeds": [1]})
+        shipped = claim_spec.load(name).model_copy(update={"seeds": [1]})
         cells = claim_runs.cells(shipped, "g")
         assert not any(cell.config.variant for cell in cells)
         assert len({cell.config.run_path for cell in cells}) == len(cells)

@@ -170,7 +170,7 @@ def test_the_users_own_method_is_known_from_its_runs(hifi):
     for seed in range(1, 9):
         write_run("results", "my-lora", "rte", seed, 0.7 + seed / 1000)
         write_run("results", "full-ft", "rte", seed, 0.5)
-    assert "supported" in hifi("claims", "claims.yaml").out
+    assert "reproduced" in hifi("claims", "claims.yaml").out
 
 
 @pytest.mark.parametrize(("key", "message"), [("columns", "unknown task 'nope'"), ("rows", "unknown method 'nope'")])

@@ -30,7 +30,7 @@ def claims(
     include: options.Include = None,
     exclude: options.Exclude = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 unless every claim is supported.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option("--strict", help="Exit with 1 unless every claim is reproduced.", rich_help_panel=options.OUTPUT)
     ] = False,
     backbone: options.BackboneOfRuns = None,
     protocol: options.ProtocolOfRuns = None,
@@ -86,5 +86,5 @@ def claims(
         )
         options.logger.info(f"picture: {picture}")
     write_or_print(text, out, "claims")
-    if strict and any(result.verdict != "supported" for results in decided.values() for result in results):
+    if strict and any(result.verdict != "reproduced" for results in decided.values() for result in results):
         raise typer.Exit(1)

@@ -6,12 +6,13 @@ from pathlib import Path
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
+from hifi_cli.reports.claim_scope import tasks_of, unmet
 from hifi_cli.reports.claim_spec import ClaimsFile, PropertyClaim, methods_of
 from hifi_cli.reports.table_spec import shots_of
 
 
 def cells(file: ClaimsFile, grid: str, overrides: Sequence[str] = ()) -> list[GridCell]:
-    """Return the runs of claims, each once; claims that a figure or a measured cost decides have none.
+    """Return the runs of claims, each once; none for claims that no run of the protocol can decide.
 
     Raises:
         UsageError: the overrides set `shots` or `variant`; the claims would not read the runs.
@@ -19,12 +20,14 @@ def cells(file: ClaimsFile, grid: str, overrides: Sequence[str] = ()) -> list[Gr
     grid_cells.refuse_own_keys(overrides, ["shots", "variant"], f"grid {grid}")
     cells_by_path: dict[Path, GridCell] = {}
     for claim in file.claims.values():
+        if unmet(claim, file):
+            continue
         methods: dict[str, dict[str, list[object]]] = {method: {} for method in dict.fromkeys(methods_of(claim))}
         protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
         shots = str(claim.shots or shots_of(protocol))
         few = [] if shots == shots_of(protocol) else [f"shots={'null' if shots == 'full' else shots}"]
         seeds = file.seeds[:1] if isinstance(claim, PropertyClaim) else file.seeds  # a fixed property is that of any seed
-        spec = Grid(grid, None, protocol, backbone, claim.tasks or file.tasks, methods, seeds, [])
+        spec = Grid(grid, None, protocol, backbone, tasks_of(claim, file), methods, seeds, [])
         for cell in grid_cells.cells(spec, [*few, *overrides]) if methods else ():
             cells_by_path.setdefault(Path(cell.config.run_path), cell)
     return list(cells_by_path.values())

@@ -1,5 +1,7 @@
 """Settings of finished runs that are not those that their protocol has for the method, task and backbone."""
 
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ _LONGEST = 40  # characters of a value
 _configs: dict[tuple[object, ...], RunConfig | None] = {}  # there are fewer settings than runs
 
 
-def protocol_config(directory: RunDirectory, result: RunResult) -> RunConfig | None:
+def config_of(directory: RunDirectory, result: RunResult) -> RunConfig | None:
     """Return the configuration that a run's protocol has for its method, task, backbone and shots; None where one is unknown.
 
     A user's own task and method are those whose copies the run keeps.
@@ -27,27 +29,35 @@ def protocol_config(directory: RunDirectory, result: RunResult) -> RunConfig | N
     digests = tuple((*name, file_digest(path)) for name, path in own.items())
     key = (result.task, result.method, result.backbone, result.protocol, result.shots, digests)
     if key not in _configs:
-        _configs[key] = _resolve(result, own)
+        names = {key: getattr(result, key) for key in ("task", "method", "backbone", "protocol")}
+        _configs[key] = protocol_config(**names, overrides=[f"shots={override_value(result.shots)}"], own=own)
     return _configs[key]
 
 
-def _resolve(result: RunResult, own: dict[tuple[str, str], Path]) -> RunConfig | None:
-    given = {key: registry.user_file(*key) for key in (("protocols", result.protocol), ("backbones", result.backbone))}
-    files = {**{key: path for key, path in given.items() if path}, **own}
-    shipped = result.backbone in registry.names("backbones")
-    own_backbone = files.get(("backbones", result.backbone), f"local/{result.backbone}")  # of a directory only the name matters
+def protocol_config(
+    *,
+    task: str,
+    method: str,
+    backbone: str,
+    protocol: str,
+    overrides: Sequence[str] = (),
+    own: Mapping[tuple[str, str], Path] | None = None,
+) -> RunConfig | None:
+    """Return the configuration that a protocol has for a method, task and backbone; None where one of them is unknown here.
+
+    Args:
+        backbone: its name; where it is a directory or on the hub does not matter.
+        own: a user's own YAMLs, by kind and name; None: those that the user named in this process.
+    """
+    given = {key: path for key in (("backbones", backbone), ("protocols", protocol)) if (path := registry.user_file(*key))}
+    shipped = backbone in registry.names("backbones")
+    source = backbone if shipped else str(given.get(("backbones", backbone), f"local/{backbone}"))
     try:
-        with registry.only_user_files(files):
-            config = resolve(
-                task=result.task,
-                method=result.method,
-                backbone=result.backbone if shipped else str(own_backbone),
-                protocol=result.protocol,
-                overrides=[f"shots={override_value(result.shots)}"],
-            )
+        with nullcontext() if own is None else registry.only_user_files({**given, **own}):
+            config = resolve(task=task, method=method, backbone=source, protocol=protocol, overrides=overrides)
     except HifiError:
         return None
-    return config.model_copy(update={"backbone": config.backbone.model_copy(update={"name": result.backbone})})
+    return config.model_copy(update={"backbone": config.backbone.model_copy(update={"name": backbone})})
 
 
 def own_settings(directory: RunDirectory, result: RunResult) -> dict[str, tuple[Any, Any]]:
@@ -55,7 +65,7 @@ def own_settings(directory: RunDirectory, result: RunResult) -> dict[str, tuple[
 
     Nothing is known, and none returned, where the protocol, the method or the task is unknown here.
     """
-    config = protocol_config(directory, result)
+    config = config_of(directory, result)
     if config is None or config.setting_hash == result.setting_hash:
         return {}
     own, expected = flatten(registry.read_yaml(directory.config_file)), flatten(config.model_dump(mode="json"))

@@ -1,6 +1,7 @@
 """What finished runs, figures and measured costs say about a claim: numbers by task and repetition, and what is missing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,16 @@ from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import argument_of, label_of, name_of
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line
-from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
-from hifi_cli.reports import run_filter, run_pairs
+from hifi_cli.reports import chance, run_filter, run_pairs
+from hifi_cli.reports.claim_measures import Values, cells_of, reduced, stored_measure
+from hifi_cli.reports.claim_scope import tasks_of
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
-from hifi_cli.reports.cost_table import FULL_FT, Costs
 from hifi_cli.reports.figures import figure_spec
 from hifi_cli.reports.proportions import Failures
 from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns
 from hifi_cli.reports.table_spec import shots_of
-
-_REDUCTIONS: dict[str, Callable[[Any], float]] = {
-    "mean": lambda numbers: numbers.mean(),
-    "min": lambda numbers: numbers.min(),
-    "max": lambda numbers: numbers.max(),
-    "first": lambda numbers: numbers.iloc[0],
-    "last": lambda numbers: numbers.iloc[-1],
-    "rise": lambda numbers: numbers.mean() - numbers.min(),
-}
-Values = dict[str, dict[Any, float]]  # by task and repetition
+from hifi_cli.wording import counted_noun
 
 
 @dataclass(frozen=True)
@@ -54,16 +46,31 @@ class ClaimContext:
     ) -> "ClaimContext":
         """Return the context of a claim in a file of claims."""
         protocol = claim.protocol or file.protocol
-        tasks, shots = claim.tasks or file.tasks, str(claim.shots or shots_of(protocol))
+        tasks, shots = tasks_of(claim, file), str(claim.shots or shots_of(protocol))
         return cls(results, protocol, claim.only_backbone or file.backbone, shots, tasks, file.seeds, score, counted)
 
     def records(self, methods: Sequence[str]) -> list[RunRecord]:
-        """Return the finished runs of some methods."""
+        """Return the finished runs of some methods with their protocol's settings."""
+        return [record for record in self._finished(methods) if not record.changed_settings]
+
+    def _finished(self, methods: Sequence[str]) -> list[RunRecord]:
         setting = (self.protocol, self.backbone, self.shots)
         return [
             record
             for record in self.results.records
             if record.setting == setting and record.result.method in methods and record.result.task in self.tasks
+        ]
+
+    def notes_on_changed(self, methods: Sequence[str]) -> list[str]:
+        """Return notes on the runs of some methods that are not used, as their settings are not the protocol's."""
+        runs = Counter(
+            (label_of("methods", record.result.method), label_of("tasks", record.result.task), record.changed_settings)
+            for record in self._finished(methods)
+            if record.changed_settings
+        )
+        return [
+            f"{counted_noun(count, 'run')} of {method} on {task} left out, whose settings are not the protocol's: {changed}"
+            for (method, task, changed), count in runs.items()
         ]
 
     def missing(self, methods: Sequence[str], seeds: Sequence[int]) -> list[MissingRuns]:
@@ -72,9 +79,10 @@ class ClaimContext:
         shots = None if self.shots == shots_of(self.protocol) else self.shots
         for method in methods:
             finished: dict[str, list[RunRecord]] = {task: [] for task in self.tasks}
-            for record in self.records([method]):
+            for record in self._finished([method]):  # one with changed settings is in the place of the missing one
                 finished[record.result.task].append(record)
-            included = {task: run_filter.comparable_runs(runs, [], self.counted)[0] for task, runs in finished.items()}
+            usable = {task: [run for run in runs if not run.changed_settings] for task, runs in finished.items()}
+            included = {task: run_filter.comparable_runs(runs, [], self.counted)[0] for task, runs in usable.items()}
             commands += run_filter.missing_runs(
                 method,
                 self.tasks,
@@ -115,6 +123,7 @@ class Evidence:
         is_ratio: whether the values are ratios, which are averaged as logarithms.
         sides: the two methods, or groups of methods, whose runs are compared.
         failures: failed and all runs of both sides.
+        reason: why there is no verdict, although there may be numbers.
         missing: what would complete the evidence.
     """
 
@@ -126,6 +135,7 @@ class Evidence:
     is_ratio: bool = False
     sides: tuple[str, str] = ("", "")
     failures: tuple[Failures, Failures] | None = None
+    reason: str = ""
     notes: list[str] = field(default_factory=list)
     missing: list[MissingRuns] = field(default_factory=list)
 
@@ -157,33 +167,52 @@ def _of_comparison(first: str, second: str, context: ClaimContext) -> Evidence:
     records = context.records([first, second])
     pairs = run_pairs.paired(records, first, second, tasks=context.tasks, score=context.score, counted=context.counted)
     sides = [run_filter.failures(context.records([method]), context.counted) for method in (first, second)]
+    runs = {task: [run for pair in by_seed.values() for run in pair] for task, by_seed in pairs.runs.items()}
+    tasks, reason, notes = _above_chance(runs, context)
+    differences = {task: dict(by_seed) for task, by_seed in pairs.differences.items() if task in tasks}
     return Evidence(
         label=" above ".join(pairs.labels),
-        values={task: dict(differences) for task, differences in pairs.differences.items()},
+        values=differences,
         runs=frozenset(
-            (method, task, seed)
-            for task, differences in pairs.differences.items()
-            for seed in differences
-            for method in (first, second)
+            (method, task, seed) for task, by_seed in differences.items() for seed in by_seed for method in (first, second)
         ),
-        tasks=context.tasks,
+        tasks=tasks,
         sides=pairs.labels,
         failures=(sides[0], sides[1]),
-        notes=pairs.notes,
+        reason=reason,
+        notes=[*context.notes_on_changed([first, second]), *pairs.notes, *notes],
         missing=context.missing([first, second], context.seeds),
     )
+
+
+def _above_chance(runs: Mapping[str, Sequence[RunRecord]], context: ClaimContext) -> tuple[list[str], str, list[str]]:
+    """Return the tasks of a claim without those at chance, why none is left, and notes on those that decide nothing.
+
+    Args:
+        runs: the compared runs of each task.
+    """
+    notes = []
+    tasks = [*context.tasks]
+    for task, compared in runs.items():
+        if not any(record.directory.predictions.is_file() for record in compared):
+            notes.append(f"{label_of('tasks', task)}: no predictions are stored, so it is not known whether it is at chance")
+        elif reason := chance.at_chance(compared, context.score):
+            tasks.remove(task)
+            notes.append(f"{label_of('tasks', task)} decides nothing: {reason}")
+    return tasks, "" if tasks else "every task is at chance", notes
 
 
 def _of_trend(claim: TrendClaim, context: ClaimContext) -> Evidence:
     """Subtract the mean at `second` from the mean at `first`, by task and repetition, where all values are known."""
     notes = _notes_of_figure(context) if claim.figure else []
-    failures = None
+    failures, tasks = None, list[str]()
     first, second = (", ".join(f"{x:g}" for x in values) for values in (claim.first, claim.second))
     if claim.figure:
         frame, missing = _figure(claim.figure, context)
-        cells = {} if frame is None else _cells(frame, claim.per, claim.x, claim.y)
+        cells = {} if frame is None else cells_of(frame, claim.per, claim.x, claim.y)
+        reason = "" if frame is None else _single_seed(frame)
     else:
-        cells, notes = _method_scores(claim, context)
+        cells, tasks, reason, notes = _method_scores(claim, context)
         missing = context.missing([*claim.values], context.seeds)
         failures = (_failures_at(claim, claim.first, context), _failures_at(claim, claim.second, context))
     values: Values = {}
@@ -194,9 +223,10 @@ def _of_trend(claim: TrendClaim, context: ClaimContext) -> Evidence:
         label=f"{claim.x} = {first} minus {second}",
         values=values,
         runs=frozenset((x, *key) for x in (*claim.first, *claim.second) for key in _keys(values)),
-        tasks=() if claim.figure else context.tasks,
+        tasks=tasks,
         sides=(f"{claim.x} = {first}", f"{claim.x} = {second}"),
         failures=failures,
+        reason=reason,
         notes=notes,
         missing=missing,
     )
@@ -215,8 +245,10 @@ def _failures_at(claim: TrendClaim, values: Sequence[float], context: ClaimConte
     return sum(sides, Failures(0, 0, 0))
 
 
-def _method_scores(claim: TrendClaim, context: ClaimContext) -> tuple[dict[tuple[str, Any], dict[float, float]], list[str]]:
-    """Return the scores by task and seed, and by the value that each method stands for; and notes on what was left out.
+def _method_scores(
+    claim: TrendClaim, context: ClaimContext
+) -> tuple[dict[tuple[str, Any], dict[float, float]], list[str], str, list[str]]:
+    """Return the scores by task and seed, and by the value that each method stands for; then as `_above_chance` does.
 
     Runs of one task and seed that differ in more than a comparison allows are left out, as those of a pair of methods are.
     """
@@ -237,7 +269,12 @@ def _method_scores(claim: TrendClaim, context: ClaimContext) -> tuple[dict[tuple
         metric = first.result.primary_metric
         scores = {x: record.score(context.score, metric) for x, record in by_value.items()}
         cells[task, seed] = {x: score for x, score in scores.items() if score is not None}
-    return cells, list(notes)
+    compared = {
+        task: [run for (name, _), by_x in records.items() if name == task for run in by_x.values()] for task, _ in cells
+    }
+    tasks, reason, on_chance = _above_chance(compared, context)
+    cells = {key: scores for key, scores in cells.items() if key[0] in tasks}
+    return cells, tasks, reason, [*context.notes_on_changed([*claim.values]), *notes, *on_chance]
 
 
 def _of_property(claim: PropertyClaim, context: ClaimContext) -> Evidence:
@@ -247,9 +284,9 @@ def _of_property(claim: PropertyClaim, context: ClaimContext) -> Evidence:
     frame, missing = _figure(claim.figure, context)
     if frame is None:
         return Evidence(claim.figure, {}, frozenset(), exact=claim.every, missing=missing)
-    values, notes = _reduced(frame, claim, claim.rows), _notes_of_figure(context)
+    values, notes = reduced(frame, claim, claim.rows), _notes_of_figure(context)
     if claim.second_rows:
-        others = _reduced(frame, claim, claim.second_rows)
+        others = reduced(frame, claim, claim.second_rows)
         values = {
             task: {
                 key: number / others[task][key] if claim.compare == "ratio" else number - others[task][key]
@@ -260,11 +297,25 @@ def _of_property(claim: PropertyClaim, context: ClaimContext) -> Evidence:
         }
     values = {task: numbers for task, numbers in values.items() if numbers}
     is_ratio = bool(claim.second_rows) and claim.compare == "ratio"
-    return Evidence(claim.figure, values, _keys(values), exact=claim.every, is_ratio=is_ratio, notes=notes, missing=missing)
+    return Evidence(
+        claim.figure,
+        values,
+        _keys(values),
+        exact=claim.every,
+        is_ratio=is_ratio,
+        reason=_single_seed(frame),
+        notes=notes,
+        missing=missing,
+    )
 
 
 def _keys(values: Values) -> frozenset[tuple[Any, ...]]:
     return frozenset((task, repetition) for task, numbers in values.items() for repetition in numbers)
+
+
+def _single_seed(frame: Any) -> str:
+    """Return the reason that there is no verdict where a figure's CSV has one seed, or does not say how many it has."""
+    return "" if "seed" in frame and frame["seed"].nunique() > 1 else "it rests on a single seed"
 
 
 def _notes_of_figure(context: ClaimContext) -> list[str]:
@@ -291,52 +342,18 @@ def _figure(name: str, context: ClaimContext) -> tuple[Any, list[MissingRuns]]:
     return None, [context.figure_command(name)]
 
 
-def _cells(frame: Any, per: Sequence[str], x: str, y: str) -> dict[tuple[str, Any], dict[float, float]]:
-    """Return the mean of `y` by task and repetition, and by `x`."""
-    _check_columns(frame, [*per, x, y], y)
-    cells: dict[tuple[str, Any], dict[float, float]] = {}
-    for (task, *keys, value), number in frame.groupby(["task", *per, x])[y].mean().items():
-        cells.setdefault((str(task), tuple(keys)), {})[float(value)] = float(number)
-    return cells
-
-
-def _reduced(frame: Any, claim: PropertyClaim, rows: Mapping[str, Any]) -> Values:
-    """Return one number per task and repetition from the chosen rows of a figure's CSV."""
-    _check_columns(frame, [*claim.per, *rows, claim.column], claim.column)
-    for column, accepted in rows.items():
-        if isinstance(accepted, dict):
-            frame = frame[frame[column].between(accepted.get("min", -float("inf")), accepted.get("max", float("inf")))]
-        else:
-            frame = frame[frame[column].isin(accepted if isinstance(accepted, list) else [accepted])]
-    values: Values = {}
-    for (task, *keys), numbers in frame.groupby(["task", *claim.per])[claim.column]:
-        values.setdefault(str(task), {})[tuple(keys)] = float(_REDUCTIONS[claim.take](numbers))
-    return values
-
-
-def _check_columns(frame: Any, columns: Sequence[str], number: str) -> None:
-    """Raise UsageError for a column that a figure's CSV does not have, or a number that is text."""
-    known = [*frame.columns]
-    for column in columns:
-        if column not in known:
-            raise UsageError(
-                f"the figure's CSV has no column '{column}' (it has {', '.join(known)}); if an older version computed it,"
-                " hifi figure NAME --force computes it again"
-            )
-    if frame[number].dtype.kind not in "biuf":
-        raise UsageError(f"column '{number}' of the figure's CSV holds texts; a claim is about a number")
-
-
 def _of_measure(measure: str, method: str, context: ClaimContext) -> Evidence:
     label = f"{measure} of {label_of('methods', method)}"
     if measure == "trained-percent":
         percents = {100 * r.result.params.trainable_backbone / r.result.params.total for r in context.records([method])}
         of_runs = {"": dict(enumerate(sorted(percents)))} if percents else {}
         missing = [] if percents else context.missing([method], context.seeds[:1])[:1]
+        notes = context.notes_on_changed([method])
         runs = frozenset((record.result.task, record.result.seed) for record in context.records([method]))
-        return Evidence(label, of_runs, runs, exact=True, missing=missing)
+        return Evidence(label, of_runs, runs, exact=True, notes=notes, missing=missing)
     try:
-        numbers, table = _stored_measure(measure, method, context)
+        where = {"protocol": context.protocol, "backbone": context.backbone}
+        numbers, table = stored_measure(measure, method, context.results.directory, **where)
     except UsageError:  # the backbone was a local directory, whose costs cannot be found by its name
         return Evidence(label, {}, frozenset(), exact=True)
     if not numbers:
@@ -344,38 +361,3 @@ def _of_measure(measure: str, method: str, context: ClaimContext) -> Evidence:
         return Evidence(label, {}, frozenset(), exact=True, missing=[command])
     values: Values = {"": dict(enumerate(numbers))}
     return Evidence(label, values, _keys(values), exact=len(numbers) == 1, is_ratio=True)
-
-
-def _stored_measure(measure: str, method: str, context: ClaimContext) -> tuple[list[float], str]:
-    """Return a stored cost (a time: of each round; nothing: it was not measured), and the table that measures it."""
-    where = {"protocol": context.protocol, "backbone": context.backbone}
-    directory = context.results.directory
-    if measure in ("step-time", "scoring-percent"):
-        training = TrainingCosts.config_of(method, **where)
-        stored = _stored(TrainingCosts, lambda gpu: TrainingCosts.path_of(training, FULL_FT, directory, gpu))
-        return _training_cost(measure, stored) if stored else [], "cost"
-    config = ResultCosts.config_of(method, **where)
-    result = _stored(ResultCosts, lambda gpu: ResultCosts.path_of(config, directory, gpu))
-    return _result_cost(measure, result) if result else [], "hifi-1"
-
-
-def _stored(kind: type[Costs], path_of: Callable[[str | None], Path]) -> Costs | None:
-    """Read stored costs: those measured on a CPU, or else those on any GPU, whose name is a part of the file's name."""
-    path = path_of(None)
-    if path.is_file():
-        return kind.read(path)
-    others = ((other, kind.read(other)) for other in sorted(path.parent.glob(f"{path.stem.rpartition('-')[0]}-*.json")))
-    return next((costs for other, costs in others if path_of(costs.provenance.device) == other), None)
-
-
-def _training_cost(measure: str, costs: TrainingCosts) -> list[float]:
-    return costs.step_ratio_rounds or [costs.step_ratio] if measure == "step-time" else [100 * costs.scoring_fraction]
-
-
-def _result_cost(measure: str, costs: ResultCosts) -> list[float]:
-    return {
-        "added-parameters": [float(costs.added_in_result)],
-        "added-modules": [float(costs.modules_added)],
-        "latency": costs.latency_rounds or [costs.latency],
-        "stored-percent": [100 * costs.stored_bytes / costs.plain_bytes],
-    }[measure]

@@ -1,5 +1,6 @@
 """What the published numbers of a claim say, and whether they carry it by themselves."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -9,6 +10,7 @@ from scipy import special
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
 from hifi_cli.reports.claim_evidence import contrast
+from hifi_cli.reports.claim_scope import columns_of
 from hifi_cli.reports.claim_spec import Claim, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.statistics import LEVEL
@@ -33,32 +35,39 @@ class PublishedEffect:
     columns: list[str] = field(default_factory=list)
 
 
-def published_effects(claim: Claim) -> list[PublishedEffect]:
-    """Return the published effect of each comparison of a claim, in the order of the evidence."""
+def published_effects(claim: Claim, tasks: Sequence[Sequence[str]] | None = None) -> list[PublishedEffect]:
+    """Return the published effect of each comparison of a claim, in the order of the evidence.
+
+    Args:
+        tasks: the tasks that are compared, for each comparison: the published effect is over the same ones; None: all.
+    """
+    pairs = claim.pairs if isinstance(claim, OrderClaim) else [()]
+    tasks = tasks or [[] for _ in pairs]
     match claim:
         case PropertyClaim():
             return [PublishedEffect(claim.stated)]
         case TrendClaim():
-            return [_of_trend(claim)]
+            return [_of_trend(claim, tasks[0])]
         case ComparisonClaim():
-            return [_of_pair(claim, claim.first, claim.second)]
+            return [_of_pair(claim, claim.first, claim.second, tasks[0])]
         case OrderClaim():
-            return [_of_pair(claim, *pair) for pair in claim.pairs]
+            return [_of_pair(claim, *pair, of_pair) for pair, of_pair in zip(claim.pairs, tasks, strict=True)]
 
 
-def _of_pair(claim: ComparisonClaim | OrderClaim, first: str, second: str) -> PublishedEffect:
+def _of_pair(claim: ComparisonClaim | OrderClaim, first: str, second: str, tasks: Sequence[str]) -> PublishedEffect:
     if not claim.published:
         return PublishedEffect(None)
     _, table = published.load(claim.published)
-    columns = _legible(table, claim.columns, [first, second])
+    asked = _columns(claim, tasks)
+    columns = _legible(table, asked, [first, second])
     if not columns:
         return PublishedEffect(None, doubts=["the published cells cannot be read"])
     differences = {column: _mean(table, first, column) - _mean(table, second, column) for column in columns}
     value = float(np.mean([*differences.values()]))
     half, assumed = _half_width(table, first, second, columns)
     doubts = []
-    if len(columns) < len(claim.columns or table.columns):
-        doubts.append(f"only {len(columns)} of {len(table.columns)} columns can be read")
+    if len(columns) < len(asked):
+        doubts.append(f"only {len(columns)} of {len(asked)} columns can be read")
     if value <= 0 and not (isinstance(claim, ComparisonClaim) and claim.kind == "not-worse"):
         doubts.append("the published numbers say the opposite")
     elif half is None:
@@ -72,11 +81,13 @@ def _of_pair(claim: ComparisonClaim | OrderClaim, first: str, second: str) -> Pu
     return PublishedEffect(value, half, doubts, _misprints(table, [first, second], columns), columns)
 
 
-def _of_trend(claim: TrendClaim) -> PublishedEffect:
+def _of_trend(claim: TrendClaim, tasks: Sequence[str]) -> PublishedEffect:
     if not claim.published or not claim.values:
         return PublishedEffect(None)
     _, table = published.load(claim.published)
-    columns = _legible(table, claim.columns, [*claim.values])
+    columns = _legible(table, _columns(claim, tasks), [*claim.values])
+    if not columns:
+        return PublishedEffect(None, doubts=["the published cells cannot be read"])
     means = {x: float(np.mean([_mean(table, method, column) for column in columns])) for method, x in claim.values.items()}
     doubts = [] if table.rows[next(iter(claim.values))].deviations else ["no standard deviations are printed"]
     value = contrast(means, claim.first, claim.second)
@@ -119,8 +130,12 @@ def _misprints(table: PublishedTable, rows: list[str], columns: list[str]) -> li
     return notes
 
 
+def _columns(claim: ComparisonClaim | OrderClaim | TrendClaim, tasks: Sequence[str]) -> list[str]:
+    return [column for task, column in columns_of(claim).items() if not tasks or task in tasks]
+
+
 def _legible(table: PublishedTable, columns: list[str], rows: list[str]) -> list[str]:
-    return [column for column in columns or table.columns if all(isinstance(table.mean(row, column), float) for row in rows)]
+    return [column for column in columns if all(isinstance(table.mean(row, column), float) for row in rows)]
 
 
 def _mean(table: PublishedTable, row: str, column: str) -> float:

@@ -37,6 +37,8 @@ class BaseClaim(ConfigModel):
     """The encoder that the claim is about; other encoders' runs are not used."""
     margin: Margin | None = None
     """The smallest difference that counts, in the claim's unit; default: see the file's `margin`."""
+    requires: dict[str, Any] | None = None
+    """Configuration keys that the paper's methods train with, and their values; default: the file's."""
 
 
 class BasePublishedClaim(BaseClaim):
@@ -197,6 +199,9 @@ class ClaimsFile(ConfigModel):
     """Tasks of the runs."""
     seeds: list[Seed] = [1, 2, 3]
     """Seeds that a claim requires first."""
+    requires: dict[str, Any] = {}
+    """Configuration keys that the paper's methods train with, and their values: runs under a protocol with other
+    ones decide no claim of the file."""
     margin: Margin = 0.5
     """The smallest difference in points that counts, where a claim has none and half the published difference is not known."""
     claims: dict[str, AnyClaim] = Field(min_length=1)

@@ -7,7 +7,6 @@ from typing import get_args
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
-from hifi_cli.reports.claim_published import column_label
 from hifi_cli.reports.claim_spec import ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
 from hifi_cli.reports.claims import MOST_SEEDS, ClaimResult, Finding, Region, Verdict
 from hifi_cli.reports.proportions import equal_rates_p
@@ -15,14 +14,15 @@ from hifi_cli.reports.table import DASH, Table, TableCell, TableHeading, TableRo
 from hifi_cli.wording import counted_noun
 
 RULE = (
-    "supported: the 95 % interval of our effect (mean over all of the claim's tasks, new seeds) is inside what is required,"
-    " and the sign-flip test agrees; contradicted: it is outside of what is possible if the claim is true; numbers that no seed"
-    " changes have their range instead of an interval; each claim is decided for itself at the 5 % level"
+    "reproduced: the 95 % interval of our effect (mean over the tasks, new seeds) is inside what is required, and the sign-flip"
+    " test agrees; not reproduced: it is outside of what is possible if the claim is true (a difference: without half of the"
+    " published one); numbers that no seed changes have their range instead of an interval; each claim is decided for itself at"
+    " the 5 % level"
 )
 _HEADINGS = (
     *(TableHeading(label) for label in ("Verdict", "Ours", "Interval", "Published")),
-    TableHeading("Supported if", name="required"),
-    TableHeading("Contradicted if", name="contradicted"),
+    TableHeading("Reproduced if", name="required"),
+    TableHeading("Not reproduced if", name="not_reproduced"),
     *(TableHeading(label) for label in ("Unit", "Runs")),
 )
 
@@ -36,20 +36,24 @@ def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
         headings=[*_HEADINGS],
         rows=[_row(result, file.backbone) for result in results],
         corner="Claim",
-        notes=[RULE, *_split_notes(file, results)],
+        notes=[RULE, *_unmet_notes(results), *_split_notes(file, results)],
         missing=list(dict.fromkeys(missing for result in results for missing in result.missing)),
     )
 
 
 def verdict_text(result: ClaimResult) -> str:
     """Return the verdict in words, with what an undecided claim requires."""
-    if result.verdict == "supported" and any(finding.is_small for finding in result.findings):
-        return "supported (a small effect)"
     if result.verdict != "undecided":
         return result.verdict
+    if result.reason:
+        return "undecided (the last epochs differ)"
     absent = sum(finding.verdict == "not run" for finding in result.findings)
     if absent:
         return f"undecided ({absent} of {len(result.findings)} comparisons not run)"
+    if not any(finding.effect is not None for finding in result.findings):
+        return "undecided (at chance)"
+    if any("single seed" in finding.reason for finding in result.findings):
+        return "undecided (a single seed)"
     for finding in result.findings:
         tasks, known = finding.evidence.tasks, finding.evidence.tasks_with_values
         if len(known) < len(tasks):
@@ -65,13 +69,13 @@ def verdict_text(result: ClaimResult) -> str:
     return f"undecided ({seeds})"
 
 
-def contradictions(results: Sequence[ClaimResult]) -> list[str]:
-    """Return a sentence for every claim that our number speaks against, decided or not."""
+def differences_from_paper(results: Sequence[ClaimResult]) -> list[str]:
+    """Return a sentence for every claim whose number is not as the paper says, decided or not."""
     sentences = []
     for result in results:
         finding = result.finding
-        low, high = finding.region.supported
-        if finding.effect is None or (result.verdict != "contradicted" and low <= finding.effect <= high):
+        low, high = finding.region.required
+        if finding.effect is None or (result.verdict != "not reproduced" and low <= finding.effect <= high):
             continue
         unit = "difference in points" if result.unit == "points" else result.unit or "number"
         span = _span(result, finding)
@@ -79,12 +83,10 @@ def contradictions(results: Sequence[ClaimResult]) -> list[str]:
         if finding.published.value is not None:
             numbers.append(f"published {_published(result, finding)}")
         numbers.append(f"required {_required(finding.region)}")
-        if result.verdict != "contradicted":
-            numbers.append(verdict_text(result))
-        verb = "contradicts" if result.verdict == "contradicted" else "differs from"
+        numbers.append(verdict_text(result))
         note = f" ({result.claim.note})" if result.claim.note else ""
         claim = result.claim.text.rstrip(".")
-        sentences.append(f'{verb} the paper ({result.claim.where}), "{claim}": {", ".join(numbers)}{note}')
+        sentences.append(f'differs from the paper ({result.claim.where}), "{claim}": {", ".join(numbers)}{note}')
     return sentences
 
 
@@ -96,12 +98,21 @@ def _row(result: ClaimResult, backbone: str) -> TableRow:
         effect,
         TableCell(text=_span(result, finding) or DASH, value=finding.interval),
         TableCell(finding.published.value, text=_published(result, finding)),
-        TableCell(text=_required(finding.region), value=_bounds(finding.region.supported)),
-        TableCell(text=_contradicted(finding.region), value=_bounds(finding.region.possible)),
+        TableCell(text=_required(finding.region), value=_bounds(finding.region.required)),
+        TableCell(text=_rejected(finding.region), value=_bounds(finding.region.possible)),
         TableCell(text=result.unit or "number"),
         TableCell(float(result.runs), text=str(result.runs)),
     )
     return TableRow(result.name, cells, method=result.name, verdict=result.verdict, notes=(_note(result, backbone),))
+
+
+def _unmet_notes(results: Sequence[ClaimResult]) -> list[str]:
+    """Return one line for each reason why no run can decide claims, with the claims."""
+    claims: dict[str, list[str]] = {}
+    for result in results:
+        if result.reason and result.verdict == "not run":
+            claims.setdefault(result.reason, []).append(result.name)
+    return [f"not decided, because {reason}: {', '.join(names)}" for reason, names in claims.items()]
 
 
 def _note(result: ClaimResult, backbone: str) -> str:
@@ -109,16 +120,18 @@ def _note(result: ClaimResult, backbone: str) -> str:
     claim, findings = result.claim, result.findings
     only = f"; {claim.only_backbone}" if claim.only_backbone not in (None, backbone) else ""
     sentences = [f"{claim.text.rstrip('.')} ({claim.where}{only})", claim.note, *_tasks(findings), *_repetitions(result)]
+    if result.reason and result.verdict == "not run":
+        return ". ".join(filter(None, sentences))  # the reason is below the table, once for all claims
     if len(findings) > 1:
         sentences.append("; ".join(_comparison(result, finding) for finding in findings))
     elif doubts := findings[0].published.doubts:
         sentences.append(f"published: {'; '.join(doubts)}")
     misprints = list(dict.fromkeys(text for finding in findings for text in finding.published.misprints))
     sentences += [f"rests on possible misprints: {'; '.join(misprints)}"] if misprints else []
-    sentences += [finding.reason or _interval_without_test(finding) for finding in findings]
-    sentences += [_small_effect(result, finding) for finding in findings if finding.is_small and result.verdict == "supported"]
+    sentences += [result.reason, *(finding.reason or _interval_without_test(finding) for finding in findings)]
+    sentences += [_small_effect(result, finding) for finding in findings if finding.is_small]
     sentences += [text for finding in findings for text in _failures(finding)]
-    sentences += [note for finding in findings if finding.evidence.values for note in finding.evidence.notes]
+    sentences += [note for finding in findings for note in finding.evidence.notes]
     return ". ".join(sentence[:1].upper() + sentence[1:] for sentence in dict.fromkeys(sentences) if sentence)
 
 
@@ -132,13 +145,9 @@ def _comparison(result: ClaimResult, finding: Finding) -> str:
 
 
 def _tasks(findings: Sequence[Finding]) -> list[str]:
-    """Return the tasks whose runs are the claim's numbers, and the published columns where they are of other tasks."""
+    """Return the tasks whose runs are the claim's numbers; the published number is over the same ones."""
     known = list(dict.fromkeys(task for finding in findings for task in finding.evidence.tasks_with_values))
-    columns = list(dict.fromkeys(column for finding in findings for column in finding.published.columns))
-    sentences = [f"ours on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
-    if columns and {column.partition("-")[0] for column in columns} != {*findings[0].evidence.tasks}:
-        sentences.append(f"published on {', '.join(map(column_label, columns))}")
-    return sentences
+    return [f"on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
 
 
 def _repetitions(result: ClaimResult) -> list[str]:
@@ -153,17 +162,17 @@ def _repetitions(result: ClaimResult) -> list[str]:
 
 def _interval_without_test(finding: Finding) -> str:
     """Say where the interval is inside what is required, but the sign-flip test does not agree."""
-    low, high = finding.region.supported
+    low, high = finding.region.required
     if finding.verdict != "undecided" or not finding.interval or not low <= finding.interval[0] <= finding.interval[1] <= high:
         return ""
     return "the interval is inside what is required, but the sign-flip test does not agree"
 
 
 def _small_effect(result: ClaimResult, finding: Finding) -> str:
-    """Say that an effect which supports the claim is smaller than the smallest that counts."""
+    """Say that there is the claimed difference, but smaller than the smallest that counts."""
     margin = f"{_number(result, finding.region.possible[0])} {result.unit}"
     half = " (half the published effect)" if finding.published.value and not result.claim.margin else ""
-    return f"the effect is there, but smaller than {margin}{half}: its whole interval is below"
+    return f"there is a difference, but smaller than {margin}{half}: its whole interval is below"
 
 
 def _failures(finding: Finding) -> list[str]:
@@ -216,13 +225,13 @@ def _bounds(ends: tuple[float, float]) -> list[float | None]:
 
 
 def _required(region: Region) -> str:
-    low, high = region.supported
+    low, high = region.required
     if low == -inf:
         return f"<= {high:g}"
     return f"> {low:.3g}" if high == inf else f"{low:.3g} to {high:.3g}"
 
 
-def _contradicted(region: Region) -> str:
+def _rejected(region: Region) -> str:
     low, high = region.possible
     if low == -inf:
         return f"> {high:g}"

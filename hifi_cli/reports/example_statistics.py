@@ -74,7 +74,7 @@ def read_pairs(first: RunRecord, second: RunRecord, words: Sequence[str]) -> Exa
         raise UsageError(
             f"{first.directory.path} and {second.directory.path} predict different examples; train one of them again"
         )
-    numbers = _multi_hot if metric == "f1_micro" else _numbers
+    numbers = _multi_hot if metric == "f1_micro" else as_numbers
     columns = [row.label for row in ours], [row.prediction for row in ours], [row.prediction for row in theirs]
     labels, of_first, of_second = (numbers(values, words) for values in columns)
     return ExamplePairs(labels, of_first, of_second, metric)
@@ -134,7 +134,7 @@ def _draws(examples: int, resamples: int, task: int = 0) -> "list[Weights]":
     return [rng.multinomial(examples, np.full(examples, 1 / examples), size=size).astype(np.float64) for size in sizes]
 
 
-def _numbers(values: Sequence[object], words: Sequence[str]) -> Floats:
+def as_numbers(values: Sequence[object], words: Sequence[str]) -> Floats:
     """Return classes as their numbers, and numbers as they are."""
     places = {word: float(number) for number, word in enumerate(words)}
     try:

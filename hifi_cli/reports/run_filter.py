@@ -9,7 +9,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.sources import train_arguments
 from hifi_cli.files import command_line
-from hifi_cli.reports.changed_settings import own_settings, protocol_config
+from hifi_cli.reports.changed_settings import config_of, own_settings
 from hifi_cli.reports.proportions import Failures, rate_interval
 from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
@@ -94,7 +94,7 @@ def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> st
 
 def _has_own_epochs(record: RunRecord) -> bool:
     """Whether a run was trained for other epochs than its protocol has for its method and task; true where that is unknown."""
-    config = protocol_config(record.directory, record.result)
+    config = config_of(record.directory, record.result)
     return config is None or record.conditions["epochs"] != config.epochs
 
 

@@ -15,7 +15,7 @@ from hifi_cli.reports.figures.draw import check_format
 
 Colors = Mapping[str, str]
 _COLORS = {"ink": "#000000", "soft": "#555555", "band": "#CFE3F2", "ours": "#0072B2", "paper": "#D55E00"}
-_MARKERS = {"supported": "o", "undecided": "o", "contradicted": "X"}
+_MARKERS = {"reproduced": "o", "undecided": "o", "not reproduced": "X"}
 _LINE = "smallest difference that counts"
 _ROW_INCHES, _PANEL_INCHES = 0.2, 0.42
 
@@ -69,9 +69,9 @@ def _draw_panel(ax: Axes, panel: Sequence[ClaimResult], colors: Colors) -> None:
     ax.set_xlim(low, high)
     for row, result in enumerate(panel):
         finding = result.finding
-        start, end = (float(np.clip(bound, low, high)) for bound in finding.region.supported)
+        start, end = (float(np.clip(bound, low, high)) for bound in finding.region.required)
         ax.barh(row, end - start, left=start, height=0.86, color=colors["band"], label="required", zorder=0)
-        for bound, required in zip(finding.region.possible, finding.region.supported, strict=True):
+        for bound, required in zip(finding.region.possible, finding.region.required, strict=True):
             if bound != required and np.isfinite(bound):
                 ax.plot([bound, bound], [row - 0.43, row + 0.43], ":", color=colors["soft"], linewidth=0.9, label=_LINE)
         if finding.published.value is not None:
@@ -107,7 +107,7 @@ def _limits(panel: Sequence[ClaimResult], *, ratio: bool) -> tuple[float, float]
         half = finding.published.half_width or 0.0
         published = [] if finding.published.value is None else [finding.published.value - half, finding.published.value + half]
         ours = [] if finding.effect is None else [finding.effect, *(finding.interval or ())]
-        numbers += [*published, *ours, *(bound for bound in finding.region.supported if np.isfinite(bound))]
+        numbers += [*published, *ours, *(bound for bound in finding.region.required if np.isfinite(bound))]
     if ratio:
         positive = [number for number in numbers if number > 0]
         return min(positive) / 1.2, max(positive) * 1.2

@@ -39,7 +39,7 @@ def draw(csv: Path, out: Path) -> None:
     try:
         with house_style():
             figure = _drawing(metadata.inputs.kind)(pd.read_csv(csv), metadata)
-            metadata.notes.extend(paper_claims.contradictions(csv, metadata))
+            metadata.notes.extend(paper_claims.differences(csv, metadata))
             add_caption(figure, metadata)
             no_date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # the same numbers give the same file
             with atomic_path(out) as temporary:

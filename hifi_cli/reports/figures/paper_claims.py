@@ -1,4 +1,4 @@
-"""Where the numbers of a figure contradict what its paper claims about it."""
+"""Where the numbers of a figure are not what its paper claims about it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +13,8 @@ from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
 
 
-def contradictions(csv: Path, metadata: FigureMetadata) -> list[str]:
-    """Return a sentence for every claim of a paper about a figure that the figure's CSV speaks against.
+def differences(csv: Path, metadata: FigureMetadata) -> list[str]:
+    """Return a sentence for every claim of a paper about a figure whose number in the figure's CSV is another.
 
     The claims are decided as `hifi claims` decides them, from this CSV alone.
     """
@@ -28,4 +28,4 @@ def contradictions(csv: Path, metadata: FigureMetadata) -> list[str]:
             if isinstance(claim, TrendClaim | PropertyClaim) and claim.figure == name:
                 context = ClaimContext.of(claim, file, Results(csv.parent), None, COUNTED)
                 results.append(claims.evaluate_claim(key, claim, file, replace(context, figure_csv=csv)))
-    return claim_table.contradictions(results)
+    return claim_table.differences_from_paper(results)

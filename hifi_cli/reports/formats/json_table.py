@@ -61,7 +61,7 @@ class RowJson(_Part):
     """`runs`, `published` or `difference` (ours minus the paper's)."""
     verdict: str | None = None
     """Of a comparison, about the first method: better, worse, no difference shown, no conclusion, depends on collapsed runs;
-    of a claim: supported, contradicted, undecided, not run."""
+    of a claim: reproduced, not reproduced, undecided, not run."""
     scores: dict[str, list[float]] | None = None
     """Our scores of each seed in percent, by column name."""
     cells: dict[str, CellJson]
