@@ -25,7 +25,7 @@ LIMITS = {
     "adapter": 1.25,
     "eh-ft-lora-reserve": 1.4,
     "rocoft-column": 1.5,
-    "adalora": 2.3,  # updates of all six matrices, a penalty and the importance of every entry
+    "adalora": 4.5,  # updates of all six matrices, a penalty, and peft's allocator, which goes through them one by one
     "boft": 1.45,
     "hifi-dora": 1.4,
 }
