@@ -17,7 +17,7 @@ PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "s
 MEASURED = {  # keys of results.json that no table shows
     "split": "validation", "n_examples": {"train": 8, "selection": 4, "reported": 4}, "shots": None, "fewshot": None,
     "limit": None, "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "wall_s": 2.0, "peak_memory_bytes": 1,
-    "gradient_accumulation_steps": 1,
+    "gradient_accumulation_steps": 1, "precision": "fp32",
 }  # fmt: skip
 
 
@@ -35,18 +35,17 @@ def config_hash(config):
     decisive["backbone"] = config["backbone"]["name"]
     if config["heads"]["rank"] != "random":
         decisive["heads"] = {**config["heads"], "seed": 0}  # draws nothing
-    added_later = [("kernels", "auto"), ("stage1.kernels", "auto"), ("padding_free", True), ("tf32", False)]  # as before
-    added_later += [("deterministic", False), ("start_from", None)]
-    decisive = {key: value for key, value in flatten(decisive).items() if (key, value) not in added_later}
-    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(flatten(decisive), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    content = {**MEASURED, "schema": 2, **content, "config_hash": config_hash(config)}
+    text = yaml.safe_dump(config)
+    (directory / "config.yaml").write_text(text)
+    hashes = {"config_hash": config_hash(config), "config_sha256": hashlib.sha256(text.encode()).hexdigest()}
+    content = {**MEASURED, "schema": 2, **content, **hashes}
     (directory / "results.json").write_text(json.dumps(with_checksum(content)))
 
 

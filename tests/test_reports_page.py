@@ -53,6 +53,7 @@ def write_manifest(directory, heads):
     origin = {"command": ["hifi"], "hifi": "1", "git": None, "python": "3", "libraries": {}, "device": "x86_64", "threads": 1}
     data = {"fingerprint": {}, "origin": {}}
     content = origin | {"platform": "x", "heads": heads, "backbone_weights_id": "w", "data": data, "processes": 1}
+    content |= {"precision": "fp32", "tf32": False, "deterministic": False}
     Path(directory, "manifest.json").write_text(json.dumps(with_checksum({"schema": 2, **content})))
 
 
@@ -222,6 +223,7 @@ def test_the_report_compares_full_fine_tuning_with_each_method(hifi):
     (command,) = re.findall("the command: hifi (compare [^<]*)", comparison)
     answer = hifi(*command.split(), "--format", "json")
     assert [row["verdict"] for row in json.loads(answer.out)["rows"]] == ["better", "no conclusion"]
+    Path("own").mkdir()
     copy_yaml(hifi, "methods/bitfit", "own/bitfit.yaml")
     for word in ("bitfit", "own/bitfit.yaml"):
         assert hifi("report", "--compare", word).code == 0

@@ -110,8 +110,7 @@ def _problems_of_configuration(directory: RunDirectory, result: RunResult) -> It
             "selection": (result.selection, "few-shot" if config.shots else config.selection),
             "limit": (result.limit, config.limit),
         }
-    if result.config_sha256:
-        pairs["config_sha256"] = (result.config_sha256, bytes_digest(directory.config_file.read_bytes()))
+    pairs["config_sha256"] = (result.config_sha256, bytes_digest(directory.config_file.read_bytes()))
     for name, (stored, configured) in pairs.items():
         if stored != configured:
             yield f"{name}: {stored} in results.json, {configured} by config.yaml"

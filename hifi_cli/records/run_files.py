@@ -68,7 +68,7 @@ class Manifest(StoredFile, Provenance):
             that and of the delta of the run that this one started from.
         started_from: the run whose weights this run started from, then the run that that one started from, and so on.
         processes: how many trained together.
-        precision: of training's matrix products, fp32 or bf16; None, like the next two, in files of older versions.
+        precision: of training's matrix products, fp32 or bf16.
         tf32: whether a GPU's float32 products in training may round their factors to TF32.
         deterministic: whether a repetition on the same device gives the same bits.
     """
@@ -82,9 +82,9 @@ class Manifest(StoredFile, Provenance):
     started_from: list[StartingRun] = []
     data: DataSource
     processes: int
-    precision: str | None = None
-    tf32: bool | None = None
-    deterministic: bool | None = None
+    precision: str
+    tf32: bool
+    deterministic: bool
 
 
 class Failure(StoredFile):
@@ -261,11 +261,11 @@ class RunResult(StoredFile):
         shots: few-shot: train rows per class.
         variant: name of a setting in a search.
         config_hash: hash of the configuration.
-        config_sha256: SHA-256 of config.yaml; None in files of earlier versions.
+        config_sha256: SHA-256 of config.yaml.
         setting_hash: the same without the seed; runs with the same one may be averaged.
         heads_sha256: digest of the attention heads, where runs of all seeds share them.
         data: fingerprint of every split.
-        precision: of training's matrix products, fp32 or bf16; None in files of earlier versions.
+        precision: of training's matrix products, fp32 or bf16.
         limit: only so many examples of each split were used.
         metrics: every metric at the reported epoch, on the reported split and on extra validation splits.
         extra_validation: the primary metric on extra validation splits, as `scores` has it on the reported one.
@@ -273,7 +273,7 @@ class RunResult(StoredFile):
         time_s: seconds of training.
         wall_s: seconds of the whole last process.
         delta_sha256: SHA-256 of delta.safetensors.
-        delta_bytes: its size; None in files of earlier versions.
+        delta_bytes: its size.
     """
 
     schema_number: ClassVar[int] = 2
@@ -294,11 +294,11 @@ class RunResult(StoredFile):
     n_examples: ExampleCounts
     shots: int | None
     fewshot: FewShotRows | None
-    precision: str | None = None
+    precision: str
     limit: int | None
     variant: str | None = None
     config_hash: str
-    config_sha256: str | None = None
+    config_sha256: str
     setting_hash: str
     heads_sha256: str | None
     data: dict[str, str]
