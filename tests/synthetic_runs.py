@@ -42,10 +42,7 @@ def config_hash(config):
     decisive["backbone"] = config["backbone"]["name"]
     if config["heads"]["rank"] != "random":
         decisive["heads"] = {**config["heads"], "seed": 0}  # draws nothing
-    added_later = [("kernels", "auto"), ("stage1.kernels", "auto"), ("padding_free", True), ("tf32", False)]  # as before
-    added_later += [("deterministic", False), ("start_from", None)]
-    decisive = {key: value for key, value in flatten(decisive).items() if (key, value) not in added_later}
-    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(flatten(decisive), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -64,7 +61,6 @@ def _protocols_rank(protocol, method, task):
         return resolve(task=task, method=method, backbone="bert-large", protocol=protocol).heads.rank
     except HifiError:
         return "pagerank"
-
 
 def write_run(
     results_dir,

@@ -260,6 +260,7 @@ MANIFEST = {
     "schema": 2,
     "command": ["hifi", "train"], "hifi": "1", "libraries": {"torch": "2"}, "device": "cpu", "data": {"origin": {"train": "x"}, "fingerprint": {"train": "t"}},
     "git": None, "python": "3", "threads": 1, "platform": "x", "heads": None, "backbone_weights_id": "w", "processes": 1,
+    "precision": "fp32", "tf32": False, "deterministic": False,
 }  # fmt: skip
 WRONG_MANIFESTS = [
     {"git": "x"},

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from scipy import stats
@@ -280,6 +281,7 @@ def test_measured_costs_decide_and_missing_ones_are_named(hifi):
     config = ResultCosts.config_of("hifi-layerwise", protocol="demo", backbone="demo")
     origin = Provenance(command=[], hifi="", git=None, python="", libraries={}, device="", threads=1, platform="")
     costs = {"added_in_training": 0, "added_in_result": 0, "modules_added": 0, "latency": 1.2, "stored_bytes": 1}
+    costs["latency_rounds"] = [1.2]
     path = ResultCosts.path_of(config, Path("results"))
     path.parent.mkdir(parents=True)
     ResultCosts(method="hifi-layerwise", **costs, plain_bytes=100, total=25, provenance=origin).write(path)

@@ -19,12 +19,14 @@ from hifi_cli.methods import base
 FULL_FT_LIMIT = 265  # operations of a step of full fine-tuning
 # The most operations of a step, compared with those of full fine-tuning; most methods compute fewer gradients.
 LIMITS = {
-    "diff-pruning": 1.45,
-    "child-tuning-d": 1.3,
-    "mixout": 1.3,
-    "compacter": 1.5,
-    "rocoft-column": 1.4,
-    "adalora": 2.35,  # updates of all six matrices, a penalty and the importance of every entry
+    "diff-pruning": 1.7,
+    "child-tuning-d": 1.5,
+    "mixout": 1.45,
+    "compacter": 1.85,
+    "adapter": 1.25,
+    "eh-ft-lora-reserve": 1.4,
+    "rocoft-column": 1.5,
+    "adalora": 4.5,  # updates of all six matrices, a penalty, and peft's allocator, which goes through them one by one
     "boft": 1.45,
     "hifi-dora": 1.4,
 }

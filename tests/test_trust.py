@@ -296,12 +296,13 @@ def test_eval_fails_where_a_run_does_not_give_what_it_stored(hifi, trained, data
 # --- another machine
 
 
-def test_a_run_of_a_shipped_backbone_is_read_by_an_installation_elsewhere(hifi, tmp_path):
+def test_a_run_of_a_shipped_backbone_is_read_by_an_installation_elsewhere(hifi, small_demo_directory, tmp_path):
     words = ["--protocol", "demo", "--task", "demo-entailment", "--method", "linear-probing"]
     assert hifi("train", *words, "epochs=1", "limit=40").code == 0
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(ROOT / "hifi_cli", elsewhere / "hifi_cli", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "configs", elsewhere / "configs")
+    shutil.copytree(small_demo_directory, elsewhere / "configs/tasks/demo", dirs_exist_ok=True)
     shutil.move("results", elsewhere / "moved")
     run = elsewhere / "moved/runs/demo/demo/demo-entailment/linear-probing/seed1"
     for path in run.iterdir():

@@ -14,17 +14,6 @@ from hifi_cli.files import digest, safe_name
 Beta = Annotated[float, Field(ge=0, lt=1)]
 SettingValue = bool | int | float | str | list[str] | None
 MAX_RUNS = 100_000  # of one command; the largest search of either paper has some hundreds
-# Keys that were added after runs had been stored, by dotted key, with the value that means what those runs did. At this value
-# a key is left out of the hash, so that the runs stay valid; those of stage 1 follow by themselves. Runs from before
-# padding_free was added had padded batches: the same up to rounding and dropout noise.
-KEYS_ADDED_SINCE_0_2: dict[str, Any] = {
-    "kernels": "auto",
-    "padding_free": True,
-    "tf32": False,
-    "deterministic": False,
-    "start_from": None,
-}
-_NOT_ADDED = object()
 
 
 class BackboneConfig(ConfigModel):
@@ -279,16 +268,14 @@ class RunConfig(TrainingConfig):
 
 
 def config_hash_of(content: Mapping[str, Any]) -> str:
-    """`RunConfig.hash` of a configuration as in config.yaml, which may lack the keys that were added later."""
+    """`RunConfig.hash` of a configuration as in config.yaml."""
     decisive = {key: value for key, value in content.items() if key not in ("variant", "device")}
     decisive["backbone"] = content["backbone"]["name"]
     if content["heads"]["rank"] != "random":  # the seed draws nothing then
         decisive["heads"] = {**content["heads"], "seed": 0}
     if content.get("start_from"):
         decisive["start_from"] = run_name(content["start_from"])  # wherever the results directory is
-    values = flatten(decisive)
-    as_before = {key: KEYS_ADDED_SINCE_0_2.get(key.removeprefix("stage1."), _NOT_ADDED) for key in values}
-    return digest({key: value for key, value in values.items() if value != as_before[key]})
+    return digest(flatten(decisive))
 
 
 def run_path_of(

@@ -23,7 +23,7 @@ class ResultCosts(StoredFile):
         added_in_result: parameters of the exported model beyond those of the plain one.
         modules_added: modules with parameters, likewise.
         latency: time of a forward pass of the exported model divided by the plain model's, median of the rounds.
-        latency_rounds: of each round of measurement; empty in files of earlier versions.
+        latency_rounds: of each round of measurement.
         stored_bytes: size of the delta file.
         plain_bytes: bytes of the plain model's parameters.
         total: number of the plain model's parameters.
@@ -37,7 +37,7 @@ class ResultCosts(StoredFile):
     added_in_result: int
     modules_added: int
     latency: float
-    latency_rounds: list[float] = []
+    latency_rounds: list[float]
     stored_bytes: int
     plain_bytes: PositiveInt
     total: PositiveInt
@@ -61,7 +61,7 @@ class TrainingCosts(StoredFile):
     Attributes:
         step_ratio: time of a step divided by that of the reference method; stages are weighted by their steps. Median of the
             rounds.
-        step_ratio_rounds: of each round of measurement; empty in files of earlier versions.
+        step_ratio_rounds: of each round of measurement.
         step_s: seconds of a step.
         memory_bytes: at the peak of training, without the loaded model.
         stored_bytes: size of the delta file.
@@ -74,7 +74,7 @@ class TrainingCosts(StoredFile):
 
     method: str
     step_ratio: float
-    step_ratio_rounds: list[float] = []
+    step_ratio_rounds: list[float]
     step_s: float
     memory_bytes: int
     stored_bytes: int

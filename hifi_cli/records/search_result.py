@@ -18,7 +18,7 @@ class SettingScore(Record):
     Attributes:
         setting: configuration keys and their values, as on the command line.
         score: mean over seeds on the selection split, a fraction of 1; None where a run diverged.
-        deviation: sample standard deviation over seeds; None for fewer than two, and in files of earlier versions.
+        deviation: sample standard deviation over seeds; None for fewer than two.
         seeds: number of seeds.
     """
 
@@ -34,7 +34,7 @@ class MethodSearch(Record):
     Attributes:
         task, method: names, also of a user's own YAML.
         chosen: the best one; None where a run of every setting diverged.
-        config: keys and values that the grid and the command line set for every run; empty in files of earlier versions.
+        config: keys and values that the grid and the command line set for every run.
         arguments: what the command line takes in place of the names, by `task` and `method`: paths of the user's own YAMLs.
     """
 

@@ -1,11 +1,8 @@
-"""Charts of the HTML report: inline SVG of matplotlib, in the page's own colors for light and dark mode.
+"""Charts of the HTML report: matplotlib's SVG as an image inside the page; scores are in percent."""
 
-Every function returns the SVG's text; scores are in percent.
-"""
-
+import base64
 import io
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +18,10 @@ from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 from hifi_cli.reports.claims import ClaimResult
 from hifi_cli.reports.figures import claim_effects as claim_effects_figure
 
-# Each color stands for a CSS variable of the page, which differs between light and dark mode.
-_VARIABLES = {"#010101": "--ink", "#020202": "--soft", "#030303": "--rule", "#040404": "--accent", "#050505": "--mark"}
-_INK, _SOFT, _RULE, _ACCENT, _MARK = _VARIABLES
+_INK, _SOFT, _RULE, _ACCENT, _MARK = "#1b1b19", "#5d5c57", "#dcdbd5", "#2a66c8", "#b4530a"  # the page's colors
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "svg.hashsalt": "hifi",  # the same numbers give the same file
     "font.size": 8,
     "text.color": _INK,
     "axes.edgecolor": _RULE,
@@ -79,7 +75,7 @@ def scores_by_trained_fraction(methods: Sequence[MethodScores], metric: str) -> 
         ax.set_xlabel("trained parameters, task head included")
         ax.set_ylabel(metric)
         ax.grid(clip_on=False)
-        return _svg(figure, f"score ({metric}) against the fraction of trained parameters")
+        return _image(figure, f"score ({metric}) against the fraction of trained parameters")
 
 
 def scores_by_seed(methods: Sequence[MethodScores], metric: str) -> Markup:
@@ -94,7 +90,7 @@ def scores_by_seed(methods: Sequence[MethodScores], metric: str) -> Markup:
         ax.margins(x=0.08)
         ax.set_xlabel(metric)
         ax.grid(axis="x", clip_on=False)
-        return _svg(figure, f"{metric} of every seed")
+        return _image(figure, f"{metric} of every seed")
 
 
 def learning_curves(curves: Mapping[str, Mapping[int, float]], metric: str) -> Markup:
@@ -110,7 +106,7 @@ def learning_curves(curves: Mapping[str, Mapping[int, float]], metric: str) -> M
         ax.set_xlabel("epoch")
         ax.set_ylabel(metric)
         ax.grid()
-        return _svg(figure, f"{metric} after each epoch")
+        return _image(figure, f"{metric} after each epoch")
 
 
 def head_values(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int]]) -> Markup:
@@ -128,7 +124,7 @@ def head_values(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int
         ax.set(xlim=(0, heads), ylim=(layers, 0), xlabel="head", ylabel="layer", aspect="equal")
         ax.set_xticks(np.arange(heads) + 0.5, map(str, range(heads)))
         ax.set_yticks(np.arange(layers) + 0.5, map(str, range(1, layers + 1)))  # as printed everywhere: from 1
-        return _svg(figure, "values of the heads by layer; dots mark the chosen heads")
+        return _image(figure, "values of the heads by layer; dots mark the chosen heads")
 
 
 def claim_effects(results: Sequence[ClaimResult]) -> Markup:
@@ -137,7 +133,7 @@ def claim_effects(results: Sequence[ClaimResult]) -> Markup:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(1.3 * _WIDTH, 1), layout="constrained")
         claim_effects_figure.draw(figure, results, colors)
-        return _svg(figure, "effects of the claims with intervals")
+        return _image(figure, "effects of the claims with intervals")
 
 
 def _subplot(height: float) -> tuple[Figure, Axes]:
@@ -166,16 +162,9 @@ def _plot_seeds(ax: Axes, x: Sequence[float], y: Sequence[float]) -> None:
     ax.plot(x, y, "o", color=_ACCENT, alpha=0.65, markeredgewidth=0, clip_on=False)
 
 
-def _svg(figure: Figure, title: str) -> Markup:
-    """Return a figure as inline SVG that takes its colors from the page and shares no id with another."""
-    stream = io.StringIO()
-    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with mpl.rc_context({"svg.hashsalt": title}):
-        figure.savefig(stream, format="svg", transparent=True, metadata=no_metadata)
-    svg = stream.getvalue()
-    view_box = svg.split('viewBox="', 1)[1].split('"', 1)[0]
-    content = svg.split("</defs>", 1)[1]  # what comes before is an XML header, and a style for the whole page
-    content = re.sub(r' id="(?!m[0-9a-f]{10}")[^"]*"', "", content).replace("xlink:href", "href")  # markers keep theirs
-    for color, variable in _VARIABLES.items():
-        content = content.replace(color, f"var({variable})")
-    return Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(view_box, title) + Markup(content)
+def _image(figure: Figure, title: str) -> Markup:
+    """Return a figure as an image of the page."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    encoded = base64.b64encode(stream.getvalue()).decode()
+    return Markup('<img src="data:image/svg+xml;base64,{}" alt="{}">').format(encoded, title)

@@ -33,7 +33,7 @@ class ReportChart:
     """A chart with its title."""
 
     title: str
-    svg: Markup
+    image: Markup
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ class Checkpoint:
             logger.warning(f"the checkpoint {self.path} is damaged ({first_line}); the run starts from the beginning")
             return None
         if not is_same_run:
-            difference = "other data, heads or weights, or of an older version"
+            difference = "other data, heads or weights"
             logger.warning(f"the checkpoint {self.path} is of {difference}; the run starts from the beginning")
         return state if is_same_run else None
 

@@ -98,7 +98,7 @@ class FigureMetadata(ConfigModel):
     backbone: str
     protocol: str
     overrides: list[str] = []
-    """`key=value` of the command line; none in files of earlier versions."""
+    """`key=value` of the command line."""
     notes: list[str]
     """Printed below the picture."""
     analysis_notes: list[str]
