@@ -76,7 +76,7 @@ def two_runs(cwd: Path) -> dict[str, Any]:
 
 def claims(name: str, cwd: Path) -> dict[str, Any]:
     """Ours, the interval and the published effect of each claim for which there are runs."""
-    (rows,) = table_numbers(hifi("claims", name, "--protocol", "laptop", "--results-dir", "study", "--format", "json", cwd=cwd))
+    (rows,) = table_numbers(hifi("claims", name, "--results-dir", "study", "--format", "json", cwd=cwd))
     numbers = {claim: {key: cells.get(key) for key in ("ours", "interval", "published")} for claim, cells in rows.items()}
     return {claim: cells for claim, cells in numbers.items() if cells["ours"] is not None}
 
@@ -158,7 +158,7 @@ NUMBERS: dict[str, Callable[[Path], Any]] = {
     "table-generic.csv": table,
     **{f"compare-{name}.json": partial(comparison, name) for name in COMPARISONS},
     "compare-two-runs.json": two_runs,
-    **{f"claims-{name}.json": partial(claims, name) for name in ("hifi", "ehft")},
+    "claims.json": partial(claims, "study-claims.yaml"),
     **{f"figure-{name}.csv": partial(stored_figure, name) for name in FIGURES},
     "figure-search-budget.csv": search_budget,
     **{f"configuration-{name}.json": partial(configurations, name) for name in PROTOCOLS},
