@@ -7,9 +7,8 @@ from pathlib import Path
 import yaml
 from project_files import copy_yaml
 from synthetic_grids import write_cell
-from synthetic_runs import config_hash, method_search, write_run, write_search
+from synthetic_runs import method_search, write_run, write_search
 
-from hifi_cli.files import with_checksum
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec
 from hifi_cli.records.search_result import SearchResult
@@ -17,12 +16,8 @@ from hifi_cli.records.search_result import SearchResult
 
 def with_setting(folder, **keys):
     """A finished run whose configuration has these keys."""
-    config = {**yaml.safe_load((folder / "config.yaml").read_text()), **keys}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     result = json.loads((folder / "results.json").read_text())
-    result["config_hash"] = config_hash(config)
-    result.pop("checksum")
-    (folder / "results.json").write_text(json.dumps(with_checksum(result)))
+    (folder / "results.json").write_text(json.dumps({**result, "config": {**result["config"], **keys}}))
     return folder
 
 
