@@ -140,7 +140,7 @@ def test_published_numbers_and_named_tables(page, hifi):
     assert 'href="../results/runs/' in text
     assert hifi("report", "--results-dir", "nowhere").code == 3
     Path("results/heads/bert-large/rte/x.json").write_text("{}")
-    assert "is not a heads file" in hifi("report").err
+    assert "rte/x.json is damaged" in hifi("report").err
 
 
 METHODS = [charts.MethodScores("a", 100.0, [60.0, 80.0]), charts.MethodScores("b", 1.0, [72.0])]
