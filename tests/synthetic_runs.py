@@ -62,6 +62,7 @@ def _protocols_rank(protocol, method, task):
     except HifiError:
         return "pagerank"
 
+
 def write_run(
     results_dir,
     method,
