@@ -398,3 +398,10 @@ def test_printed_seeds_are_those_that_the_option_accepts(seeds, text):
 
 def test_a_message_names_three_of_many():
     assert (first_of("abc"), first_of("abcd", "; ")) == ("a, b, c", "a; b; c and 1 more")
+
+
+def test_a_runs_own_configuration_repeats_it(finish_run, hifi, data):
+    first = json.loads((finish_run() / "results.json").read_text())
+    answer = hifi("train", "-c", finish_run() / "config.yaml", "--data-dir", data, "--results-dir", "again")
+    again = json.loads(Path("again/runs/hifi/tiny-bert/rte/full-ft/seed1/results.json").read_text())
+    assert answer.code == 0 and again["epoch_metrics"] == first["epoch_metrics"], answer.err
