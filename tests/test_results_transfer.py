@@ -1,18 +1,16 @@
-"""`hifi results push` and `pull`: results travel with checksums, and nothing is ever overwritten."""
+"""`hifi results push` and `pull`: results travel whole, and nothing is ever overwritten."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from fake_hub import serve
-from finished_runs import flip_bit, read_json, seal
+from finished_runs import flip_bit, read_json
 from json_output import printed
 from project_files import copy_yaml
 
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_checks import checksums_text
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.files import write_json
 from hifi_cli.runs import results_source
 
 RUN = Path("runs/hifi/tiny-bert/rte/full-ft/seed1")
@@ -35,10 +33,10 @@ def raise_score(run):
     """Falsify a score as somebody would who knows the layout."""
     result = read_json(run / "results.json")
     scores = {name: min(1.0, score + 0.1) for name, score in result["scores"].items()}
-    seal(run / "results.json", result | {"scores": scores})
+    write_json(run / "results.json", result | {"scores": scores})
 
 
-def test_push_pull_and_verify_between_two_directories_with_a_falsified_result(hifi, finish_run, data):
+def test_push_and_pull_between_two_directories_with_a_falsified_result(hifi, finish_run, data):
     for method in ("full-ft", "hifi-layerwise"):
         finish_run(method)
     Path("results/tables").mkdir()
@@ -49,26 +47,14 @@ def test_push_pull_and_verify_between_two_directories_with_a_falsified_result(hi
     assert pushed.code == 0 and set(states(pushed)) == {"copied"} and pushed.out.endswith("5 copied\n"), pushed
     assert files_of("results") == before
     copied = files_of("shared")
-    assert {name: content for name, content in copied.items() if not name.endswith("SHA256SUMS")} == before
-    check = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=Path("shared") / RUN, check=False)
-    assert check.returncode == 0
+    assert copied == before
     again = hifi("results", "push", "shared", "--weights")
     assert again.code == 0 and set(states(again)) == {"same"} and files_of("shared") == copied
 
     assert hifi("results", "pull", "shared", "--weights", "--results-dir", "mine").code == 0
     assert files_of("mine") == copied
-    verified = hifi("verify", "mine", "--data-dir", data)
-    assert verified.code == 0 and verified.out.count("verified ") == 2
 
     raise_score(Path("shared") / RUN)
-    refused = hifi("results", "pull", "shared", "--weights", "--results-dir", "yours")
-    assert refused.code == 2 and "results.json is not the file that SHA256SUMS lists" in refused.err, refused
-    assert not (Path("yours") / RUN).exists() and (Path("yours/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")).is_dir()
-    (Path("shared") / RUN / "SHA256SUMS").write_text(checksums_text(RunDirectory(Path("shared") / RUN)))
-    assert hifi("results", "pull", "shared", "--weights", "--results-dir", "yours").code == 0
-    caught = hifi("verify", "yours", "--data-dir", data)
-    assert caught.code == 1 and f"differs       {Path('yours') / RUN}" in caught.out and "1 of 2" in caught.err
-
     conflict = hifi("results", "pull", "shared", "--weights", "--results-dir", "mine")
     assert conflict.code == 4 and files_of("mine") == copied
     for place in ("shared", "mine"):
@@ -81,12 +67,10 @@ def test_weights_are_copied_on_request_only_and_added_later(hifi, finish_run, da
     delta = Path("shared") / RUN / "delta.safetensors"
     assert not delta.exists()
     assert hifi("table", "--results-dir", "shared").code == 0
-    assert hifi("verify", "shared", "--data-dir", data).code == 3
     answer = hifi("results", "pull", "shared", "--weights", "--results-dir", "mine")
     assert answer.code == 2 and "--weights asks for it" in answer.err
     assert hifi("results", "push", "shared", "--weights").code == 0
     assert delta.read_bytes() == (Path("results") / RUN / "delta.safetensors").read_bytes()
-    assert hifi("verify", "shared", "--data-dir", data).code == 0
     flip_bit(Path("results") / RUN / "delta.safetensors")
     assert "not the file that the run wrote" in hifi("results", "push", "other", "--weights").err
 
@@ -198,7 +182,6 @@ def test_results_travel_through_a_repository_of_the_hub(hifi, finish_run, data, 
     assert not list(Path("light").rglob("delta.safetensors"))
     assert hifi("results", "pull", "hub:owner/shared", "--weights", "--results-dir", "mine").code == 0
     assert files_of("mine") == fake_hub.files
-    assert hifi("verify", "mine", "--data-dir", data).code == 0
 
     raise_score(Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1"))
     before = dict(fake_hub.files)
