@@ -21,14 +21,14 @@ def with_setting(folder, **keys):
     return folder
 
 
+def chosen(cell):
+    """The footnotes of a cell about searches; the others compare its settings with the protocol's."""
+    return [note for note in cell.get("notes", []) if not note.startswith("not the protocol's: ")]
+
+
 def notes_of(hifi):
     content = json.loads(hifi("table", "--format", "json").out)
-    return {row["name"]: search_notes(row["cells"]["rte"]) for row in content["rows"]}, content["notes"]
-
-
-def search_notes(cell):
-    """The notes of a cell without that on settings that are not the protocol's, which a searched one is not."""
-    return [note for note in cell.get("notes", []) if not note.startswith("not the protocol's")]
+    return {row["name"]: chosen(row["cells"]["rte"]) for row in content["rows"]}, content["notes"]
 
 
 UNEQUAL = (
@@ -90,7 +90,7 @@ def test_a_setting_chosen_over_tasks_is_named_in_cells_of_all_tasks(hifi):
     searches = [method_search("rte", "full-ft", [0.6, 0.7, 0.5]), method_search("cola", "full-ft", [0.4, 0.1, 0.6])]
     write_search("results", *searches, varied={"full-ft": {"learning_rate": ["1e-05", "2e-05", "3e-05"]}})
     (row,) = json.loads(hifi("table", "--format", "json").out)["rows"]
-    notes = {task: search_notes(cell) for task, cell in row["cells"].items() if task in ("rte", "cola", "mrpc", "sst2")}
+    notes = {task: chosen(cell) for task, cell in row["cells"].items() if task in ("rte", "cola", "mrpc", "sst2")}
     note = "setting chosen by search tuning over RTE and CoLA: 3 settings of learning_rate (1e-05, 2e-05, 3e-05), chosen on holdout"
     assert notes == {"rte": [note], "cola": [note], "mrpc": [note], "sst2": []}
 

@@ -85,10 +85,10 @@ def write_run(cell: GridCell, results_dir: Path) -> None:
         "metrics": {"accuracy": score}, "extra_validation": {}, "collapsed": False, "time_s": 60.0, "wall_s": 70.0,
         "peak_memory_bytes": 1 << 30, "gradient_accumulation_steps": 1,
         "delta_sha256": "ad7facb2586fc6e966c004d7d1d16b024f5805ff7cb47c7a85dabd8b48892ca7",  # of 4,096 zero bytes
-        "delta_bytes": 4096, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32", "epoch_metrics": [],
-        "truncated": None, "method_code": None, "started_from": [],
-        "provenance": {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {}, "device": "CPU", "threads": 1,
-                       "platform": "Linux", "processes": 1},
+        "delta_bytes": 4096, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
+        "epoch_metrics": [], "truncated": None, "method_code": None, "started_from": [],
+        "provenance": {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {}, "device": "CPU",
+                       "threads": 1, "platform": "Linux", "processes": 1},
     }  # fmt: skip
     directory.results.write_text(json.dumps(result, indent=1) + "\n")
 
