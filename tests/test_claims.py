@@ -63,7 +63,7 @@ def test_a_protocol_may_leave_out_claims_and_a_report_shows_only_those_about_its
     with pytest.raises(UsageError, match="trains-4-percent is not asked under protocol laptop"):
         claim_spec.select(["trains-4-percent"], protocol="laptop")
     settings = [("hifi-fewshot", "minilm"), ("laptop", "minilm")]
-    laptop = [claim_spec.load(name, protocol="laptop", backbone="minilm") for name in ("hifi", "rankings")]
+    laptop = [claim_spec.load(name, protocol="laptop", backbone="minilm") for name in ("ehft", "hifi", "rankings")]
     assert claim_spec.claims_of_settings([], settings) == laptop
     assert claim_spec.claims_of_settings([], settings[:1]) == []
     assert [file.protocol for file in claim_spec.claims_of_settings(["hifi"], settings)] == ["hifi-fewshot", "laptop"]
@@ -330,7 +330,7 @@ def test_the_picture_and_the_report_show_the_claims(own, hifi):
     assert all(f">{name}/above-full-ft<" in papers for name in ("hifi", "ehft"))
     assert hifi("report", "--claims", "mine.yaml").code == 0
     page = Path("results/report.html").read_text()
-    assert "My thesis (protocol hifi, backbone bert-large): 1 reproduced" in page and "smallest difference that counts" in page
+    assert "My thesis (protocol hifi, backbone bert-large): 1 reproduced" in page and "the sign-flip test agrees" in page
     assert "Claims of Gui" not in page
     write_run("results", "hifi-layerwise", "rte", 1, 0.7)
     hifi("report")
