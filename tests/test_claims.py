@@ -12,8 +12,6 @@ from synthetic_runs import flatness, write_figure, write_run
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.records.cost_files import ResultCosts
-from hifi_cli.records.run_files import Provenance
 from hifi_cli.reports import claim_spec
 from hifi_cli.reports.claim_published import published_effects
 from hifi_cli.reports.claim_spec import OrderClaim, methods_of
@@ -48,7 +46,7 @@ def row_of(answer, name="mine"):
 @pytest.mark.parametrize("protocol", [None, "laptop", "demo"])
 def test_shipped_claims_name_only_what_exists(name, protocol):
     file = claim_spec.load(name, protocol=protocol)
-    assert len(file.claims) >= (1 if name == "rankings" else 18)
+    assert len(file.claims) >= (1 if name == "rankings" else 13)
     for key, claim in file.claims.items():
         named = {"methods": methods_of(claim), "tasks": [*claim.tasks, *file.tasks], "backbones": [file.backbone]}
         for kind, names in named.items():
@@ -272,30 +270,20 @@ def test_a_figure_that_was_not_computed_is_named_with_its_command(hifi):
     assert command == "hifi figure hifi-7-flatness --backbone minilm --protocol hifi"
 
 
-def test_measured_costs_decide_and_missing_ones_are_named(hifi):
-    arguments = ("claims", "hifi/no-latency", "hifi/no-added-parameters", "--protocol", "demo", "--format", "json")
-    assert json.loads(hifi(*arguments).out)["missing"][0]["command"] == (
-        "hifi table hifi-1 --methods hifi-layerwise --backbone demo --protocol demo"
-    )
-    config = ResultCosts.config_of("hifi-layerwise", protocol="demo", backbone="demo")
-    origin = Provenance(command=[], hifi="", git=None, python="", libraries={}, device="", threads=1, platform="")
-    costs = {"added_in_training": 0, "added_in_result": 0, "modules_added": 0, "latency": 1.2, "stored_bytes": 1}
-    costs["latency_rounds"] = [1.2]
-    path = ResultCosts.path_of(config, Path("results"))
-    path.parent.mkdir(parents=True)
-    ResultCosts(method="hifi-layerwise", **costs, plain_bytes=100, total=25, provenance=origin).write(path)
-    answer = hifi(*arguments)
-    assert row_of(answer, "no-latency")[0]["verdict"]["value"] == "not reproduced"
-    assert row_of(answer, "no-added-parameters")[0]["verdict"]["value"] == "reproduced"
-    for shift, verdict in (
-        (0.0, "reproduced"),
-        (0.05, "undecided (within the noise of the measurement)"),
-        (0.2, "not reproduced"),
-    ):
-        costs["latency_rounds"] = [shift + ratio for ratio in (1.0, 0.98, 1.03, 0.99, 1.01, 1.02, 0.97)]
-        ResultCosts(method="hifi-layerwise", **costs, plain_bytes=100, total=25, provenance=origin).write(path)
-        cells, note, missing = row_of(hifi(*arguments), "no-latency")
-        assert cells["verdict"]["value"] == verdict and "rounds of one measurement" in note and not missing
+def test_the_time_of_runs_decides_relative_to_full_ft(hifi):
+    """Within 5 %: EH-FT's section 4.3."""
+    words = ("claims", "ehft/same-time", "--protocol", "laptop-ehft", "--format", "json")
+    place = {"protocol": "laptop-ehft", "backbone": "minilm"}
+    missing = row_of(hifi(*words), "same-time")[2]
+    assert "--method eh-ft-bitfit" in missing[0]["command"] and "--method full-ft" in missing[1]["command"]
+    for slower, verdict in ((1.0, "reproduced"), (1.5, "not reproduced")):
+        for task in ("cb", "rte", "mrpc"):
+            for seed in (1, 2, 3):
+                write_run("results", "full-ft", task, seed, 0.5, time_s=30.0 + seed / 100, **place)
+                write_run("results", "eh-ft-bitfit", task, seed, 0.5, time_s=slower * (30.0 + seed / 50), **place)
+        cells = row_of(hifi(*words), "same-time")[0]
+        assert cells["verdict"]["value"] == verdict, cells
+        assert cells["ours"]["value"] == pytest.approx(slower, rel=0.01)
 
 
 def test_trained_percent_is_of_the_encoder_that_the_paper_states(hifi):
@@ -347,7 +335,7 @@ TREND = {"kind": "trend", "first": [1], "second": [2], "expected": "equal"}
         ({"kind": "better"}, "kind"),
         ({"frist": "bitfit"}, "unknown key"),
         ({"margin": 0}, "margin"),
-        ({"kind": "property", "measure": "latency", "at_most": 1}, "a measured cost requires `method`"),
+        ({"kind": "property", "measure": "time", "at_most": 1}, "a measured cost requires `method`"),
         ({"kind": "property", "figure": "ehft-1"}, "`at_least`, `at_most` or both are required"),
         ({"kind": "property", "figure": "ehft-111", "at_most": 1}, "unknown figure 'ehft-111'; did you mean 'ehft-1"),
         (TREND, "a trend has either `figure` or `values`"),
@@ -356,7 +344,7 @@ TREND = {"kind": "trend", "first": [1], "second": [2], "expected": "equal"}
         ({"kind": "order", "levels": [[], ["lora"]]}, "`levels` has an empty level, or a method twice"),
         ({"kind": "order", "levels": [["lora"], ["lora"]]}, "`levels` has an empty level, or a method twice"),
         (
-            {"kind": "cost", "measure": "latency", "method": "lora", "at_least": 2, "at_most": 1},
+            {"kind": "cost", "measure": "time", "method": "lora", "at_least": 2, "at_most": 1},
             "`at_least` is above `at_most`",
         ),
     ],

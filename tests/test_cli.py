@@ -370,7 +370,7 @@ def test_the_choices_of_options_are_those_of_the_code_behind_them():
     from hifi_cli.cli import ls, options
     from hifi_cli.config.choices import MeasuredRanking, Ranking
     from hifi_cli.records.run_status import RunState
-    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.render import FORMATS
     from hifi_cli.runs import head_measures
     from hifi_cli.scoring import ranking
 

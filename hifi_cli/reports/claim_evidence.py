@@ -8,10 +8,9 @@ from typing import Any
 
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import argument_of, label_of, name_of
-from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line
 from hifi_cli.reports import chance, run_filter, run_pairs
-from hifi_cli.reports.claim_measures import Values, cells_of, reduced, stored_measure
+from hifi_cli.reports.claim_measures import FULL_FT, Values, cells_of, reduced, relative_times
 from hifi_cli.reports.claim_scope import tasks_of
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
 from hifi_cli.reports.figures import figure_spec
@@ -351,13 +350,6 @@ def _of_measure(measure: str, method: str, context: ClaimContext) -> Evidence:
         notes = context.notes_on_changed([method])
         runs = frozenset((record.result.task, record.result.seed) for record in context.records([method]))
         return Evidence(label, of_runs, runs, exact=True, notes=notes, missing=missing)
-    try:
-        where = {"protocol": context.protocol, "backbone": context.backbone}
-        numbers, table = stored_measure(measure, method, context.results.directory, **where)
-    except UsageError:  # the backbone was a local directory, whose costs cannot be found by its name
-        return Evidence(label, {}, frozenset(), exact=True)
-    if not numbers:
-        command = context.command("table", table, "--methods", method, "--backbone", context.backbone)
-        return Evidence(label, {}, frozenset(), exact=True, missing=[command])
-    values: Values = {"": dict(enumerate(numbers))}
-    return Evidence(label, values, _keys(values), exact=len(numbers) == 1, is_ratio=True)
+    values, notes = relative_times(context.records([method, FULL_FT]), method), context.notes_on_changed([method, FULL_FT])
+    missing = [] if values else context.missing([method, FULL_FT], context.seeds)
+    return Evidence(label, values, _keys(values), is_ratio=True, notes=notes, missing=missing)

@@ -1,13 +1,12 @@
-"""Numbers that decide claims, from the CSVs of figures and from measured costs."""
+"""Numbers that decide claims, from the CSVs of figures and times of runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hifi_cli.errors import UsageError
-from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.reports.claim_spec import PropertyClaim
-from hifi_cli.reports.cost_table import FULL_FT, Costs
+from hifi_cli.reports.run_records import RunRecord
 
 _REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "mean": lambda numbers: numbers.mean(),
@@ -17,6 +16,7 @@ _REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "last": lambda numbers: numbers.iloc[-1],
     "rise": lambda numbers: numbers.mean() - numbers.min(),
 }
+FULL_FT = "full-ft"  # the reference for times
 Values = dict[str, dict[Any, float]]  # by task and repetition
 
 
@@ -56,35 +56,15 @@ def _check_columns(frame: Any, columns: Sequence[str], number: str) -> None:
         raise UsageError(f"column '{number}' of the figure's CSV holds texts; a claim is about a number")
 
 
-def stored_measure(measure: str, method: str, directory: Path, *, protocol: str, backbone: str) -> tuple[list[float], str]:
-    """Return a stored cost (a time: of each round; nothing: it was not measured), and the table that measures it."""
-    where = {"protocol": protocol, "backbone": backbone}
-    if measure in ("step-time", "scoring-percent"):
-        training = TrainingCosts.config_of(method, **where)
-        stored = _stored(TrainingCosts, lambda gpu: TrainingCosts.path_of(training, FULL_FT, directory, gpu))
-        return _training_cost(measure, stored) if stored else [], "cost"
-    config = ResultCosts.config_of(method, **where)
-    result = _stored(ResultCosts, lambda gpu: ResultCosts.path_of(config, directory, gpu))
-    return _result_cost(measure, result) if result else [], "hifi-1"
-
-
-def _stored(kind: type[Costs], path_of: Callable[[str | None], Path]) -> Costs | None:
-    """Read stored costs: those measured on a CPU, or else those on any GPU, whose name is a part of the file's name."""
-    path = path_of(None)
-    if path.is_file():
-        return kind.read(path)
-    others = ((other, kind.read(other)) for other in sorted(path.parent.glob(f"{path.stem.rpartition('-')[0]}-*.json")))
-    return next((costs for other, costs in others if path_of(costs.provenance.device) == other), None)
-
-
-def _training_cost(measure: str, costs: TrainingCosts) -> list[float]:
-    return costs.step_ratio_rounds or [costs.step_ratio] if measure == "step-time" else [100 * costs.scoring_fraction]
-
-
-def _result_cost(measure: str, costs: ResultCosts) -> list[float]:
+def relative_times(records: Sequence[RunRecord], method: str) -> Values:
+    """Return the time per epoch of a method's runs relative to Full-FT's mean on the same task and device, by task and seed."""
+    times: dict[tuple[str, str, str], dict[int, float]] = {}
+    for result in (record.result for record in records):
+        if result.time_s and result.epochs:
+            place = (result.method, result.task, result.provenance.device)
+            times.setdefault(place, {})[result.seed] = result.time_s / result.epochs.total
     return {
-        "added-parameters": [float(costs.added_in_result)],
-        "added-modules": [float(costs.modules_added)],
-        "latency": costs.latency_rounds or [costs.latency],
-        "stored-percent": [100 * costs.stored_bytes / costs.plain_bytes],
-    }[measure]
+        task: {(seed,): seconds / fmean(full.values()) for seed, seconds in of_seeds.items()}
+        for (name, task, device), of_seeds in times.items()
+        if name == method and (full := times.get((FULL_FT, task, device)))
+    }

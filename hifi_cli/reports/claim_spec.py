@@ -13,9 +13,7 @@ from hifi_cli.reports.figures import figure_spec
 Margin = Annotated[float, Field(gt=0)]
 Shots = Annotated[int, Field(ge=1)] | Literal["full"] | None
 Filter = dict[str, Any]
-CostMeasure = Literal[
-    "trained-percent", "added-parameters", "added-modules", "latency", "stored-percent", "step-time", "scoring-percent"
-]
+CostMeasure = Literal["trained-percent", "time"]
 
 
 class BaseClaim(ConfigModel):
@@ -155,7 +153,7 @@ class PropertyClaim(BaseClaim):
     every: bool = False
     """Whether every repetition must lie within the bounds; otherwise the mean, with its interval over repetitions."""
     measure: CostMeasure | None = None
-    """Instead of a figure: a measured cost. Latency and step time are relative to the plain model or to Full-FT."""
+    """Instead of a figure: a cost of finished runs. The time per epoch is relative to Full-FT's on the same task and device."""
     method: str | None = None
     """The method whose cost is measured."""
     at_least: float | None = None
@@ -220,7 +218,7 @@ def methods_of(claim: Claim) -> list[str]:
         case TrendClaim():
             return [*claim.values]
         case PropertyClaim(method=method):
-            return [method] if claim.measure == "trained-percent" and method else []
+            return [method, *(["full-ft"] if claim.measure == "time" else [])] if claim.measure and method else []
 
 
 def load(name: str, *, protocol: str | None = None, backbone: str | None = None) -> ClaimsFile:

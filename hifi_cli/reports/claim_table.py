@@ -62,8 +62,6 @@ def verdict_text(result: ClaimResult) -> str:
         return "undecided (failed runs)"
     if result.finding.interval is None:
         return "undecided (a task has one seed)"
-    if isinstance(result.claim, PropertyClaim) and result.claim.measure:
-        return "undecided (within the noise of the measurement)"
     more = result.more_seeds
     seeds = "about " + counted_noun(more, "more seed") if more else f"more than {MOST_SEEDS} more seeds"
     return f"undecided ({seeds})"
@@ -153,8 +151,6 @@ def _tasks(findings: Sequence[Finding]) -> list[str]:
 def _repetitions(result: ClaimResult) -> list[str]:
     """Say what an interval is over, where it is not over seeds."""
     claim = result.claim
-    if isinstance(claim, PropertyClaim) and claim.measure and not result.finding.evidence.exact:
-        return ["the interval is over rounds of one measurement"]
     if not isinstance(claim, TrendClaim | PropertyClaim) or not claim.figure or "seed" in claim.per:
         return []
     return [] if isinstance(claim, PropertyClaim) and claim.every else [f"the interval is over {' and '.join(claim.per)}s"]

@@ -4,24 +4,25 @@ import base64
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hifi_cli.config.registry import label_of
 from hifi_cli.files import safe_name
 from hifi_cli.records.head_files import HeadSelection
-from hifi_cli.reports import charts, claim_table, table
+from hifi_cli.reports import charts, claim_table
 from hifi_cli.reports.claim_spec import ClaimsFile
 from hifi_cli.reports.claims import ClaimResult
+from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.run_records import RunRecord
-from hifi_cli.reports.table import Table, TableRow
 from hifi_cli.version import __version__
 
 HeadsOfTask = tuple[str, str, tuple[tuple[int, ...], ...]]
@@ -38,10 +39,11 @@ class ReportChart:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A table with its charts."""
+    """A table with its charts, and by cell the id of its first run in the page's list of runs."""
 
     table: Table
     charts: Sequence[ReportChart]
+    links: Mapping[Place, str]
 
 
 def render(
@@ -67,7 +69,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(number=table.number, deviation=table.deviation, row_label=table.row_label, anchor=anchor)
+    by_path = {str(record.result.run_path): record for record in records}
     origins = [_origin(record, out) for record in records]
     script = resources.files("hifi_cli.reports").joinpath("templates/sort.js").read_text(encoding="utf-8")
     return environment.get_template("page.html.j2").render(
@@ -76,7 +78,7 @@ def render(
         version=__version__,
         versions=", ".join(sorted({f"torch {origin['torch']}" for origin in origins if origin["torch"]})) or "unknown versions",
         sections=[
-            *(ReportSection(table, charts_of(table)) for table in tables),
+            *(ReportSection(table, charts_of(table, by_path), _links(table, by_path)) for table in tables),
             *(_claims_section(file, results) for file, results in claims),
         ],
         heatmaps=heatmaps(records, results_dir),
@@ -92,28 +94,41 @@ def anchor(record: RunRecord) -> str:
     return safe_name(f"run-{'-'.join(words)}-{result.seed}")
 
 
-def charts_of(table: Table) -> list[ReportChart]:
+def _links(table: Table, by_path: Mapping[str, RunRecord]) -> dict[Place, str]:
+    if table.scores.empty:
+        return {}
+    first = table.scores.dropna(subset="path").drop_duplicates(["row", "column"])
+    return {(run.row, run.column): anchor(by_path[run.path]) for run in first.itertuples()}
+
+
+def charts_of(table: Table, by_path: Mapping[str, RunRecord]) -> list[ReportChart]:
     """Draw three charts for each column of scores: against trained parameters, each method's seeds, and learning curves."""
     by_fraction: list[ReportChart] = []
     by_seed: list[ReportChart] = []
     by_epoch: list[ReportChart] = []
-    for number, heading in enumerate(table.headings):
-        methods = [scores for row in table.rows if (scores := _method_scores(row, number))]
+    for key, heading in table.headings.items() if len(table.scores) else ():
+        of_column = table.scores[table.scores["column"] == key]
+        by_row = {table.frame["label"][row]: scores for row, scores in of_column.groupby("row")}
+        metric = heading.rpartition("(")[2].rstrip(")")
+        methods = []
+        for label, scores in by_row.items():
+            params = by_path[scores["path"].iloc[0]].result.params
+            if params.trainable:
+                methods.append(charts.MethodScores(label, 100 * params.trainable / params.total, [*scores["score"]]))
         if methods:
-            metric = heading.label.rpartition("(")[2].rstrip(")")
             chart = charts.scores_by_trained_fraction(methods, metric)
-            by_fraction.append(ReportChart(f"{heading.label}: score against trained parameters", chart))
-            by_seed.append(ReportChart(f"{heading.label}: every seed", charts.scores_by_seed(methods, metric)))
-        curves = {row.label: curve for row in table.rows if (curve := _learning_curve(row, number))}
+            by_fraction.append(ReportChart(f"{heading}: score against trained parameters", chart))
+            by_seed.append(ReportChart(f"{heading}: every seed", charts.scores_by_seed(methods, metric)))
+        curves = {label: _learning_curve(scores, by_path) for label, scores in by_row.items()}
+        curves = {label: curve for label, curve in curves.items() if curve}
         if any(len(curve) > 1 for curve in curves.values()):
-            metric = heading.label.rpartition("(")[2].rstrip(")")
-            by_epoch.append(ReportChart(f"{heading.label}: learning curves", charts.learning_curves(curves, metric)))
+            by_epoch.append(ReportChart(f"{heading}: learning curves", charts.learning_curves(curves, metric)))
     return by_fraction + by_seed + by_epoch
 
 
 def _claims_section(file: ClaimsFile, results: Sequence[ClaimResult]) -> ReportSection:
     picture = ReportChart("Effects, intervals and published numbers", charts.claim_effects(results))
-    return ReportSection(claim_table.build(file, results), [picture])
+    return ReportSection(claim_table.build(file, results).converted(), [picture], {})
 
 
 def heatmaps(runs: Sequence[RunRecord], results_dir: Path) -> list[ReportChart]:
@@ -159,37 +174,22 @@ def _hashable(heads: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, heads))
 
 
-def _method_scores(row: TableRow, number: int) -> charts.MethodScores | None:
-    cell = row.cells[number]
-    if row.source != "runs" or not cell.seed_scores:
-        return None
-    params = cell.seed_scores[0].record.result.params
-    trained_percent = 100 * params.trainable / params.total
-    if trained_percent <= 0:
-        return None
-    return charts.MethodScores(row.label, trained_percent, [seed_score.score for seed_score in cell.seed_scores])
-
-
-def _learning_curve(row: TableRow, number: int) -> dict[int, float]:
+def _learning_curve(of_cell: pd.DataFrame, by_path: Mapping[str, RunRecord]) -> dict[int, float]:
     """Return the mean over seeds of the primary metric after each epoch that all seeds have, in percent.
 
     Empty where the column shows another metric: a seed's score is then not on its curve. Empty too where a run evaluated the
     reported split only after some epochs (few-shot, holdout): a line through these would hide how scores fall.
     """
-    seed_scores = row.cells[number].seed_scores
-    records = [seed_score.record for seed_score in seed_scores]
-    epochs = [record.directory.read_epochs() if record.directory.metrics.is_file() else {} for record in records]
-    if row.source != "runs" or not epochs:
-        return {}
-    scores = [
-        {epoch: 100 * line.metrics[primary] for epoch, line in lines.items() if primary in line.metrics}
-        for lines, primary in zip(epochs, (record.result.primary_metric for record in records), strict=True)
-    ]
-    for curve, lines, seed_score in zip(scores, epochs, seed_scores, strict=True):
-        if len(curve) < len(lines) or not any(math.isclose(value, seed_score.score) for value in curve.values()):
+    curves = []
+    for run in of_cell.itertuples():
+        result = by_path[run.path].result
+        lines = {line.epoch: line.metrics.get(result.primary_metric) for line in result.epoch_metrics}
+        curve = {epoch: 100 * score for epoch, score in lines.items() if score is not None}
+        if len(curve) < len(lines) or not any(math.isclose(value, run.score) for value in curve.values()):
             return {}
-    common = sorted(set.intersection(*map(set, scores)))
-    return {epoch: sum(curve[epoch] for curve in scores) / len(scores) for epoch in common}
+        curves.append(curve)
+    common = sorted(set.intersection(*map(set, curves)))
+    return {epoch: sum(curve[epoch] for curve in curves) / len(curves) for epoch in common}
 
 
 def _origin(record: RunRecord, out: Path) -> dict[str, Any]:

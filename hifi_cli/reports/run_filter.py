@@ -1,6 +1,5 @@
 """Which runs belong in one mean, and which may be compared; footnotes on the others."""
 
-import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from hifi_cli.files import command_line
 from hifi_cli.reports.changed_settings import config_of, own_settings
 from hifi_cli.reports.proportions import Failures, rate_interval
 from hifi_cli.reports.run_records import Results, RunRecord
-from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
+from hifi_cli.reports.table import MissingRuns
 from hifi_cli.wording import number_ranges
 
 _REMEDIES = {
@@ -94,24 +93,8 @@ def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> st
 
 def _has_own_epochs(record: RunRecord) -> bool:
     """Whether a run was trained for other epochs than its protocol has for its method and task; true where that is unknown."""
-    config = config_of(record.directory, record.result)
+    config = config_of(record.as_run, record.directory.user_files)
     return config is None or record.conditions["epochs"] != config.epochs
-
-
-def score_cell(records: Sequence[RunRecord], notes: Sequence[str], *, metric: str | None, score: Score | None) -> TableCell:
-    """Return mean and standard deviation over seeds, in percent; a footnote counts the runs without the required number."""
-    values = [(record, record.score(score, metric)) for record in records]
-    seed_scores = tuple(SeedScore(record.result.seed, 100 * value, record) for record, value in values if value is not None)
-    if incomplete := len(values) - len(seed_scores):
-        name = metric or records[0].result.primary_metric
-        notes = [*notes, f"{_runs(incomplete)} left out: no {name} stored for this score"]
-    scores = [seed_score.score for seed_score in seed_scores]
-    return TableCell(
-        mean=statistics.fmean(scores) if scores else None,
-        deviation=statistics.stdev(scores) if len(scores) > 1 else None,
-        notes=tuple(notes),
-        seed_scores=seed_scores,
-    )
 
 
 def missing_runs(
@@ -144,7 +127,9 @@ def missing_runs(
         for force in (False, True):
             absent = tuple(seed for seed in seeds if seed not in final and (seed in limited) is force)
             if absent:
-                source = example.directory.path if example and own_settings(example.directory, example.result) else None
+                source = (
+                    example.directory.path if example and own_settings(example.as_run, example.directory.user_files) else None
+                )
                 tasks_by_seeds.setdefault((absent, force, source), []).append(task)
     return [
         MissingRuns(method, tuple(names), absent, _command(method, names, absent, setting, results, force, source))

@@ -95,7 +95,13 @@ class RunRecord:
     @cached_property
     def changed_settings(self) -> str:
         """The keys of the run's configuration that are not its protocol's, with both values; empty where there are none."""
-        return changed_settings(self.directory, self.result)
+        return changed_settings(self.as_run, self.directory.user_files)
+
+    @property
+    def as_run(self) -> dict[str, object]:
+        """What decides whether the run has its protocol's settings."""
+        keys = ("task", "method", "backbone", "protocol", "shots", "config")
+        return {**{key: getattr(self.result, key) for key in keys}, "setting": self.result.setting_hash}
 
     @property
     def flags(self) -> list[str]:

@@ -19,7 +19,8 @@ from hifi_cli.models import apply_delta
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.records.run_files import RunResult
-from hifi_cli.reports.formats.markdown import code, escaped
+from hifi_cli.reports.render import markdown_code as code
+from hifi_cli.reports.render import markdown_text as escaped
 from hifi_cli.runs.prepared_run import PreparedRun
 from hifi_cli.tasks import task_from_data
 from hifi_cli.tasks.task_spec import TaskSpec

@@ -35,8 +35,6 @@ class CellJson(_Part):
     """What other formats print, where that is not the rounded number."""
     runs: list[SeedJson] | None = None
     """The runs that the mean is computed from."""
-    place: int | None = None
-    """1 for the best of the column, 2 for the second."""
     notes: list[str] | None = None
     """Footnotes."""
 
@@ -132,7 +130,6 @@ def _cell(cell: TableCell) -> CellJson:
             SeedJson(seed=seed_score.seed, score=seed_score.score, path=str(seed_score.record.directory.path))
             for seed_score in cell.seed_scores
         ],
-        "place": cell.place,
         "notes": list(cell.notes),
     }
     return CellJson(value=value, **{name: content for name, content in optional.items() if content not in (None, "", [])})
