@@ -3,7 +3,6 @@
 import gc
 import json
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from hifi_cli.reports.run_listing import ListedRun
     from hifi_cli.runs.evaluate import Evaluation
     from hifi_cli.runs.plan import ModelSize
-    from hifi_cli.runs.results_transfer import Transfer
 
 logger = logging.getLogger("hifi")
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
@@ -149,14 +147,6 @@ def print_evaluation(evaluation: "Evaluation") -> None:
 def metrics_now_and_stored(evaluation: "Evaluation") -> dict[str, dict[str, float | None]]:
     """Every metric by its name, as a fraction of 1."""
     return {name: {"now": now, "stored": stored} for name, (now, stored) in evaluation.compared.items()}
-
-
-def print_transfers(transfers: "list[Transfer]") -> None:
-    """What became of each run and file that was pushed or pulled, and how many of each."""
-    for transfer in transfers:
-        print(f"{transfer.state:8}  {transfer.path}{f': {transfer.problem}' if transfer.problem else ''}")
-    counts = Counter(transfer.state for transfer in transfers)
-    print(", ".join(f"{counts[state]} {state}" for state in counts))
 
 
 def print_runs(runs: "list[ListedRun]", form: str) -> None:
