@@ -28,7 +28,7 @@ _WITHOUT_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
-_MAX_JSON_BYTES = 1 << 26  # results, manifests and scores have some thousands
+_MAX_JSON_BYTES = 1 << 26  # results and scores have some thousands
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _MAX_JSONL_BYTES = 1 << 30  # the predictions of the largest test split of GLUE have 40 million
 

@@ -62,6 +62,7 @@ def _protocols_rank(protocol, method, task):
     except HifiError:
         return "pagerank"
 
+
 def write_run(
     results_dir,
     method,
@@ -225,7 +226,7 @@ def write_figure(results_dir, name, frame, **metadata):
         "description": "d", "source": "s", "tasks": dict.fromkeys(spec.tasks, ""), "backbone": "minilm", "protocol": "laptop",
         "notes": [], "analysis_notes": [], "inputs_hash": "", "inputs": inputs, "provenance": {}, **metadata,
     }  # fmt: skip
-    path.with_suffix(".json").write_text(json.dumps({"schema": figure_spec.METADATA_SCHEMA, **content}))
+    path.with_suffix(".json").write_text(json.dumps(content))
     return path
 
 

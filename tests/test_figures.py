@@ -214,9 +214,6 @@ def test_a_csv_without_metadata_or_with_another_figures_is_refused(hifi, tmp_pat
     path.with_suffix(".json").write_text(json.dumps({**content, "inputs": {**content["inputs"], "kind": "pie"}}))
     answer = hifi("figure", path)
     assert (answer.code, "inputs.kind" in answer.err) == (2, True)
-    path.with_suffix(".json").write_text(json.dumps({**content, "schema": 1}))
-    answer = hifi("figure", path)
-    assert (answer.code, "has schema 1" in answer.err) == (2, True)
 
 
 def test_the_color_map_and_lines_differ_in_grey():

@@ -223,11 +223,11 @@ def print_commands(jobs: "Sequence[Job]", job_options: "JobOptions", form: str) 
 
 def print_json(content: Any) -> None:
     """What `--format json` prints: an object or a list, of records, paths and plain values."""
-    from pydantic_core import to_jsonable_python
+    from pydantic import TypeAdapter
 
     from hifi_cli.files import json_text
 
-    print(json_text(to_jsonable_python(content)), end="")
+    print(json_text(TypeAdapter(Any).dump_python(content, mode="json")), end="")
 
 
 def _print_grid(rows: list[list[float]]) -> None:
