@@ -11,7 +11,7 @@ from hifi_cli.analysis import figure_data
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import two_stage
 from hifi_cli.reports.figures import draw
-from hifi_cli.runs import evaluate
+from hifi_cli.results.reload import reload
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_distances_are_those_of_the_runs_own_models(ask, resources, encoders, mo
     for run in figure_data.required_runs(analysis, request):
         method = run.config.method
         between = first_tokens(encoders["bert"], texts, states_of_runs[method])
-        with evaluate.reload(run.directory.path, resources) as (prepared, _):
+        with reload(run.directory.path, resources) as (prepared, _):
             after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
         expected = {
             "pretrained-stage1": between - before,

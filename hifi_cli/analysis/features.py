@@ -13,7 +13,7 @@ from hifi_cli.analysis.required_runs import run_per_seed as required_runs
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.registry import label_of
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import evaluate
+from hifi_cli.results.reload import reload
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
@@ -36,7 +36,7 @@ def compute(request: FigureRequest) -> FigureTable:
     rows: list[Row] = []
     for run, examples, pad, before in with_pretrained_features(required_runs(request), request):
         config, resources = run.config, request.resources
-        with evaluate.reload(run.directory.path, resources) as (prepared, result):
+        with reload(run.directory.path, resources) as (prepared, result):
             distances = np.linalg.norm(features(prepared.encoder, examples, pad) - before, axis=1)
         rows.append(
             {

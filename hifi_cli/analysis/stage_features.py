@@ -8,7 +8,7 @@ from hifi_cli.analysis.instrumented_training import train
 from hifi_cli.analysis.required_runs import RequiredRun, run_per_seed
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
-from hifi_cli.runs import evaluate
+from hifi_cli.results.reload import reload
 from hifi_cli.runs.trainer import Callback, Trainer
 
 READS_WEIGHTS = True  # of its finished runs
@@ -59,7 +59,7 @@ def compute(request: FigureRequest) -> FigureTable:
         states = {"pretrained": pretrained}
         stage1 = train(config, resources, StopAfterStage1())
         states["stage1"] = features.features(stage1.encoder, examples, pad)
-        with evaluate.reload(run.directory.path, resources) as (prepared, _):
+        with reload(run.directory.path, resources) as (prepared, _):
             states["stage2"] = features.features(prepared.encoder, examples, pad)
         for name, (first, second) in PAIRS.items():
             distances = np.linalg.norm(states[second] - states[first], axis=1)
