@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from hifi_cli.config import figure_spec
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
-from hifi_cli.reports.figures import figure_spec
 from hifi_cli.reports.published import PublishedTable
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
@@ -61,6 +61,7 @@ def _protocols_rank(protocol, method, task):
         return resolve(task=task, method=method, backbone="bert-large", protocol=protocol).heads.rank
     except HifiError:
         return "pagerank"
+
 
 def write_run(
     results_dir,
@@ -219,13 +220,8 @@ def write_figure(results_dir, name, frame, **metadata):
     path = Path(results_dir) / f"figures/{name}-laptop.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False)
-    spec = figure_spec.load(name, protocol="laptop")
-    inputs = {"kind": spec.kind, "settings": {}, "configs": [], "data": {}, "backbone": None, "runs": []}
-    content = {
-        "description": "d", "source": "s", "tasks": dict.fromkeys(spec.tasks, ""), "backbone": "minilm", "protocol": "laptop",
-        "notes": [], "analysis_notes": [], "inputs_hash": "", "inputs": inputs, "provenance": {}, **metadata,
-    }  # fmt: skip
-    path.with_suffix(".json").write_text(json.dumps({"schema": figure_spec.METADATA_SCHEMA, **content}))
+    spec = figure_spec.load(name, protocol="laptop").model_dump(exclude={"protocols"})
+    path.with_suffix(".json").write_text(json.dumps({**spec, "hifi": "0", **metadata}))
     return path
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from fake_hub import serve
 from finished_runs import flip_bit, read_json, seal
+from hifi_cli.records.run_checks import checksums_text
 from json_output import printed
 from project_files import copy_yaml
 
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_checks import checksums_text
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import results_source
 
