@@ -22,7 +22,7 @@ PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "s
 MEASURED = {  # keys of results.json that no table shows
     "split": "validation", "n_examples": {"train": 8, "selection": 4, "reported": 4}, "shots": None, "fewshot": None,
     "limit": None, "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "wall_s": 2.0, "peak_memory_bytes": 1,
-    "gradient_accumulation_steps": 1, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
+    "gradient_accumulation_steps": 1, "time_s": 1.0, "delta_bytes": 1, "method_code": None, "truncated": None, "metrics": {}, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
     "provenance": {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {"torch": "2"}, "device": "CPU", "threads": 1,
                    "platform": "Linux"},
 }  # fmt: skip
@@ -50,7 +50,7 @@ def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    content = {**MEASURED, **content, "config": config, "config_hash": config_hash(config)}
+    content = {**MEASURED, "variant": config["variant"], **content, "config": config, "config_hash": config_hash(config)}
     (directory / "results.json").write_text(json.dumps(content))
 
 

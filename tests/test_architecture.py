@@ -25,12 +25,12 @@ LEVELS = [
     {"runs"},
     {"methods", "tasks", "grids"},
     {"models", "reports"},
-    {"records"},
+    {"records", "results"},
     {"config"},
     {"scoring", "files", "hub"},
     {"errors", "version", "wording"},
 ]
-WITHOUT_TORCH = ["config", "records", "grids", "reports"]
+WITHOUT_TORCH = ["config", "records", "results", "grids", "reports"]
 
 
 def name_of(path):

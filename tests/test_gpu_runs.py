@@ -54,7 +54,7 @@ def test_deterministic_runs_repeat_bit_for_bit_also_when_resumed(make, data, tmp
         directories.append(RunDirectory.of(config, tmp_path / name))
     first, *others = (fingerprint(directory.path) for directory in directories)
     assert all(other == first for other in others)
-    assert read_json(directories[0].manifest)["deterministic"]
+    assert read_json(directories[0].results)["config"]["deterministic"]
 
 
 def _interrupt_the_second(predict):

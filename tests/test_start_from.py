@@ -47,8 +47,8 @@ def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
     assert pretrained.weights_id != original.weights_id
 
 
-def test_the_manifest_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
-    links = RunDirectory(chain[2]).read_manifest().started_from
+def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
+    links = RunDirectory(chain[2]).read_result().started_from
     assert [link.run for link in links] == [str(path.relative_to(resources.results_dir)) for path in (chain[1], chain[0])]
     for link, path in zip(links, (chain[1], chain[0]), strict=True):
         result = RunDirectory(path).read_result()

@@ -10,7 +10,6 @@ import pytest
 from tiny_inputs import QUICK, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.records import run_checks
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.evaluate import evaluate
@@ -202,7 +201,6 @@ def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
     directory = RunDirectory.of(config, resources.results_dir)
     evaluated = evaluate(directory.path, resources)
     assert evaluated.differing == [] and evaluated.scores == result.metrics
-    assert run_checks.problems(directory, resources.results_dir) == []
 
 
 def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):

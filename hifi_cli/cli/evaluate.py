@@ -81,7 +81,7 @@ def evaluate(
         if differing:
             raise RunFailed(
                 f"{len(differing)} of {len(paths)} runs do not reproduce their stored results ({first_of(differing, '; ')});"
-                " evaluate with the library versions in manifest.json, or train again with --force"
+                " evaluate with the library versions in results.json, or train again with --force"
             )
         return
     files: list[Path] = []

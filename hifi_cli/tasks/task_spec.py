@@ -74,7 +74,7 @@ class HubDataset(ConfigModel):
     config: str | None = None
     """Configuration of the repository."""
     revision: str | None = None
-    """Branch, tag or commit; the commit it resolved to is recorded in every manifest."""
+    """Branch, tag or commit; the commit it resolved to is recorded in every results.json."""
     columns: dict[str, str | list[str]] = {}
     """As in `LocalFiles`."""
     labels: LabelNames | None = None
