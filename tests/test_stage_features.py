@@ -54,7 +54,7 @@ def test_distances_are_those_of_the_runs_own_models(ask, resources, encoders, mo
     for cell in request.cells():
         method = cell.config.method
         between = first_tokens(encoders["bert"], texts, states_of_runs[method])
-from hifi_cli.results.reload import reload
+        with reload(resources.results_dir / cell.run_path, resources) as (prepared, _):
             after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
         expected = {
             "pretrained-stage1": between - before,
