@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parent.parent / "hifi_cli"
 LEVELS = [
     {"__main__"},
     {"cli"},
-    {"analysis"},
+    {"figures"},
     {"__init__"},
     {"library"},
     {"results"},
@@ -125,16 +125,13 @@ def test_no_methods_name_appears_in_the_trainer():
 
 
 def test_no_two_modules_have_one_name():
-    """A command may be called as what it starts, and what computes a figure as what draws it."""
+    """A command may be called as what it starts."""
     by_name = defaultdict(list)
     for module in MODULES:
         package, _, name = module.rpartition(".")
         if module not in (name_of(path) for path in PACKAGE.rglob("__init__.py")) and package != "hifi_cli.cli":
             by_name[name].append(package)
-    pair = ["hifi_cli.analysis", "hifi_cli.reports.figures"]
-    assert {
-        name: packages for name, packages in by_name.items() if len(packages) > 1 and packages != pair and name != "base"
-    } == {}
+    assert {name: packages for name, packages in by_name.items() if len(packages) > 1 and name != "base"} == {}
 
 
 def test_no_two_public_classes_have_one_name():

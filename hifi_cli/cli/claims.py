@@ -41,7 +41,7 @@ def claims(
         typer.Option(
             help="Also draw effects, intervals and published numbers: .png, .pdf or .svg.",
             rich_help_panel=options.OUTPUT,
-            callback=options.refuse_unwritable_file,
+            callback=options.refuse_other_picture,
         ),
     ] = None,
     standalone: options.Standalone = False,
@@ -73,11 +73,11 @@ def claims(
         standalone=standalone,
     )
     if picture:
-        from hifi_cli.reports.figures import claim_effects
+        from hifi_cli.reports.charts import save_claim_effects
 
         titles = {name: f"{file.description}, {file.protocol}, {file.backbone}" for name, file in files.items()}
         several = len(files) > 1
-        claim_effects.save(
+        save_claim_effects(
             picture,
             {
                 titles[name]: [replace(result, name=f"{name}/{result.name}" if several else result.name) for result in results]

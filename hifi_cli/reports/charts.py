@@ -1,10 +1,11 @@
-"""Charts of the HTML report: matplotlib's SVG as an image inside the page; scores are in percent."""
+"""Charts of the HTML report: matplotlib's SVG as an image inside the page; scores are in percent. And claims as a picture."""
 
 import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -15,8 +16,9 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
+from hifi_cli.files import atomic_path
+from hifi_cli.reports import claim_effects as claim_effects_figure
 from hifi_cli.reports.claims import ClaimResult
-from hifi_cli.reports.figures import claim_effects as claim_effects_figure
 
 _INK, _SOFT, _RULE, _ACCENT, _MARK = "#1b1b19", "#5d5c57", "#dcdbd5", "#2a66c8", "#b4530a"  # the page's colors
 _STYLE: dict[Any, Any] = {
@@ -36,6 +38,7 @@ _STYLE: dict[Any, Any] = {
     "grid.color": _RULE,
     "lines.markersize": 5,
 }
+_CLAIM_COLORS = {"ink": _INK, "soft": _SOFT, "band": _RULE, "ours": _ACCENT, "paper": _MARK}
 _WIDTH = 3.7  # inches: about the width of a phone
 _LONGEST_LABEL = 20
 
@@ -129,11 +132,21 @@ def head_values(values: Sequence[Sequence[float]], chosen: Sequence[Sequence[int
 
 def claim_effects(results: Sequence[ClaimResult]) -> Markup:
     """Draw claims: our effects with intervals, what is required, and the published effects."""
-    colors = {"ink": _INK, "soft": _SOFT, "band": _RULE, "ours": _ACCENT, "paper": _MARK}
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(1.3 * _WIDTH, 1), layout="constrained")
-        claim_effects_figure.draw(figure, results, colors)
+        claim_effects_figure.draw(figure, results, _CLAIM_COLORS)
         return _image(figure, "effects of the claims with intervals")
+
+
+def save_claim_effects(path: Path, claims: Mapping[str, Sequence[ClaimResult]]) -> None:
+    """Draw the claims of several files, by their description, into one picture."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(1.9 * _WIDTH, 1), layout="constrained")
+        results = [result for group in claims.values() for result in group]
+        claim_effects_figure.draw(figure, results, _CLAIM_COLORS)
+        figure.suptitle("\n".join(claims), fontsize=9)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, format=path.suffix.lower()[1:], dpi=200)
 
 
 def _subplot(height: float) -> tuple[Figure, Axes]:

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from hifi_cli.config import figure_spec
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import argument_of, label_of, name_of
 from hifi_cli.errors import UsageError
@@ -14,7 +14,6 @@ from hifi_cli.reports import chance, run_filter, run_pairs
 from hifi_cli.reports.claim_measures import Values, cells_of, reduced, stored_measure
 from hifi_cli.reports.claim_scope import tasks_of
 from hifi_cli.reports.claim_spec import Claim, ClaimsFile, ComparisonClaim, OrderClaim, PropertyClaim, TrendClaim
-from hifi_cli.reports.figures import figure_spec
 from hifi_cli.reports.proportions import Failures
 from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns
@@ -24,11 +23,7 @@ from hifi_cli.wording import counted_noun
 
 @dataclass(frozen=True)
 class ClaimContext:
-    """Where evidence is looked for.
-
-    Attributes:
-        figure_csv: the CSV of the claim's figure; None: the one in the results directory of the same protocol and backbone.
-    """
+    """Where evidence is looked for."""
 
     results: Results
     protocol: str
@@ -38,7 +33,6 @@ class ClaimContext:
     seeds: Sequence[int]
     score: Score | None
     counted: frozenset[str]
-    figure_csv: Path | None = None
 
     @classmethod
     def of(
@@ -329,15 +323,13 @@ def _figure(name: str, context: ClaimContext) -> tuple[Any, list[MissingRuns]]:
     """
     import pandas as pd
 
-    if context.figure_csv:
-        return pd.read_csv(context.figure_csv), []
     spec, stem = figure_spec.load(name, protocol=context.protocol), name_of(name)
     expected: tuple[str, str, list[str], set[str]] = (context.protocol, context.backbone, [], {*spec.tasks})
     for path in sorted((context.results.directory / "figures").glob(f"{stem}*.csv")):
         if len(figure_spec.name_of(path) or "") > len(stem) or not f"{path.stem}-".startswith(f"{stem}-"):
             continue  # of another figure: hifi-7-flatness is not hifi-7, and hifi-70 neither
-        metadata = figure_spec.read_metadata(path)
-        if (metadata.protocol, metadata.backbone, metadata.overrides, {*metadata.tasks}) == expected:
+        record = figure_spec.read_record(path)
+        if (record.protocol, record.backbone, record.overrides, {*record.tasks}) == expected:
             return pd.read_csv(path), []
     return None, [context.figure_command(name)]
 

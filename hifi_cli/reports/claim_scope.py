@@ -1,12 +1,12 @@
 """What may decide a claim: tasks of the paper's own table, and runs that train what the paper's method trains."""
 
+from hifi_cli.config import figure_spec
 from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of, name_of
 from hifi_cli.config.sources import override_value
 from hifi_cli.reports import published
 from hifi_cli.reports.changed_settings import protocol_config
 from hifi_cli.reports.claim_spec import BasePublishedClaim, Claim, ClaimsFile, PropertyClaim, TrendClaim, methods_of
-from hifi_cli.reports.figures import figure_spec
 
 
 def columns_of(claim: BasePublishedClaim) -> dict[str, str]:

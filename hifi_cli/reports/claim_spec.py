@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from hifi_cli.config import registry
+from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.errors import UsageError
-from hifi_cli.reports.figures import figure_spec
 
 Margin = Annotated[float, Field(gt=0)]
 Shots = Annotated[int, Field(ge=1)] | Literal["full"] | None

@@ -69,27 +69,6 @@ def verdict_text(result: ClaimResult) -> str:
     return f"undecided ({seeds})"
 
 
-def differences_from_paper(results: Sequence[ClaimResult]) -> list[str]:
-    """Return a sentence for every claim whose number is not as the paper says, decided or not."""
-    sentences = []
-    for result in results:
-        finding = result.finding
-        low, high = finding.region.required
-        if finding.effect is None or (result.verdict != "not reproduced" and low <= finding.effect <= high):
-            continue
-        unit = "difference in points" if result.unit == "points" else result.unit or "number"
-        span = _span(result, finding)
-        numbers = [f"our {unit} is {_number(result, finding.effect)}{f' ({span})' if span else ''}"]
-        if finding.published.value is not None:
-            numbers.append(f"published {_published(result, finding)}")
-        numbers.append(f"required {_required(finding.region)}")
-        numbers.append(verdict_text(result))
-        note = f" ({result.claim.note})" if result.claim.note else ""
-        claim = result.claim.text.rstrip(".")
-        sentences.append(f'differs from the paper ({result.claim.where}), "{claim}": {", ".join(numbers)}{note}')
-    return sentences
-
-
 def _row(result: ClaimResult, backbone: str) -> TableRow:
     finding = result.finding
     effect = TableCell() if finding.effect is None else TableCell(finding.effect, text=_number(result, finding.effect))

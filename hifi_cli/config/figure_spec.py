@@ -1,4 +1,4 @@
-"""Figure specifications: what a figure's YAML says, how the command line changes it, and the metadata of its CSV."""
+"""Figure specifications: what a figure's YAML says, and the JSON next to a CSV, which says what its numbers are of."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -8,9 +8,9 @@ from pydantic import Field
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import run_name
-from hifi_cli.files import digest, read_json, safe_name
+from hifi_cli.files import read_json, safe_name
 
-# `hifi_cli/analysis/<kind>.py` computes a kind's CSV, `hifi_cli/reports/figures/<kind>.py` draws it.
+# `hifi_cli/figures/<kind>.py` computes a kind's CSV and draws it.
 FigureKind = Literal[
     "correlation",
     "damping",
@@ -29,11 +29,6 @@ FigureKind = Literal[
 ]
 
 
-def module_name(kind: str) -> str:
-    """Return the name of the modules that compute and draw a kind of figure."""
-    return kind.replace("-", "_")
-
-
 class FigureSpec(ConfigModel):
     """A figure: what it is computed from."""
 
@@ -42,7 +37,7 @@ class FigureSpec(ConfigModel):
     source: str = ""
     """The paper's figure."""
     kind: FigureKind
-    """Name of the module that computes its CSV and of the module that draws it."""
+    """Name of the module that computes its CSV and draws it."""
     tasks: list[str] = Field(min_length=1)
     """The tasks shown."""
     methods: list[str] = ["hifi-layerwise"]
@@ -63,50 +58,17 @@ class FigureSpec(ConfigModel):
     """Keys of this file to change under another protocol, for example a smaller size for a laptop."""
 
 
-class FigureInputs(ConfigModel):
-    """Everything that decides a figure's numbers."""
+class FigureRecord(FigureSpec):
+    """The JSON next to a figure's CSV: the figure as it was computed, with the backbone's name and all settings."""
 
-    kind: FigureKind
-    settings: dict[str, Any]
-    """The kind's own settings, with their defaults."""
-    configs: list[str]
-    """Configuration hashes."""
-    data: dict[str, dict[str, str]]
-    """Fingerprints of the splits, by task; empty for a figure of stored results alone."""
-    backbone: str | None
-    """The id of the pretrained weights; None likewise."""
-    runs: list[list[str]]
-    """Configuration hash and results.json digest of each finished run; name and digest of other files."""
-
-    @property
-    def hash(self) -> str:
-        return digest(self.model_dump(mode="json"))
-
-    @property
-    def hash_without_runs(self) -> str:
-        """Hash of what the trainings of a figure share, whatever their methods and seeds."""
-        return digest(self.model_dump(mode="json", exclude={"configs", "runs"}))
-
-
-class FigureMetadata(ConfigModel):
-    """The JSON next to a figure's CSV: what the picture says besides its numbers, and what these were computed from."""
-
-    description: str
-    source: str
-    tasks: dict[str, str]
-    """Labels by name."""
-    backbone: str
-    protocol: str
     overrides: list[str] = []
     """`key=value` of the command line."""
-    notes: list[str]
-    """Printed below the picture."""
-    analysis_notes: list[str]
-    """Notes that the analysis wrote."""
-    inputs_hash: str
-    inputs: FigureInputs
-    provenance: dict[str, Any]
-    """The versions and the device that computed the numbers."""
+    notes: list[str] = []
+    """What a reader must know besides, printed below the picture."""
+    hifi: str
+    """Version that computed the numbers."""
+    commit: str | None = None
+    """Commit of the checkout that computed them, with `+` where it was changed."""
 
 
 def load(
@@ -151,7 +113,7 @@ def name_of(csv: Path) -> str | None:
     return max(names, key=len, default=None)
 
 
-def read_metadata(csv: Path) -> FigureMetadata:
+def read_record(csv: Path) -> FigureRecord:
     """Read the JSON next to a figure's CSV.
 
     Raises:
@@ -159,5 +121,4 @@ def read_metadata(csv: Path) -> FigureMetadata:
         UsageError: it is damaged.
     """
     path = csv.with_suffix(".json")
-    content = read_json(path, what="figure's metadata")
-    return parse(FigureMetadata, content, str(path))
+    return parse(FigureRecord, read_json(path, what="figure's record"), str(path))

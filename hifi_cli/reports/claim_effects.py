@@ -1,39 +1,19 @@
 """The picture of claims: our effects with intervals and what is required, the published effects beside them."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
-from hifi_cli.files import atomic_path
 from hifi_cli.reports.claims import ClaimResult, Finding
-from hifi_cli.reports.figures import style
-from hifi_cli.reports.figures.draw import check_format
 
 Colors = Mapping[str, str]
-_COLORS = {"ink": "#000000", "soft": "#555555", "band": "#CFE3F2", "ours": "#0072B2", "paper": "#D55E00"}
 _MARKERS = {"reproduced": "o", "undecided": "o", "not reproduced": "X"}
 _LINE = "smallest difference that counts"
 _ROW_INCHES, _PANEL_INCHES = 0.2, 0.42
-
-
-def save(path: Path, claims: Mapping[str, Sequence[ClaimResult]]) -> None:
-    """Draw the claims of several files, by their description, into one picture.
-
-    Raises:
-        UsageError: the format is not supported.
-    """
-    check_format(path)
-    with style.house_style():
-        figure = Figure(figsize=(style.WIDE, 1), layout="constrained")
-        results = [result for group in claims.values() for result in group]
-        draw(figure, results, _COLORS)
-        figure.suptitle("\n".join(claims), fontsize=9)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, format=path.suffix.lower()[1:])
+_THREE_COLUMNS = 5.4  # inches: below it the legend has no place for three columns
 
 
 def draw(figure: Figure, results: Sequence[ClaimResult], colors: Colors) -> None:
@@ -50,7 +30,7 @@ def draw(figure: Figure, results: Sequence[ClaimResult], colors: Colors) -> None
     panels = [[result for result in shown if result.unit == unit] for unit in units]
     heights = [_ROW_INCHES * len(panel) + _PANEL_INCHES for panel in panels]
     width = figure.get_size_inches()[0]
-    wide = width > style.NARROW + 2  # below it the legend has no place for three columns
+    wide = width > _THREE_COLUMNS
     figure.set_size_inches(width, sum(heights) + (0.6 if wide else 1.2))
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     for ax, panel, unit in zip(axes.flat, panels, units, strict=True):

@@ -7,19 +7,17 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
-from numpy.typing import NDArray
 
-from hifi_cli.reports.figures.figure_spec import FigureMetadata
+from hifi_cli.config.figure_spec import FigureRecord
+from hifi_cli.config.registry import label_of
 
 Frame = Any  # a pandas DataFrame, whose cells have a union type that no annotation narrows
-Floats = NDArray[np.float64]
 LegendPlace = Literal["outside upper center", "outside lower center"]
 
-WIDE, NARROW = 6.9, 3.4  # inches: the text width of a page, and one of two columns
+WIDE, NARROW, MIDDLE = 6.9, 3.4, 4.6  # inches: the text width of a page, one of two columns, and between
 MINUS = "\N{MINUS SIGN}"  # as matplotlib writes it at the ticks
 COLOR_MAP = "cividis_r"  # luminance falls evenly from low to high values, in color and in gray alike
 _NOTE_LINE = 0.11  # inches: height of a line of the notes
@@ -89,23 +87,29 @@ def grid(panels: int, *, columns: int, height: float = 1.6, width: float = WIDE,
     return figure, axes[:panels]
 
 
-def add_caption(figure: Figure, metadata: FigureMetadata) -> None:
+def task_grid(tasks: Sequence[str], *, height: float, one: float = MIDDLE) -> tuple[Figure, list[Axes]]:
+    """Create a figure with a panel per task, which is `one` inches wide for a single task."""
+    return grid(len(tasks), columns=2, height=height, width=WIDE if len(tasks) > 1 else one)
+
+
+def add_caption(figure: Figure, record: FigureRecord) -> None:
     """Add the title at the top, over the legend where there is one, and the notes at the bottom."""
     width = figure.get_size_inches()[0]
     columns, separator = round(14.5 * width), ": "
-    setting = f"{', '.join(metadata.tasks.values())}; {metadata.backbone}"
-    if len(metadata.description) <= columns < len(f"{metadata.description}: {setting}"):
+    setting = f"{', '.join(label_of('tasks', task) for task in record.tasks)}; {record.backbone}"
+    if len(record.description) <= columns < len(f"{record.description}: {setting}"):
         separator = "\n"
-    lines = f"{metadata.description}{separator}{setting}".split("\n")
+    lines = f"{record.description}{separator}{setting}".split("\n")
     wrapped = "\n".join(part for line in lines for part in textwrap.wrap(line, columns))
     if figure.legends:
         figure.legends[0].set_title(wrapped, prop=FontProperties(size=9))
     else:
         figure.suptitle(wrapped, fontsize=9)
-    text = ". ".join(note[:1].upper() + note[1:] for note in metadata.notes)
+    text = ". ".join(note[:1].upper() + note[1:] for note in (record.note, *record.notes) if note)
     if text:
         lines = textwrap.wrap(f"{text}.", round(20.5 * width))
-        figure.set_figheight(figure.get_figheight() + _NOTE_LINE * max(0, len(lines) - 2))  # the panels keep their height
+        # the panels keep their height
+        figure.set_figheight(figure.get_figheight() + _NOTE_LINE * max(0, len(lines) - 2))
         figure.supxlabel("\n".join(lines), fontsize=6, x=0.01, ha="left", color="#404040")
 
 
@@ -124,27 +128,31 @@ def mark_chance(ax: Axes, value: float) -> None:
 def label_outer(axes: list[Axes], x: str, y: str) -> None:
     """Label the axes that all panels share, on the outermost panels only."""
     for ax in axes:
-        spec = ax.get_subplotspec()
-        if spec is not None:
+        place = ax.get_subplotspec()
+        if place is not None:
             if ax.xaxis.get_tick_params().get("labelbottom", True):
                 ax.set_xlabel(x)
-            if spec.is_first_col():
+            if place.is_first_col():
                 ax.set_ylabel(y)
     if figure := axes[0].get_figure(root=True):
         figure.align_ylabels(axes)
 
 
-def set_task_title(ax: Axes, metadata: FigureMetadata, task: str) -> None:
-    """Set the task as the panel's title, where there are several tasks."""
-    if len(metadata.tasks) > 1:
-        ax.set_title(metadata.tasks[task])
-
-
-def layer_title(metadata: FigureMetadata, task: str, layer: int) -> str:
-    """Return the title of a layer's panel; layers are counted from 1, as in the paper."""
-    return f"layer {layer + 1}" if len(metadata.tasks) == 1 else f"{metadata.tasks[task]}, layer {layer + 1}"
+def panel_title(record: FigureRecord, task: str, *words: str) -> str:
+    """Return the title of a panel, which names the task where there are several."""
+    return ", ".join([*words, *([label_of("tasks", task)] if len(record.tasks) > 1 else [])])
 
 
 def set_head_ticks(ax: Axes, heads: int) -> None:
     """Set x ticks for a number of attention heads."""
     ax.set_xticks(range(0, heads, 1 if heads <= 8 else 2 if heads <= 12 else 4))
+
+
+def bars(ax: Axes, places: Any, values: Frame, **look: Any) -> None:
+    """Draw horizontal bars of a number's mean over seeds, which they name; error bars: standard deviation."""
+    table = values.agg(["mean", "std"]).fillna(0)
+    spread = table["std"] if table["std"].any() else None
+    places = table.index if places is None else places
+    ax.barh(places, table["mean"], xerr=spread, edgecolor="black", linewidth=0.6, capsize=2, **look)
+    for place, mean, deviation in zip(places, table["mean"], table["std"], strict=True):
+        ax.text(mean + deviation, place, f" {mean:.2f}", va="center", fontsize=7)
