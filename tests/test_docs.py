@@ -76,6 +76,9 @@ def test_commands_run(page, hifi, tmp_path):
         else:
             not_run.append(words[0])
             continue
+        if words[:2] == ["results", "check"]:  # the tests' demo has fewer rows than the official one
+            assert all(line.endswith("and limit is not set") for line in answer.out.splitlines()), answer
+            continue
         assert answer.code == 0, (words, answer.err)
     assert sorted(not_run) == NOT_RUN.get(page, [])
 
