@@ -50,7 +50,7 @@ def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    content = {**MEASURED, "variant": config["variant"], **content, "config": config, "config_hash": config_hash(config)}
+    content = {**MEASURED, "variant": config.get("variant"), **content, "config": config, "config_hash": config_hash(config)}
     (directory / "results.json").write_text(json.dumps(content))
 
 
