@@ -19,9 +19,10 @@ from hifi_cli.figures import damping, figure, head_ranking, richness, singular_v
 from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import evaluate, head_selection
+from hifi_cli.results.export import write_hf
+from hifi_cli.results.reload import reload
+from hifi_cli.runs import head_selection
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.export_hf import export
 from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import padding_values, training_order
@@ -222,8 +223,8 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
     rows = {row["method"]: row for row in compute(request)}
     assert rows["linear-probing"]["mean"] == 0
     config = make("full-ft")
-    with evaluate.reload(RunDirectory.of(config, resources.results_dir).path, resources) as (prepared, _):
-        export(prepared.encoder, resources.pretrained(config).tokenizer, prepared.task_head, tmp_path / "plain", max_length=128)
+    with reload(RunDirectory.of(config, resources.results_dir).path, resources) as (prepared, _):
+        write_hf(prepared, tmp_path / "plain")
     texts = resources.rows("rte").rows("train")
     before, after = (
         torch.stack([states[0] for states in hidden_states(where, texts)]) for where in (encoders["bert"], tmp_path / "plain")

@@ -149,9 +149,8 @@ def test_damaged_scores_and_heads_are_made_again(finish_run, tiny, tmp_path, dam
     assert {**again, "provenance": None} == {**sound, "provenance": None}
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_bit])
-def test_damaged_results_are_named_and_not_used(finish_run, tiny, hifi, damage):
-    damage(finish_run() / "results.json")
+def test_damaged_results_are_named_and_not_used(finish_run, tiny, hifi):
+    truncate(finish_run() / "results.json")
     for answer in (tiny("train", "--method", "full-ft"), hifi("table")):
         assert answer.code == 2
         assert "results.json" in answer.err

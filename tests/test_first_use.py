@@ -315,21 +315,6 @@ def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data, t
     assert (run / "results.json").stat().st_mtime_ns > before
 
 
-def test_the_card_says_what_this_run_did(hifi, tiny, encoders, data):
-    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data]
-    quick = ["epochs=1", "batch_size=8", "scoring.samples=12", "heads.k=2"]
-    assert hifi("train", *words, "--method", "full-ft,hifi-layerwise", "--seeds", "1,2", *quick).code == 0
-    run = "results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed2"
-    answer = hifi("export", run, "--to", "out", "--data-dir", data)
-    assert answer.code == 0, answer.err
-    card = Path("out/README.md").read_text()
-    assert "trains the top k = 2 heads of every layer" in card
-    command = "hifi train --task rte --method hifi-layerwise --backbone tiny-bert --protocol hifi --seeds 2"
-    assert command in card and "full-ft" not in card and str(encoders["bert"]) not in card
-    for word in quick:
-        assert word in card.partition(command)[2].partition("`")[0].split()
-
-
 def test_the_columns_of_a_score_never_run_together(capsys):
     show._print_grid([[1234.5, 0.25], [-10.0, 3.0]])
     header, *rows = (line.split() for line in capsys.readouterr().out.splitlines())

@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoTokenizer
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import figure
 from hifi_cli.methods import two_stage
-from hifi_cli.runs import evaluate
+from hifi_cli.results.reload import reload
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_distances_are_those_of_the_runs_own_models(ask, resources, encoders, mo
     for cell in request.cells():
         method = cell.config.method
         between = first_tokens(encoders["bert"], texts, states_of_runs[method])
-        with evaluate.reload(resources.results_dir / cell.run_path, resources) as (prepared, _):
+        with reload(resources.results_dir / cell.run_path, resources) as (prepared, _):
             after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
         expected = {
             "pretrained-stage1": between - before,

@@ -17,7 +17,7 @@ from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import evaluate
+from hifi_cli.results.reload import reload
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
@@ -96,7 +96,7 @@ def features_of_run(
 ) -> NDArray[np.float64]:
     """Return the features in the model that a finished run kept."""
     directory = cell.run_directory(request.resources.results_dir)
-    with evaluate.reload(directory.path, request.resources) as (prepared, _):
+    with reload(directory.path, request.resources) as (prepared, _):
         return features(prepared.encoder, examples, pad)
 
 
