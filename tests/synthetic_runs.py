@@ -13,7 +13,6 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
-from hifi_cli.reports.figures import figure_spec
 from hifi_cli.reports.published import PublishedTable
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
@@ -22,6 +21,7 @@ PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "s
 MEASURED = {  # keys of results.json that no table shows
     "split": "validation", "n_examples": {"train": 8, "selection": 4, "reported": 4}, "shots": None, "fewshot": None,
     "limit": None, "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "wall_s": 2.0, "peak_memory_bytes": 1,
+    "variant": None, "truncated": None, "method_code": None, "time_s": 1.0, "delta_bytes": 1, "epoch_metrics": [],
     "gradient_accumulation_steps": 1, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
     "provenance": {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {"torch": "2"}, "device": "CPU", "threads": 1,
                    "platform": "Linux"},
@@ -61,6 +61,7 @@ def _protocols_rank(protocol, method, task):
         return resolve(task=task, method=method, backbone="bert-large", protocol=protocol).heads.rank
     except HifiError:
         return "pagerank"
+
 
 def write_run(
     results_dir,
@@ -214,18 +215,11 @@ def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large",
     return path
 
 
-def write_figure(results_dir, name, frame, **metadata):
-    """The CSV of a figure of the laptop protocol, with the metadata that it is found by."""
+def write_figure(results_dir, name, frame):
+    """The CSV of a figure of the laptop protocol."""
     path = Path(results_dir) / f"figures/{name}-laptop.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False)
-    spec = figure_spec.load(name, protocol="laptop")
-    inputs = {"kind": spec.kind, "settings": {}, "configs": [], "data": {}, "backbone": None, "runs": []}
-    content = {
-        "description": "d", "source": "s", "tasks": dict.fromkeys(spec.tasks, ""), "backbone": "minilm", "protocol": "laptop",
-        "notes": [], "analysis_notes": [], "inputs_hash": "", "inputs": inputs, "provenance": {}, **metadata,
-    }  # fmt: skip
-    path.with_suffix(".json").write_text(json.dumps({"schema": figure_spec.METADATA_SCHEMA, **content}))
     return path
 
 

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path
-from hifi_cli.reports.figures import paper_claims
 from hifi_cli.reports.figures.figure_spec import FigureMetadata, module_name, read_metadata
 from hifi_cli.reports.figures.style import Frame, add_caption, house_style
 
@@ -39,7 +38,6 @@ def draw(csv: Path, out: Path) -> None:
     try:
         with house_style():
             figure = _drawing(metadata.inputs.kind)(pd.read_csv(csv), metadata)
-            metadata.notes.extend(paper_claims.differences(csv, metadata))
             add_caption(figure, metadata)
             no_date = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}  # the same numbers give the same file
             with atomic_path(out) as temporary:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from hifi_cli.reports.figures import style
 from hifi_cli.reports.figures.figure_spec import FigureMetadata
 from hifi_cli.reports.figures.style import Frame
-from hifi_cli.reports.statistics import mean_interval
+from hifi_cli.statistics import mean_interval
 
 
 def draw(frame: Frame, metadata: FigureMetadata) -> Figure:
