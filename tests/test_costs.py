@@ -54,8 +54,8 @@ def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
     write_costs("hifi-layerwise", "rte", 1, 27.0)
     rows = {row["method"]: row for row in table_of(hifi("table", "hifi-1", "--format", "json"))["rows"]}
     marks = ["Extra param.", "Corrupt struc.", "Infer. delay", "Store cons."]
-    assert [rows["adapter"][mark] for mark in marks] == ["✓", "✓", "✓", "×"]
-    assert [rows["hifi-layerwise"][mark] for mark in marks] == ["×", "×", "×", "×"]
+    assert [rows["adapter"][mark] for mark in marks] == ["✓", "✓", "✓", "×"]  # noqa: RUF001
+    assert [rows["hifi-layerwise"][mark] for mark in marks] == ["×", "×", "×", "×"]  # noqa: RUF001
     assert rows["hifi-layerwise"]["time"] == pytest.approx(0.9)
     assert r"$\checkmark$" in hifi("table", "hifi-1", "--format", "tex").out
 

@@ -17,8 +17,8 @@ from hifi_cli.models.cpu_kernels import NOISE, FastDropout, FastLinear, FastRowL
 from hifi_cli.models.encoder import additive_mask
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 

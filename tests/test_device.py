@@ -14,11 +14,11 @@ from prepared_models import prepare
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import checkpoint, model_runner
 from hifi_cli.runs import device as devices
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.device import select_device
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import RunInputs
 from hifi_cli.runs.prepared_run import prepare as prepare_inputs

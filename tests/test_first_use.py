@@ -15,7 +15,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
 from hifi_cli.grids.jobs import Job
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
-from hifi_cli.reports.run_records import Results
+from hifi_cli.results.study import Study
 
 pytestmark = pytest.mark.slow
 
@@ -247,7 +247,7 @@ def test_a_conflict_names_the_variant(hifi, finish_run, tiny):
     answer = tiny("train", "--method", "full-ft", "learning_rate=0.5")
     assert answer.code == 4 and "variant=NAME" in answer.err
     assert tiny("train", "--method", "full-ft", "learning_rate=0.5", "variant=fast").code == 0
-    assert Results(Path("results")).variants.total() == 1
+    assert Study(Path("results")).runs["variant"].notna().sum() == 1
 
 
 def test_another_encoder_in_a_directory_of_the_same_name_is_another_run(hifi, finish_run, encoders, data, tmp_path):
@@ -313,21 +313,6 @@ def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data, t
     assert answer.code == 1 and "0 of 1 done, 1 failed" in answer.err
     assert hifi(*Path("command").read_text().split()).code == 0
     assert (run / "results.json").stat().st_mtime_ns > before
-
-
-def test_the_card_says_what_this_run_did(hifi, tiny, encoders, data):
-    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data]
-    quick = ["epochs=1", "batch_size=8", "scoring.samples=12", "heads.k=2"]
-    assert hifi("train", *words, "--method", "full-ft,hifi-layerwise", "--seeds", "1,2", *quick).code == 0
-    run = "results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed2"
-    answer = hifi("export", run, "--to", "out", "--data-dir", data)
-    assert answer.code == 0, answer.err
-    card = Path("out/README.md").read_text()
-    assert "trains the top k = 2 heads of every layer" in card
-    command = "hifi train --task rte --method hifi-layerwise --backbone tiny-bert --protocol hifi --seeds 2"
-    assert command in card and "full-ft" not in card and str(encoders["bert"]) not in card
-    for word in quick:
-        assert word in card.partition(command)[2].partition("`")[0].split()
 
 
 def test_the_columns_of_a_score_never_run_together(capsys):

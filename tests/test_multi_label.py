@@ -12,8 +12,8 @@ from transformers import pipeline
 
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
 from hifi_cli.tasks.task_spec import Row

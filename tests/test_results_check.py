@@ -11,6 +11,7 @@ from net import study
 from synthetic_runs import config_hash
 
 from hifi_cli.config.run_config import config_hash_of
+from hifi_cli.runs import run as runs
 
 CB = Path("results/runs/laptop/minilm/cb")
 RUN = CB / "full-ft/seed1"
@@ -190,14 +191,20 @@ def test_the_terminal_of_who_checks_is_safe(hifi):
 
 @pytest.mark.slow
 def test_every_kind_of_task_is_recomputed(make, resources, task_kinds_data, data, hifi, tmp_path):
-    """Choices, answers, groups of rows, numbers: nothing is wrong but that the test's data are smaller than the official ones."""
-    from hifi_cli.runs import run as runs
-
-    for task, where in [("stsb", data), ("cola", data), ("copa", task_kinds_data), ("multirc", task_kinds_data)]:
+    """Nothing is wrong but that the test's data are smaller than the official ones."""
+    kinds = dict.fromkeys(("copa", "multirc", "squad", "mnli", "conll2003"), task_kinds_data)
+    tasks = {"stsb": data, "cola": data, **kinds, "demo-topics": None}
+    for task, where in tasks.items():
         resources.use_data_dir(where)
         runs.run(make("full-ft", "epochs=1", "max_length=32", task=task), resources)
-    resources.use_data_dir(task_kinds_data)
-    runs.run(make("full-ft", "epochs=1", "max_length=32", task="squad"), resources)
-    answer = hifi("results", "check", tmp_path / "results")
-    assert all(line.endswith("and limit is not set") for line in answer.out.splitlines()), answer.out
-    assert "runs" in answer.err and "recomputed" not in answer.out
+    checked = json.loads(hifi("results", "check", "--format", "json").out)
+    assert checked["runs"] == checked["recomputed"] == len(tasks) + 4
+    assert all(finding["problem"].endswith("and limit is not set") for finding in checked["findings"]), checked
+    for task in tasks:
+        (run,) = (tmp_path / "results/runs/hifi/tiny-bert" / task).rglob("seed1")
+        record = read_json(run / "results.json")
+        metrics = {name: value - 0.01 for name, value in record["metrics"].items()}
+        (run / "results.json").write_text(json.dumps({**record, "metrics": metrics}))
+    problems = json.loads(hifi("results", "check", "--format", "json").out)["findings"]
+    found = {finding["path"].split("/")[3] for finding in problems if "by its predictions" in finding["problem"]}
+    assert found == tasks.keys()

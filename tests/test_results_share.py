@@ -98,6 +98,24 @@ def test_a_packed_run_goes_nowhere_but_to_its_own_place(hifi, finish_run, path):
     assert not Path("mine").exists() and not Path("outside").exists()
 
 
+def test_weights_and_predictions_of_a_packed_study_are_its_own(hifi, finish_run):
+    run = finish_run()
+    assert hifi("results", "pack", "results", "--out", "packed").code == 0
+    place = Path("packed") / RUN
+    place.mkdir(parents=True)
+    shutil.copy(run / "delta.safetensors", place)
+    (place / "predictions.jsonl").write_text("of somebody else")
+    flip_bit(place / "delta.safetensors")
+    answer = hifi("results", "merge", "packed", "--weights", "--results-dir", "mine")
+    assert answer.code == 2 and "is not the file that the run wrote" in answer.err
+    assert hifi("results", "merge", "packed", "--results-dir", "mine").code == 0
+    assert (Path("mine") / RUN / "predictions.jsonl").read_bytes() == (run / "predictions.jsonl").read_bytes()
+    table = pd.read_parquet("packed/predictions.parquet")
+    table.assign(logits="[").to_parquet("packed/predictions.parquet")
+    answer = hifi("results", "merge", "packed", "--results-dir", "yours")
+    assert answer.code == 2 and "1 of 1 runs were not copied" in answer.err and not Path("yours").exists()
+
+
 # --- directories
 
 

@@ -16,8 +16,8 @@ from hifi_cli.errors import UsageError
 from hifi_cli.models import pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import data_sources, entities, fewshot, losses, metrics, task_from_data, task_spec

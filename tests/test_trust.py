@@ -6,12 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from finished_runs import read_json, run_path
 from hifi_processes import ROOT, call_hifi, run_copy
 from project_files import copy_yaml
 
-import hifi_cli
 from hifi_cli.config import registry
 from hifi_cli.files import file_digest, write_json
 from hifi_cli.tasks import metrics
@@ -169,10 +167,10 @@ def test_a_backbone_inside_a_package_that_a_run_brings_is_not_imported(hifi, tra
     monkeypatch.syspath_prepend(tmp_path)  # as `python -m hifi_cli` has the working directory
     (tmp_path / "trap").mkdir()
     (tmp_path / "trap/__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    config = yaml.safe_load((trained / "config.yaml").read_text())
-    config["backbone"] |= {"path": None, "package": "trap.inside"}
-    (trained / "config.yaml").write_text(yaml.safe_dump(config))
-    refused(hifi("eval", trained, "--data-dir", data), trained / "config.yaml", "package")
+    result = read_json(trained / "results.json")
+    result["config"]["backbone"] |= {"path": None, "package": "trap.inside"}
+    write_json(trained / "results.json", result)
+    refused(hifi("eval", trained, "--data-dir", data), trained / "results.json", "package")
     assert not (tmp_path / "ran").exists()
 
 
@@ -249,6 +247,7 @@ def evaluate_elsewhere(installation, run):
     for name in [name for name in sys.modules if name.partition(".")[0] == "hifi_cli"]:
         del sys.modules[name]
     sys.path.insert(0, str(installation))
+    import hifi_cli
 
     assert Path(hifi_cli.__file__).is_relative_to(installation)
     call_hifi(["eval", run, "--results-dir", "moved", "-v"])

@@ -50,6 +50,13 @@ def refuse_unwritable_file(option: typer.CallbackParam, path: Path | None) -> Pa
     return refuse_unwritable_place(option, path)
 
 
+def refuse_other_picture(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Refuse a picture in another format before anything is computed."""
+    if path and path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"{option.opts[0]} {path}: the name must end in .png, .pdf, .svg")
+    return refuse_unwritable_file(option, path)
+
+
 def refuse_unwritable_place(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """Refuse a path in a place where nothing can be written."""
     if path:
@@ -354,7 +361,7 @@ def names(text: str | None) -> list[str]:
 
 def counted_flags(include: Words | None, exclude: Words | None) -> frozenset[str]:
     """The flags of runs that are counted, as `--include` and `--exclude` say."""
-    from hifi_cli.reports.run_filter import COUNTED
+    from hifi_cli.reports.pairs import COUNTED
 
     return COUNTED.union(include or ()).difference(exclude or ())
 

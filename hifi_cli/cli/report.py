@@ -54,43 +54,43 @@ def report(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write tables, comparisons, charts, selected heads and the source of every number to one HTML file.
+    """Write tables, comparisons, claims, figures and learning curves to one HTML file.
 
     It is RESULTS_DIR/report.html where --out names no other.
     """
     from hifi_cli.cli import show
     from hifi_cli.cli.run_names import only_run_name
-    from hifi_cli.errors import UsageError
+    from hifi_cli.config import registry
+    from hifi_cli.errors import MissingError, UsageError
     from hifi_cli.files import suffix_of_output, write_text
     from hifi_cli.records.search_result import SearchResult
-    from hifi_cli.reports import claim_spec, html_report, other_tables, report_comparisons, table_spec
+    from hifi_cli.reports import claim_spec, html, other_tables, table_spec
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports import tables as score_tables
-    from hifi_cli.reports.run_records import Results
     from hifi_cli.results.study import Study
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
-    results = Results(results_dir, data_dir).or_only_subdirectory()
-    results_dir = results.directory
-    searches = other_tables.searches(results_dir) if SearchResult.paths(results_dir) else []
-    if not results.records and not searches:
-        raise results.no_run_error("hifi report")
-    names = options.names(tables)
-    study = Study(results_dir)
-    specs = [table_spec.by_names(table_spec.load(name)) for name in names] or score_tables.specs_of(study)
-    if unfit := [name for name, spec in zip(names, specs, strict=False) if spec.kind != "scores"]:
+    study = Study(results_dir).or_only_subdirectory()
+    searches = other_tables.searches(study.directory) if SearchResult.paths(study.directory) else []
+    if study.shown.empty and not searches:
+        raise study.no_run_error("hifi report")
+    reference = only_run_name("methods", compare) or html.REFERENCE
+    if compare and reference not in study.names("method"):
+        table_spec.check_names("methods", [reference], study.names("method"))
+        raise MissingError(f"no finished run of {reference}; make one with hifi train --method {reference}")
+    own_specs = [table_spec.by_names(table_spec.load(name)) for name in options.names(tables)]
+    if unfit := [name for name, spec in zip(options.names(tables), own_specs, strict=True) if spec.kind != "scores"]:
         raise UsageError(f"hifi report shows tables of scores, and {unfit[0]} is none: hifi table {unfit[0]}")
+    specs = own_specs or score_tables.specs_of(study)
     counted = options.counted_flags(include, exclude)
-    table_options = score_tables.TableOptions(score, counted, published)
-    files = claim_spec.claims_of_settings(options.names(claims), [(spec.protocol, spec.backbone) for spec in specs])
-    decided = [(file, verdicts.evaluate(file, results, score=score, counted=counted)) for file in files]
-    with_results = [
-        (file, entries) for file, entries in decided if claims or any(entry.verdict != "not run" for entry in entries)
-    ]
-    target = out or results_dir / "report.html"
-    comparisons = report_comparisons.build_all(specs, results, table_options, only_run_name("methods", compare))
-    converted = [table.converted() for table in comparisons]
-    shown = [*score_tables.build_all(specs, study, table_options), *converted, *searches]
-    page = html_report.render(shown, results.records, results_dir, target, claims=with_results)
-    write_text(target, page)
+    decided = []
+    for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec in specs):
+        for name in options.names(claims) or registry.names("claims"):
+            if protocol in registry.names("protocols") and (claims or protocol in claim_spec.protocols_of(name)):
+                file = claim_spec.load(name, protocol=protocol, backbone=backbone)
+                decided.append((file, verdicts.evaluate(file, study, score=score, counted=counted)))
+    built = score_tables.build_all(specs, study, score_tables.TableOptions(score, counted, published))
+    shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *searches]
+    target = out or study.directory / "report.html"
+    write_text(target, html.render(study, shown, decided))
     show.print_path(target, format)

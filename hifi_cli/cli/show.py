@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hifi_cli.config.sources import ResolvedConfig
     from hifi_cli.grids.jobs import Job, JobOptions
     from hifi_cli.records.head_files import HeadScores, HeadSelection
-    from hifi_cli.runs.evaluate import Evaluation
+    from hifi_cli.results.reload import Evaluation
     from hifi_cli.runs.plan import ModelSize
 
 logger = logging.getLogger("hifi")
@@ -143,11 +143,6 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     for name, scores in evaluation.compared.items():
         now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
         print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
-
-
-def metrics_now_and_stored(evaluation: "Evaluation") -> dict[str, dict[str, float | None]]:
-    """Every metric by its name, as a fraction of 1."""
-    return {name: {"now": now, "stored": stored} for name, (now, stored) in evaluation.compared.items()}
 
 
 def print_runs(runs: "pd.DataFrame", form: str) -> None:

@@ -162,13 +162,6 @@ class RunDirectory:
             )
         return result
 
-    def stored_files(self) -> list[Path]:
-        """The files of a finished run without its weights, results.json last, as it marks the run as finished."""
-        with self.opened() as config:
-            copies = [copy for _, _, copy in self._user_files(config)]
-        files = [self.config_file, *copies, self.metrics, self.predictions, self.results]
-        return [path for path in dict.fromkeys(files) if path.is_file()]
-
     def append_metrics(self, line: MetricsLine) -> None:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:

@@ -13,7 +13,7 @@ from hifi_cli.config.sources import CHOOSING_KEYS, override_value, resolve, trai
 from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
 from hifi_cli.records.search_result import MethodSearch, SearchResult
-from hifi_cli.reports import cells, published
+from hifi_cli.reports import pairs, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
@@ -109,7 +109,7 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     """
     runs = study.shown
     runs = runs[(runs["protocol"] == spec.protocol) & (runs["backbone"] == spec.backbone)]
-    averaged = [cells.averaged(group, spec.seeds, counted, study.directory)[0] for _, group in runs.groupby(["method", "task"])]
+    averaged = [pairs.averaged(study, group, spec.seeds, counted)[0] for _, group in runs.groupby(["method", "task"])]
     measured = relative_costs(pd.concat(averaged) if averaged else runs)
     paper = published.load(spec.published) if spec.published else None
     printed = list(paper[1].columns) if paper else []

@@ -200,7 +200,7 @@ def as_text(table: Table, width: int | None = None) -> str:
     width = width or (Console().width if terminal else WIDTH)
     headings = dict(table.headings)
     labels = [label + _bracketed(table.marks_of(row)) for row, label in enumerate(table.labels)]
-    cells = {key: [_text_cell(table, row, key) for row in range(len(labels))] for key in headings}
+    cells = {key: [text_cell(table, row, key) for row in range(len(labels))] for key in headings}
     label_width = max(map(len, [table.corner, *labels]))
     widths = {key: max(map(len, [headings[key], *column])) for key, column in cells.items()}
     if label_width + sum(widths.values()) + 2 * len(widths) > width:  # each word on a line of its own
@@ -224,7 +224,8 @@ def as_text(table: Table, width: int | None = None) -> str:
     return "\n".join([" ".join(table.title.split()), *drawn, *below]) + "\n"
 
 
-def _text_cell(table: Table, row: int, key: str) -> str:
+def text_cell(table: Table, row: int, key: str) -> str:
+    """A cell with its standard deviation and the letters of its footnotes."""
     number, spread = table.cell(row, key)
     return number + (f" ±{spread}" if spread else "") + _bracketed(table.marks_of(row, key))
 

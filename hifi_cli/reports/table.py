@@ -7,24 +7,14 @@ from typing import Any, Literal
 import pandas as pd
 
 from hifi_cli.reports import render
-from hifi_cli.reports.run_records import RunRecord
 
 DASH = "-"
 Source = Literal["runs", "published", "difference"]
 
 
 @dataclass(frozen=True)
-class SeedScore:
-    """The score of one seed in percent, and the run it comes from."""
-
-    seed: int
-    score: float
-    record: RunRecord
-
-
-@dataclass(frozen=True)
 class TableCell:
-    """A number with its standard deviation, footnotes and runs, or a text.
+    """A number with its standard deviation, and footnotes, or a text.
 
     Attributes:
         mean: None prints a dash.
@@ -32,7 +22,6 @@ class TableCell:
         text: printed instead of a number.
         value: what the text says, for programs: a number, a list or a mapping; None: the mean, or else the text.
         notes: footnotes.
-        seed_scores: the scores that the mean is computed from.
     """
 
     mean: float | None = None
@@ -40,7 +29,6 @@ class TableCell:
     text: str | None = None
     value: Any = None
     notes: tuple[str, ...] = ()
-    seed_scores: tuple[SeedScore, ...] = ()
 
 
 def signed_cell(value: float) -> TableCell:
@@ -96,7 +84,7 @@ class MissingRuns:
 
 
 @dataclass(frozen=True)
-class Table:
+class VerdictTable:
     """A table ready to print.
 
     Attributes:

@@ -15,7 +15,7 @@ from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
 from hifi_cli.records.search_result import SearchResult
-from hifi_cli.reports import cells, other_tables, published
+from hifi_cli.reports import other_tables, pairs, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Table, rounded
 from hifi_cli.reports.server_scores import ServerScores
@@ -47,7 +47,7 @@ class TableOptions:
     """
 
     score: Score | None = None
-    counted: frozenset[str] = cells.COUNTED
+    counted: frozenset[str] = pairs.COUNTED
     published: bool = False
     server: ServerScores | None = None
     grid: str = ""
@@ -216,7 +216,7 @@ class _ScoreTable:
         if self.options.server:
             return _of_seeds(*self.options.server.scores_of(method, task, metric, self.spec.seeds))
         finished = self.by_cell.get((method, task), self.runs.iloc[:0])
-        runs, notes = cells.averaged(finished, self.spec.seeds, self.options.counted, self.study.directory)
+        runs, notes = pairs.averaged(self.study, finished, self.spec.seeds, self.options.counted)
         seeds = self.spec.seeds or sorted(self.runs["seed"].unique())
         if absent := len({*seeds} - {*runs["seed"]}):
             self.missing.setdefault(label, {})[method, label_of("tasks", task)] = absent
@@ -299,14 +299,14 @@ class _ScoreTable:
         for column in self.columns:
             of_column = {row: cell.run for (row, key), cell in self.cells.items() if key == column.name}
             runs = {row: run for row, run in of_column.items() if run is not None}
-            score, directory = self.options.score, self.study.directory
+            score = self.options.score
             agreeing = {
-                row: sum(not cells.disagreement(run, other, score, directory) for other in runs.values())
+                row: sum(not pairs.disagreement(self.study, run, other, score) for other in runs.values())
                 for row, run in runs.items()
             }
             usual = runs[max(agreeing, key=lambda row: agreeing[row])] if agreeing else None
             for row, run in runs.items():
-                if difference := cells.disagreement(run, usual, score, directory):
+                if difference := pairs.disagreement(self.study, run, usual, score):
                     note = f"not compared with the column's other runs, which differ in {difference}"
                     self.footnotes[row, column.name].append(note)
                     apart |= {(row, column.name), (row, "average")}

@@ -30,7 +30,7 @@ _MAY_CHANGE_NOTHING = ("heads.", "scoring.", "variant", "protocol", "device", "l
 
 
 @dataclass(frozen=True)
-class Finding:
+class RunFinding:
     """What is wrong with a run."""
 
     path: str
@@ -43,7 +43,7 @@ class CheckedStudy:
 
     runs: int
     recomputed: int
-    findings: list[Finding]
+    findings: list[RunFinding]
 
 
 def check(directory: Path) -> CheckedStudy:
@@ -68,7 +68,7 @@ def check(directory: Path) -> CheckedStudy:
             results[path] = result
         except (UsageError, KeyError, TypeError, ValueError, AttributeError) as error:
             problems = [f"is damaged ({error})"]
-        findings += [Finding(path, problem) for problem in problems]
+        findings += [RunFinding(path, problem) for problem in problems]
     findings += [*_copies(results), *_parts(results), *_other_examples(results, examples)]
     return CheckedStudy(len(study.records), recomputed, findings)
 
@@ -179,7 +179,7 @@ def _number(spec: TaskSpec, value: Any) -> Label:
     return spec.labels.index(value)
 
 
-def _copies(results: dict[str, RunResult]) -> Iterator[Finding]:
+def _copies(results: dict[str, RunResult]) -> Iterator[RunFinding]:
     """Runs with the weights of another run that was trained otherwise."""
     by_delta: dict[str, tuple[str, str]] = {}
     for path, result in results.items():
@@ -188,10 +188,10 @@ def _copies(results: dict[str, RunResult]) -> Iterator[Finding]:
             deciding = digest({key: settings[key] for key in settings if not key.startswith(_MAY_CHANGE_NOTHING)})
             first, of_first = by_delta.setdefault(result.delta_sha256, (path, deciding))
             if deciding != of_first:
-                yield Finding(path, f"has the weights of {first} (delta_sha256)")
+                yield RunFinding(path, f"has the weights of {first} (delta_sha256)")
 
 
-def _parts(results: dict[str, RunResult]) -> Iterator[Finding]:
+def _parts(results: dict[str, RunResult]) -> Iterator[RunFinding]:
     """Runs without a limit on fewer rows than others of the same task and data."""
     groups: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for path, result in results.items():
@@ -202,14 +202,14 @@ def _parts(results: dict[str, RunResult]) -> Iterator[Finding]:
     for runs in groups.values():
         for rows, path in runs:
             if rows < max(runs)[0]:
-                yield Finding(path, f"has fewer rows than {max(runs)[1]} on the same data, and limit is not set")
+                yield RunFinding(path, f"has fewer rows than {max(runs)[1]} on the same data, and limit is not set")
 
 
-def _other_examples(results: dict[str, RunResult], examples: dict[str, str]) -> Iterator[Finding]:
+def _other_examples(results: dict[str, RunResult], examples: dict[str, str]) -> Iterator[RunFinding]:
     """Runs whose predictions are of other rows or labels than those of another run on the same data."""
     first: dict[str, str] = {}
     for path, result in results.items():
         if path in examples:
             other = first.setdefault(digest([result.task, result.data, result.n_examples.reported]), path)
             if examples[path] != examples[other]:
-                yield Finding(path, f"has other ids or labels than {other}, which has the same data")
+                yield RunFinding(path, f"has other ids or labels than {other}, which has the same data")

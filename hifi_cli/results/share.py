@@ -17,7 +17,7 @@ import pandas as pd
 import yaml
 
 from hifi_cli.errors import ConflictError, HifiError, MissingError, RunFailed, UsageError
-from hifi_cli.files import atomic_directory, atomic_path, digest, file_digest, json_text
+from hifi_cli.files import atomic_directory, atomic_path, digest, file_digest
 from hifi_cli.records.run_directory import DELTA
 from hifi_cli.records.run_files import RunResult
 from hifi_cli.results.study import PACKED, PREDICTIONS, Study
@@ -43,7 +43,7 @@ def pack(source: Path, out: Path) -> int:
     lines, tables = [], [pd.DataFrame(columns=["run", "id", "label", "prediction", "logits"])]
     with atomic_directory(out) as folder:
         for path, record in study.records.items():
-            lines.append(json.dumps({"path": path, "record": record}, allow_nan=False) + "\n")
+            lines.append(json.dumps({"path": path, "record": record}) + "\n")
             if (table := study.predictions(path)) is not None:
                 texts = {key: table[key].map(json.dumps) for key in ("label", "prediction", "logits")}
                 tables.append(table.assign(run=path, **texts))
@@ -107,7 +107,7 @@ def merge(
             merged.append(MergedRun(path, "copied" if new else "same", tuple(new)))
         except ConflictError as error:
             merged.append(MergedRun(path, "conflict", problem=str(error)))
-        except UsageError as error:
+        except (UsageError, ValueError, KeyError, TypeError) as error:
             merged.append(MergedRun(path, "refused", problem=str(error)))
     return merged
 
@@ -130,16 +130,18 @@ def _contents(study: Study, path: str, *, weights: bool, trust: bool) -> dict[st
     contents: dict[str, Path | str] = {file.relative_to(folder).as_posix(): file for file in files}
     if study.is_packed:
         contents |= _unpacked(study, path, result)
-    elif weights and result.delta_sha256:
-        if DELTA not in contents:
-            raise UsageError(f"no {folder / DELTA}, and --weights asks for it")
-        if file_digest(folder / DELTA) != result.delta_sha256:
-            raise UsageError(f"{folder / DELTA} is not the file that the run wrote")
+    elif weights and result.delta_sha256 and DELTA not in contents:
+        raise UsageError(f"no {folder / DELTA}, and --weights asks for it")
+    if DELTA in contents and file_digest(folder / DELTA) != result.delta_sha256:
+        raise UsageError(f"{folder / DELTA} is not the file that the run wrote")
     return contents
 
 
 def _unpacked(study: Study, path: str, result: RunResult) -> dict[str, str]:
-    texts = {"config.yaml": yaml.safe_dump(result.config, sort_keys=False), "results.json": json_text(study.records[path])}
+    texts = {
+        "config.yaml": yaml.safe_dump(result.config, sort_keys=False),
+        "results.json": json.dumps(study.records[path], indent=1) + "\n",
+    }
     if (table := study.predictions(path)) is not None:
         rows = table[["id", "label", "prediction", "logits"]].to_dict("records")
         texts["predictions.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)

@@ -37,7 +37,6 @@ from hifi_cli.runs.prepared_run import (
     prepare,
 )
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_code import method_code
 from hifi_cli.runs.splits import Splits
 from hifi_cli.runs.trainer import Diverged, EpochEvaluation, Trainer
 from hifi_cli.tasks import metrics
@@ -125,7 +124,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, report_to: Sequence[str], *
     prepared = prepare(inputs.model)
     precision = "bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32"
     weights = inputs.model.pretrained.weights_id
-    code = method_code(config)  # as it is now: the file may change while the run trains
+    code = provenance.method_code(config)  # as it is now: the file may change while the run trains
     run_id = digest([config.hash, heads, weights, inputs.data.fingerprint])
     trainer = _trainer(prepared, splits, Checkpoint(directory.checkpoint, run_id))
     distributed.from_main(lambda: directory.clear() if anew or not directory.checkpoint.is_file() else None)

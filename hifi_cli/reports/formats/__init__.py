@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from hifi_cli.reports import render as dataframes
 from hifi_cli.reports.formats import json_table
-from hifi_cli.reports.table import Table
+from hifi_cli.reports.table import VerdictTable
 
 
-def render(name: str, tables: Sequence[Table], *, standalone: bool = False) -> str:
+def render(name: str, tables: Sequence[VerdictTable], *, standalone: bool = False) -> str:
     """Return tables in a format.
 
     Raises:

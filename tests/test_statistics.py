@@ -1,0 +1,214 @@
+"""What paired differences allow to conclude: exact p, interval, Holm, and how often a false difference is claimed."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hifi_cli.statistics import (
+    LEVEL,
+    bootstrap_interval,
+    equivalence,
+    holm,
+    paired_statistics,
+    pairs_needed,
+    seeds_needed,
+    sign_flip_p,
+    smallest_p,
+)
+from hifi_cli.tasks.metrics import METRICS
+
+
+def brute_force_p(differences):
+    """Two-sided p by going through every pattern of signs: how often the mean over tasks is as far from zero as it is."""
+    shares = [value / (len(differences) * len(task)) for task in differences for value in task]
+    patterns = np.array(list(itertools.product((1, -1), repeat=len(shares))))
+    return float(np.mean(np.abs(patterns @ shares) >= abs(sum(shares)) - 1e-9))
+
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [
+        [[1.0, 2.0, 3.0, 4.0, 5.0]],
+        [[0.1, 0.1, 0.1, 0.1, 0.1, 0.1]],
+        [[0.3, 0.1 + 0.2, -0.3, 0.5]],  # a tie but for rounding
+        [[0.0, 1.0, -2.0, 3.0, 4.0, 0.0, 2.5]],
+        [[3.0, -1.0, -2.0, 0.5]],  # 3 = 1 + 2: sums tie, not only values
+        [[1.0, 2.0, 3.0], [1.0, -1.5]],  # a third here and a half there weigh as they do in the mean
+        [[0.0, 0.0], [1.8, -1.8, 3.6]],
+        [list(RNG.normal(0.5, 1, 12))],
+        [list(RNG.normal(0.5, 1, 3)) for _ in range(4)],
+        [[-1.0, -40.0, 0.5, 0.7, 0.2, 3.0, -0.1]],
+    ],
+)
+def test_p_is_that_of_all_sign_patterns(differences):
+    comparison = paired_statistics(differences)
+    assert comparison.p == pytest.approx(brute_force_p(differences))
+    assert comparison.p >= smallest_p(comparison.differing) - 1e-12
+    assert paired_statistics([[-value for value in task] for task in differences]).p == comparison.p
+
+
+def test_ties_and_zeros_among_fourteen_pairs_stay_exact():
+    comparison = paired_statistics([[1.0] * 7 + [-1.0] + [0.0] * 6])
+    assert comparison.p == 18 / 256  # 7 or more of 8 signs alike: 2 * (8 + 1) of 2^8; a normal approximation says 0.034
+    assert (comparison.pairs, comparison.differing) == (14, 8)
+
+
+def test_p_of_many_pairs_is_that_of_the_binomial():
+    for count, positive in ((36, 25), (60, 20)):
+        assert sign_flip_p([2.5] * positive + [-2.5] * (count - positive)) == pytest.approx(
+            stats.binomtest(positive, count).pvalue
+        )
+    assert sign_flip_p([0.1] * 100) == pytest.approx(2.0**-99)
+
+
+def test_a_coarser_grid_never_gives_a_smaller_p():
+    values = list(np.random.default_rng(2).normal(0.4, 1, 12))
+    exact = brute_force_p([values])
+    assert all(exact <= sign_flip_p(values, resolution=steps) + 1e-12 for steps in (64, 256, 1024, 1 << 17))
+    assert sign_flip_p(values) == pytest.approx(exact)
+
+
+def test_no_difference_at_all_shows_nothing():
+    comparison = paired_statistics([[0.0, 0.0, 0.0]])
+    assert (comparison.p, comparison.interval, comparison.differing) == (1.0, (0.0, 0.0), 0)
+    assert not comparison.excludes_zero
+    assert (paired_statistics([]).pairs, paired_statistics([]).p, paired_statistics([]).interval) == (0, 1.0, None)
+
+
+def test_five_seeds_cannot_reach_five_percent():
+    assert smallest_p(5) == 0.0625
+    assert paired_statistics([[5.0, 6.0, 7.0, 8.0, 9.0]]).p == 0.0625
+
+
+def test_the_mean_is_over_tasks_however_many_seeds_each_has():
+    comparison = paired_statistics([[1.0, 3.0], [10.0] * 8])
+    assert comparison.mean == 6.0
+    assert comparison.spread == pytest.approx(np.std([2.0, 10.0], ddof=1))
+    assert paired_statistics([[1.0, 3.0]]).spread is None
+
+
+def test_the_interval_of_one_task_is_students():
+    # Student's sleep data as paired differences (R's t.test: 0.7001142 to 2.4598858, mean 1.58)
+    sleep = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
+    comparison = paired_statistics([sleep])
+    assert comparison.mean == pytest.approx(1.58)
+    assert comparison.interval == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
+
+
+def test_the_interval_of_two_tasks_is_welchs():
+    first, second = [4.0, 6.0, 5.0, 9.0], [1.0, 2.0, 1.5]
+    # by hand: variances of the means 14/3/4 = 1.166667 and 0.25/3 = 0.083333, degrees of freedom 1.25^2 / 0.457176 = 3.41772
+    half = stats.t.ppf(0.975, 1.25**2 / ((14 / 12) ** 2 / 3 + (1 / 12) ** 2 / 2)) * 1.25**0.5 / 2
+    assert paired_statistics([first, second]).interval == pytest.approx((3.75 - half, 3.75 + half))
+
+
+def test_equal_differences_give_an_interval_without_width_and_single_pairs_give_none():
+    comparison = paired_statistics([[100 * (0.625 - 0.5)] * 8])
+    assert comparison.interval == (12.5, 12.5) and comparison.excludes_zero and comparison.p == 2 / 256
+    assert paired_statistics([[1.0, 1.0], [2.0, 2.0, 2.0]]).interval == (1.5, 1.5)
+    assert paired_statistics([[1.0, 2.0], [3.0]]).interval is None
+
+
+@pytest.mark.parametrize("pairs", [3, 5, 9])
+def test_the_interval_covers_the_mean_as_often_as_it_says(pairs):
+    draws = np.random.default_rng(pairs).normal(1.0, 2.0, (1500, pairs))
+    hits = [low < 1.0 < high for low, high in (paired_statistics([row], resolution=16).interval for row in draws)]
+    assert 0.935 <= np.mean(hits) <= 0.965  # 0.95 and three standard errors; a bootstrap's (BCa) was 0.73, 0.82 and 0.90
+
+
+@pytest.mark.parametrize(("tasks", "seeds"), [(9, 4), (4, 3)])
+def test_the_interval_covers_the_mean_over_tasks_of_unlike_spread(tasks, seeds):
+    rng = np.random.default_rng(tasks)
+    effects, spreads = np.linspace(-3, 5, tasks), np.resize([0.3, 1.0, 3.0], tasks)
+    draws = effects[:, None] + spreads[:, None] * rng.normal(size=(1000, tasks, seeds))
+    hits = [low < 1.0 < high for low, high in (paired_statistics(draw, resolution=16).interval for draw in draws)]
+    assert 0.93 <= np.mean(hits) <= 0.975
+
+
+EFFECTS = {
+    "none on any task": np.zeros(9),
+    "cancel, one task against eight": np.array([4.0] + [-0.5] * 8),
+    "cancel in pairs": np.array([3.0, -3.0, 2.0, -2.0, 1.0, -1.0, 0.3, -0.3, 0.0]),
+    "a little skewed": np.array([1.0, 0.5, 0.5] + [-1 / 3] * 6),
+}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+@pytest.mark.parametrize("spread", ["alike", "unlike"])
+def test_a_false_difference_is_claimed_in_one_case_of_twenty_at_most(name, spread):
+    """Nine tasks, four seeds, no difference on average over these tasks: what `hifi compare` calls better is an error."""
+    rng = np.random.default_rng(11)
+    scale = np.ones(9) if spread == "alike" else np.resize([0.2, 1.0, 3.0], 9)
+    draws = EFFECTS[name][:, None] + scale[:, None] * rng.normal(size=(300, 9, 4))
+    intervals = [paired_statistics(draw, resolution=16).excludes_zero for draw in draws]
+    claimed = [
+        excludes_zero and paired_statistics(draw).p < LEVEL for excludes_zero, draw in zip(intervals, draws, strict=True)
+    ]
+    assert np.mean(claimed) <= 0.06  # 0.05 and what 300 draws may add
+
+
+def test_seeds_of_one_task_do_not_outvote_another_task():
+    rng = np.random.default_rng(13)  # +2 on a task with 12 seeds, -2 on one with 3: no difference on average over the two
+    comparison = [paired_statistics([2 + rng.normal(size=12), -2 + rng.normal(size=3)]) for _ in range(100)]
+    assert np.mean([result.p < LEVEL and result.excludes_zero for result in comparison]) <= 0.06
+
+
+def test_a_true_difference_is_found():
+    rng = np.random.default_rng(12)
+    comparison = [paired_statistics(1.0 + rng.normal(size=(9, 4)), resolution=2048) for _ in range(50)]
+    assert np.mean([result.p < LEVEL and result.excludes_zero for result in comparison]) > 0.95
+
+
+def test_holms_correction():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.02]) == [0.02]
+    assert holm([]) == []
+
+
+def test_how_many_pairs_are_needed_follows_from_the_other_comparisons():
+    assert (pairs_needed(), pairs_needed([0.5]), pairs_needed([0.5] * 8)) == (6, 7, 9)
+    assert pairs_needed([0.001, 0.001]) == 6  # the two others come first in Holm's order: no factor is left for this one
+    for others in itertools.product((0.001, 0.03, 0.06, 1.0), repeat=2):
+        for differing in range(1, 12):
+            least = holm([smallest_p(differing), *others])[0]
+            assert (least < LEVEL) == (differing >= pairs_needed(others))
+            for p in (smallest_p(differing), 0.01, 0.2):  # no p that the data can give is below the least one
+                assert p < smallest_p(differing) or holm([p, *others])[0] >= least
+
+
+VALUES = [0.4, -0.3, 1.1, 0.2, 0.6, -0.1, 0.9, 0.35]
+
+
+def test_equivalence_is_the_larger_of_two_one_sided_t_tests():
+    sides = [stats.ttest_1samp(VALUES, bound, alternative=way).pvalue for bound, way in ((-1, "greater"), (1, "less"))]
+    p, smallest_margin = equivalence([VALUES], 1.0)
+    assert p == pytest.approx(max(sides))
+    assert equivalence([VALUES], smallest_margin)[0] == pytest.approx(0.05)
+    assert equivalence([VALUES]) == (None, smallest_margin)
+    assert equivalence([[1.0]], 1.0) is None
+    assert equivalence([[0.5, 0.5]], 1.0) == (0.0, 0.5) and equivalence([[2.0, 2.0]], 1.0)[0] == 1.0
+
+
+def test_the_seeds_needed_have_a_power_of_80_percent():
+    seeds = seeds_needed([VALUES], 0.0)
+    effect = np.mean(VALUES) / (np.std(VALUES, ddof=1) / seeds**0.5)
+    power = stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, effect)
+    assert 0.78 < power < 0.9
+    assert seeds_needed([[1.0]], 0.0) is None and seeds_needed([[0.001, -1.0, 1.0]], 0.0) is None
+
+
+def test_the_bootstrap_of_accuracies_is_the_normal_interval_of_many_examples():
+    rng = np.random.default_rng(1)
+    first, second = (rng.random(2000) < 0.8) * 1.0, (rng.random(2000) < 0.75) * 1.0
+    differences = first - second
+    half = 1.96 * differences.std() / 2000**0.5
+    interval = bootstrap_interval(METRICS["accuracy"], np.ones(2000), first, second)
+    assert interval == pytest.approx((differences.mean() - half, differences.mean() + half), abs=0.003)
+    same = np.array([1.0, 0.0] * 9)
+    assert bootstrap_interval(METRICS["matthews"], same, same, same) == (0.0, 0.0)
