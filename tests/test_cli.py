@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from hifi_processes import environment
+from json_output import table_of
 from project_files import copy_yaml
 
 from hifi_cli.cli.options import parse_seeds
@@ -52,8 +53,7 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
     assert again.err.count("finished before") == 2
     evaluated = hifi("eval", RUN, "--data-dir", data)
     assert "logits identical" in evaluated.out
-    table = hifi("table", "--format", "json")
-    rows = {row["label"]: row for row in json.loads(table.out)["rows"]}
+    rows = {row["label"]: row for row in table_of(hifi("table", "--format", "json"))["rows"]}
     stored = [100 * json.loads(Path(f"{RUN.parent}/seed{seed}/results.json").read_text())["scores"]["best"] for seed in (1, 2)]
     assert rows["HiFi (layer-wise)"]["scores"] == {"rte": stored}
 

@@ -36,7 +36,7 @@ def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_de
     assert rows["bitfit"]["stored"] == pytest.approx((0.01 + 0.03) / 2)
     assert rows["bitfit"]["stored_mb"] == pytest.approx(20e-6) and rows["bitfit"]["trained_percent"] == 4.0
     assert rows["lora"]["time"] is None and rows["adapter"]["time"] is None
-    (note,) = [note for note in table["notes"] if note.startswith("no finished run")]
+    (note,) = [note for note in table["notes"] if note.startswith("left out")]
     assert "lora" in note and "adapter" in note and " bitfit" not in note
     assert "│" not in hifi("table", "cost").out and hifi("table", "cost", "--strict").code == 1
 

@@ -131,8 +131,8 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
         "stored_mb": "MB",
     }
     notes = ["time per epoch, peak memory and stored file relative to Full-FT's on the same task and device: means over tasks"]
-    if missing := [str(row.method) for row in row_specs if row.method not in measured.index]:
-        notes.append(f"no finished run, or none of Full-FT on its task and device: {', '.join(missing)}")
+    if alone := {*runs["method"]} - {*measured.index}:
+        notes.append(f"left out, as Full-FT has no run on their tasks and devices: {', '.join(sorted(alone))}")
     notes += [f"check marks as printed in {paper[0]}, table {paper[1].number}"] if paper else []
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
