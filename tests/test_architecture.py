@@ -29,7 +29,7 @@ LEVELS = [
     {"study"},  # the part of results that reports read
     {"records"},
     {"config"},
-    {"scoring", "files", "hub"},
+    {"scoring", "statistics", "files", "hub"},
     {"errors", "version", "wording"},
 ]
 WITHOUT_TORCH = ["config", "records", "study", "grids", "reports"]
