@@ -83,7 +83,7 @@ def read(task: TaskSpec, path: Path, reader: Reader, name: str) -> list[Row]:
         MissingError: no such file.
         UsageError: a column is missing or does not fit; the line is named.
     """
-    if not path.is_file():
+    if not path.exists():
         raise MissingError(f"no file {name}")
     header = (task.local.header if task.local.reader == "conll" else task.inputs) if reader == "conll" else None
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
