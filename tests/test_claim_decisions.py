@@ -6,12 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hifi_cli.reports import claim_spec, claims
-from hifi_cli.reports.claim_evidence import ClaimContext, Evidence
-from hifi_cli.reports.claim_published import PublishedEffect
-from hifi_cli.reports.claims import Region, decide
-from hifi_cli.reports.run_records import Results
-from hifi_cli.reports.statistics import seeds_needed
+from hifi_cli.reports.claims import ClaimResult, Finding, Published, Region, decide, find
+from hifi_cli.statistics import seeds_needed
 
 SUPERIOR, NOT_WORSE, EQUAL = Region((0, inf), (0.5, inf)), Region((-1, inf), (-1, inf)), Region((-1, 1), (-1, 1))
 
@@ -60,40 +56,28 @@ def test_seeds_needed_are_those_of_the_t_tests_power():
     assert seeds_needed([[1.0], [2.0, 3.0]], 0.0) is None and seeds_needed([[0.001, -0.001]], 0.0, highest=50) is None
 
 
-def test_a_comparison_that_can_soon_be_rejected_gives_the_estimate():
-    """The claim is not reproduced as soon as one comparison is not, at the level divided by their number."""
-    region = Region((0.0, inf), (0.5, inf))
-    clear, unclear = [[-2.0, -0.5, -1.4, -0.2]], [[4.0, -3.8, 3.9, -4.0]]
-    findings = [
-        claims.decide_comparison(
-            Evidence("", {"rte": dict(enumerate(group[0]))}, frozenset()), PublishedEffect(None), region, comparisons=2
-        )
-        for group in (clear, unclear)
-    ]
-    assert [finding.verdict for finding in findings] == ["undecided"] * 2 and findings[1].more_to_reproduce is None
-    claim = claim_spec.load("hifi").claims["above-ablations"]
-    more = claims.ClaimResult("", claim, "undecided", findings[0], findings, 0).more_seeds
-    assert more == seeds_needed(clear, 0.5, level=0.05 / 2) - 4
-
-
-def test_the_printed_comparison_is_one_that_decides(monkeypatch, tmp_path):
-    """One comparison of the order is not reproduced, by a small, certain difference, another is lower and undecided."""
+def test_the_printed_comparison_is_one_that_decides():
+    """One comparison is not reproduced, by a small, certain difference; another is lower and undecided."""
     values = {"bitfit": [0.05, -0.1, 0.0, 0.1, -0.05, 0.02, -0.01], "lora": [-4.0, 3.5, -3.0, 2.9, 2.0, -4.0, 0.9]}
-    entries = [Evidence(name, {"rte": dict(enumerate(numbers))}, frozenset()) for name, numbers in values.items()]
-    monkeypatch.setattr(claims, "evidence", lambda *_: entries)
-    monkeypatch.setattr(claims, "published_effects", lambda *_: [PublishedEffect(None)] * 2)
-    file = claim_spec.load("hifi")
-    claim = file.claims["above-ablations"].model_copy(update={"margin": 2.0})
-    result = claims.evaluate_claim("", claim, file, ClaimContext.of(claim, file, Results(tmp_path), "last", frozenset()))
-    assert result.verdict == "not reproduced" == result.finding.verdict and result.finding.evidence.label == "bitfit"
-    assert result.findings[1].verdict == "undecided" and result.findings[1].effect < result.finding.effect
+    region = Region((0.0, inf), (2.0, inf))
+    findings = [
+        find(Finding(name, {"rte": dict(enumerate(numbers))}), Published(), region, comparisons=2)
+        for name, numbers in values.items()
+    ]
+    assert [finding.verdict for finding in findings] == ["not reproduced", "undecided"]
+    assert findings[1].effect < findings[0].effect
+    assert ClaimResult("", None, "not reproduced", findings).finding.label == "bitfit"
+
+
+def test_several_comparisons_are_rejected_at_their_share_of_the_level():
+    region = Region((0.0, inf), (0.5, inf))
+    entry = Finding("", {"rte": dict(enumerate([-1.0, -1.3, -0.2, -1.6, -0.4, 0.2, -0.8]))})
+    assert find(entry, Published(), region).verdict == "not reproduced"
+    assert find(entry, Published(), region, comparisons=20).verdict == "undecided"
 
 
 def test_ratios_are_averaged_as_logarithms():
-    ratios = [0.25, 4.0, 0.5, 2.0, 1.0]
     region = Region((-inf, 1.0), (-inf, 1.0))
-    entry = Evidence("", {"cb": dict(enumerate(ratios))}, frozenset(), is_ratio=True)
-    finding = claims.decide_comparison(entry, PublishedEffect(None), region)
+    finding = find(Finding("", {"cb": dict(enumerate([0.25, 4.0, 0.5, 2.0, 1.0]))}, is_ratio=True), Published(), region)
     assert finding.effect == pytest.approx(1.0) and finding.interval[0] == pytest.approx(1 / finding.interval[1])
-    with_zero = Evidence("", {"cb": {0: 0.0, 1: 1.0}}, frozenset(), is_ratio=True)
-    assert claims.decide_comparison(with_zero, PublishedEffect(None), region).effect == 0.5
+    assert find(Finding("", {"cb": {0: 0.0, 1: 1.0}}, is_ratio=True), Published(), region).effect == 0.5

@@ -18,9 +18,9 @@ backbone: demo
 tasks: [demo-entailment, demo-acceptability]
 seeds: [1, 2, 5]
 claims:
-  probing: {kind: superior, text: Full-FT beats probing., where: here, first: full-ft, second: linear-probing}
-  percent: {kind: property, text: T., where: here, measure: trained-percent, method: bitfit, at_most: 100}
-  latency: {kind: cost, text: Fast., where: here, measure: latency, method: lora, at_most: 1.05}
+  probing: {kind: difference, text: Full-FT beats probing., where: here, first: full-ft, second: linear-probing}
+  percent: {kind: number, text: T., where: here, measure: trained-percent, method: bitfit, at_most: 100}
+  latency: {kind: number, text: Fast., where: here, measure: latency, method: lora, at_most: 1.05}
 """
 
 

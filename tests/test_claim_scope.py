@@ -35,8 +35,8 @@ def test_tasks_outside_of_the_papers_table_decide_nothing(hifi):
         write_pairs(task, 2.0 if task != "cb" else -30.0)
     cells, note, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
     assert cells["ours"]["value"] == pytest.approx(2.0) and cells["verdict"]["value"] == "reproduced"
-    assert "On CoLA, MRPC, STS-B, RTE." in note
-    assert "RTE: no predictions are stored, so it is not known whether it is at chance" in note
+    assert "On CoLA, MRPC, RTE, STS-B." in note
+    assert "RTE: no predictions to say whether it is at chance" in note
     hifi_rows = {"rte": 71.5, "mrpc": 89.7, "cola": 60.4, "stsb": 87.2}  # table 2; Full-FT below
     full_ft = {"rte": 71.2, "mrpc": 88.9, "cola": 59.6, "stsb": 86.6}
     published = sum(hifi_rows[task] - full_ft[task] for task in hifi_rows) / 4
@@ -72,7 +72,7 @@ def test_runs_without_the_papers_task_head_decide_nothing(hifi):
 
 
 def test_an_own_claims_file_may_require_keys(hifi):
-    claim = {"kind": "superior", "text": "t", "where": "w", "first": "hifi-layerwise", "second": "full-ft"}
+    claim = {"kind": "difference", "text": "t", "where": "w", "first": "hifi-layerwise", "second": "full-ft"}
     file = {"description": "d", "protocol": "laptop", "backbone": "minilm", "tasks": ["rte"], "requires": {"batch_size": 32}}
     claims = {"mine": claim, "other": {**claim, "requires": {"batch_size": 8}}, "any": {**claim, "requires": {}}}
     Path("mine.yaml").write_text(yaml.safe_dump({**file, "claims": claims}))
@@ -112,16 +112,15 @@ def test_where_every_task_is_at_chance_nothing_is_decided(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         labels = {"rte": RTE, "stsb": [0.5, 4.0, 2.0]}.get(task, [1, 0, 1])
         write_pairs(task, 2.0, base=0.1, labels=labels, data={"train": "t", "validation": f"chance {task}"})
-    cells, note, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
-    assert cells["verdict"]["value"] == "undecided (at chance)" and "Every task is at chance" in note
+    cells, _, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    assert cells["verdict"]["value"] == "undecided (every task is at chance)"
 
 
 def test_a_verdict_must_hold_for_the_last_epochs(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         write_pairs(task, 2.0, last=0.7)  # both methods are as good after the last epoch
-    cells, note, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
-    assert cells["verdict"]["value"] == "undecided (the last epochs differ)"
-    assert "Reproduced by the reported epochs, not reproduced by the last ones" in note
+    cells, _, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    assert cells["verdict"]["value"] == "undecided (reproduced by the reported epochs, not reproduced by the last ones)"
     cells, _, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP, "--score", "last"), "above-full-ft")
     assert cells["verdict"]["value"] == "not reproduced"
 

@@ -1,6 +1,5 @@
 """`hifi compare`: what finished runs allow to conclude about methods."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +34,7 @@ def compare(
         bool,
         typer.Option(
             "--details",
-            help="Also print intervals over examples, robust means, detectable effects and ranks.",
+            help="Also print the number of pairs, the spread over tasks, and the seeds that a difference needs.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = False,
@@ -56,10 +55,12 @@ def compare(
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
     from hifi_cli.records.run_directory import RunDirectory
-    from hifi_cli.reports import comparison_details, method_comparison, run_pairs
+    from hifi_cli.reports import compare as comparisons
+    from hifi_cli.reports import pairs
     from hifi_cli.reports.formats import render
-    from hifi_cli.reports.run_records import Results, RunRecord
+    from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_spec import check_names
+    from hifi_cli.results.study import Study
 
     table_format = options.table_format(format, out)
     protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
@@ -76,21 +77,23 @@ def compare(
         of_methods = {"tasks": tasks, "backbone": backbone, "protocol": protocol, "shots": shots, "score": score}
         of_means = {"include": include, "exclude": exclude, "margin": margin, "details": details}
         refuse_unused("hifi compare of two run directories", {**of_methods, **of_means})
-        directories = [RunDirectory(Path(word)) for word in methods]
-        first, second = (RunRecord(directory, directory.read_result()) for directory in directories)
-        tables = [comparison_details.of_runs(first, second)]
+        first, second = (RunDirectory(Path(word)) for word in methods)
+        tables = [comparisons.of_runs(first, second)]
     else:
-        counted = options.counted_flags(include, exclude)
         if not results.records:
             raise results.no_run_error(f"hifi compare {' '.join(methods)}")
         task_names = run_names("tasks", tasks)
         check_names("tasks", task_names, results.names["tasks"])
-        records = run_pairs.setting_of(results.records, methods, protocol, backbone, options.shots_of_runs(shots))
-        table, comparisons = method_comparison.compare(
-            records, methods, tasks=task_names, score=score, counted=counted, margin=margin
+        study = Study(results.directory)
+        chosen = {"protocol": protocol, "backbone": backbone, "shots": options.shots_of_runs(shots)}
+        tables = comparisons.compare(
+            study,
+            pairs.only_setting(study.runs, methods, **chosen),
+            methods,
+            tasks=task_names,
+            score=score,
+            counted=options.counted_flags(include, exclude),
+            margin=margin,
+            details=details,
         )
-        left_out = results.variant_notes(records[0].result.protocol, records[0].result.backbone, methods)
-        table = replace(table, notes=[*table.notes, *left_out])
-        tables = [table, *(comparison_details.build(comparisons, score) if details else [])]
-    text = render(table_format, tables, standalone=standalone)
-    write_or_print(text, out, "comparison")
+    write_or_print(render(table_format, tables, standalone=standalone), out, "comparison")

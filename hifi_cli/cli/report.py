@@ -54,38 +54,42 @@ def report(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write tables, comparisons, charts, selected heads and the source of every number to one HTML file.
+    """Write tables, comparisons, claims, figures and learning curves to one HTML file.
 
     It is RESULTS_DIR/report.html where --out names no other.
     """
     from hifi_cli.cli import show
     from hifi_cli.cli.run_names import only_run_name
+    from hifi_cli.config import registry
+    from hifi_cli.errors import MissingError
     from hifi_cli.files import suffix_of_output, write_text
     from hifi_cli.records.search_result import SearchResult
-    from hifi_cli.reports import claim_spec, html_report, report_comparisons, score_table, search_table, table_spec, table_types
+    from hifi_cli.reports import claim_spec, html, score_table, search_table, table_spec, table_types
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_request import TableRequest
+    from hifi_cli.results.study import Study
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
     results = Results(results_dir, data_dir).or_only_subdirectory()
-    results_dir = results.directory
-    searches = search_table.build_all(results_dir) if SearchResult.paths(results_dir) else []
+    searches = search_table.build_all(results.directory) if SearchResult.paths(results.directory) else []
     if not results.records and not searches:
         raise results.no_run_error("hifi report")
-    names = options.names(tables)
-    own_specs = [table_spec.by_names(table_types.load(name)) for name in names]
+    reference = only_run_name("methods", compare) or html.REFERENCE
+    if compare and reference not in results.names["methods"]:
+        table_spec.check_names("methods", [reference], results.names["methods"])
+        raise MissingError(f"no finished run of {reference}; make one with hifi train --method {reference}")
+    own_specs = [table_spec.by_names(table_types.load(name)) for name in options.names(tables)]
     specs = own_specs or [*score_table.specs_of(results.records)]
-    counted = options.counted_flags(include, exclude)
-    request = TableRequest(results, score, counted, published)
-    files = claim_spec.claims_of_settings(options.names(claims), [(spec.protocol, spec.backbone) for spec in specs])
-    decided = [(file, verdicts.evaluate(file, results, score=score, counted=counted)) for file in files]
-    with_results = [
-        (file, entries) for file, entries in decided if claims or any(entry.verdict != "not run" for entry in entries)
-    ]
-    target = out or results_dir / "report.html"
-    comparisons = report_comparisons.build_all(specs, request, only_run_name("methods", compare))
-    shown = [*table_types.build_all(specs, request), *comparisons, *searches]
-    page = html_report.render(shown, results.records, results_dir, target, claims=with_results)
-    write_text(target, page)
+    counted, study = options.counted_flags(include, exclude), Study(results.directory)
+    decided = []
+    for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec in specs):
+        for name in options.names(claims) or registry.names("claims"):
+            if protocol in registry.names("protocols") and (claims or protocol in claim_spec.protocols_of(name)):
+                file = claim_spec.load(name, protocol=protocol, backbone=backbone)
+                decided.append((file, verdicts.evaluate(file, study, score=score, counted=counted)))
+    built = table_types.build_all(specs, TableRequest(results, score, counted, published))
+    shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *searches]
+    target = out or results.directory / "report.html"
+    write_text(target, html.render(study, shown, decided))
     show.print_path(target, format)

@@ -6,8 +6,7 @@ from pathlib import Path
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
-from hifi_cli.reports.claim_scope import tasks_of, unmet
-from hifi_cli.reports.claim_spec import ClaimsFile, PropertyClaim, methods_of
+from hifi_cli.reports.claim_spec import ClaimsFile, NumberClaim, methods_of, tasks_of, unmet
 from hifi_cli.reports.table_spec import shots_of
 
 
@@ -26,7 +25,7 @@ def cells(file: ClaimsFile, grid: str, overrides: Sequence[str] = ()) -> list[Gr
         protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
         shots = str(claim.shots or shots_of(protocol))
         few = [] if shots == shots_of(protocol) else [f"shots={'null' if shots == 'full' else shots}"]
-        seeds = file.seeds[:1] if isinstance(claim, PropertyClaim) else file.seeds  # a fixed property is that of any seed
+        seeds = file.seeds[:1] if isinstance(claim, NumberClaim) else file.seeds  # a fixed property is that of any seed
         spec = Grid(grid, None, protocol, backbone, tasks_of(claim, file), methods, seeds, [])
         for cell in grid_cells.cells(spec, [*few, *overrides]) if methods else ():
             cells_by_path.setdefault(Path(cell.config.run_path), cell)

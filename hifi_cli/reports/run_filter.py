@@ -10,7 +10,6 @@ from hifi_cli.config.choices import Score
 from hifi_cli.config.sources import train_arguments
 from hifi_cli.files import command_line
 from hifi_cli.reports.changed_settings import config_of, own_settings
-from hifi_cli.reports.proportions import Failures, rate_interval
 from hifi_cli.reports.run_records import Results, RunRecord
 from hifi_cli.reports.table import MissingRuns, SeedScore, TableCell
 from hifi_cli.wording import number_ranges
@@ -22,7 +21,6 @@ _REMEDIES = {
 }
 _DIGESTS = frozenset({"data", "encoder weights"})  # conditions whose values tell a reader nothing
 _NO_SCORE = "they have no score"
-FAILED = frozenset({"collapsed", "diverged"})
 COUNTED = frozenset({"collapsed"})  # predicting one class is a result of the method: leaving it out favors unstable methods
 
 
@@ -58,21 +56,10 @@ def comparable_runs(
         for text, count in changed.items()
     ]
     flags = Counter(" and ".join(record.flags) for record in selected if record.flags)
-    notes += [
-        f"{count} of {_runs(len(selected))} {flag}{_rate(flag, count, len(selected))}, included"
-        for flag, count in flags.items()
-    ]
+    notes += [f"{count} of {_runs(len(selected))} {flag}, included" for flag, count in flags.items()]
     if seeds and selected and len(selected) < len(seeds):
         notes.append(f"{len(selected)} of {len(seeds)} seeds")
     return selected, notes
-
-
-def failures(records: Sequence[RunRecord], counted: Collection[str]) -> Failures:
-    """Count the failures of one method, among the runs that are in its means or would be if they had not failed."""
-    by_task: dict[str, list[RunRecord]] = {}
-    for record in records:
-        by_task.setdefault(record.result.task, []).append(record)
-    return Failures.of([run for runs in by_task.values() for run in comparable_runs(runs, [], {*counted, *FAILED})[0]])
 
 
 def disagreement(first: RunRecord, second: RunRecord, score: Score | None) -> str:
@@ -203,11 +190,3 @@ def _runs(count: int, flag: str = "") -> str:
 
 def _condition(value: object) -> str:
     return "none" if value in (None, False) else str(value)
-
-
-def _rate(flag: str, count: int, total: int) -> str:
-    """Return the interval of a rate of failed runs; nothing for other flags."""
-    if "collapsed" not in flag:
-        return ""
-    low, high = rate_interval(count, total)
-    return f" (95 % interval of the rate: {100 * low:.0f} to {100 * high:.0f} %)"

@@ -1,18 +1,21 @@
-"""Statistics of paired differences: interval of the mean over tasks, exact test, correction for several comparisons.
+"""Statistics of paired differences: interval of the mean over tasks, exact test, Holm's correction, equality, bootstrap.
 
 Interval and test are about these tasks and new seeds: the tasks are fixed, each with its own mean difference, and the seeds
 within a task are the sample. Differences of several tasks are therefore never pooled as if they were repetitions of the same
 measurement. A claim about other tasks needs the spread over tasks, however many seeds there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 LEVEL = 0.05
+RESAMPLES = 1000
 Floats = NDArray[np.float64]
+Groups = Sequence[Sequence[float]]  # of each task, one number per seed
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,6 @@ class PairedStatistics:
         spread: standard deviation of the tasks' mean differences; None for one task.
         interval: 95 % t-interval of the mean; None where a task has a single pair, which shows no spread over seeds. Its
             ends are equal where the differences do not vary within any task.
-        over_tasks: 95 % t-interval of the tasks' means, for tasks that are a random sample; None for one task.
         p: of the sign-flip test, two-sided; 1 where every difference is zero.
     """
 
@@ -35,7 +37,6 @@ class PairedStatistics:
     mean: float
     spread: float | None
     interval: tuple[float, float] | None
-    over_tasks: tuple[float, float] | None
     p: float
 
     @property
@@ -44,7 +45,7 @@ class PairedStatistics:
         return self.interval is None or self.interval[0] * self.interval[1] > 0
 
 
-def paired_statistics(differences: Sequence[Sequence[float]], *, resolution: int = 1 << 17) -> PairedStatistics:
+def paired_statistics(differences: Groups, *, resolution: int = 1 << 17) -> PairedStatistics:
     """Compute the statistics of the paired differences of several tasks.
 
     Args:
@@ -53,7 +54,7 @@ def paired_statistics(differences: Sequence[Sequence[float]], *, resolution: int
     """
     tasks = [np.asarray(values, dtype=np.float64).round(9) for values in differences if len(values)]
     if not tasks:
-        return PairedStatistics(pairs=0, differing=0, mean=0.0, spread=None, interval=None, over_tasks=None, p=1.0)
+        return PairedStatistics(pairs=0, differing=0, mean=0.0, spread=None, interval=None, p=1.0)
     means = np.array([values.mean() for values in tasks])
     terms = np.concatenate([values / (len(tasks) * len(values)) for values in tasks])  # their sum is the mean
     return PairedStatistics(
@@ -62,7 +63,6 @@ def paired_statistics(differences: Sequence[Sequence[float]], *, resolution: int
         mean=float(means.mean()),
         spread=float(means.std(ddof=1)) if len(tasks) > 1 else None,
         interval=mean_interval(tasks),
-        over_tasks=mean_interval([means]),
         p=sign_flip_p(terms, resolution=resolution),
     )
 
@@ -129,11 +129,11 @@ def mean_interval(tasks: Sequence[Floats], level: float = LEVEL) -> tuple[float,
     variance, degrees = variance_of_mean(tasks)
     if not variance:
         return mean, mean
-    half = float(_t_quantile(degrees, 1 - level / 2) * np.sqrt(variance))
+    half = float(t_quantile(degrees, 1 - level / 2) * np.sqrt(variance))
     return mean - half, mean + half
 
 
-def shows_above(tasks: Sequence[Sequence[float]], bound: float, level: float = LEVEL) -> bool:
+def shows_above(tasks: Groups, bound: float, level: float = LEVEL) -> bool:
     """Whether interval and sign-flip test both show that the mean over tasks is above `bound`; each is two-sided."""
     values = [np.asarray(task, dtype=np.float64).round(9) - bound for task in tasks]
     interval = mean_interval(values, level)
@@ -142,9 +142,7 @@ def shows_above(tasks: Sequence[Sequence[float]], bound: float, level: float = L
     return sign_flip_p(np.concatenate([task / (len(values) * len(task)) for task in values])) < level
 
 
-def seeds_needed(
-    tasks: Sequence[Sequence[float]], bound: float, *, level: float = LEVEL, power: float = 0.8, highest: int = 200
-) -> int | None:
+def seeds_needed(tasks: Groups, bound: float, *, level: float = LEVEL, power: float = 0.8, highest: int = 200) -> int | None:
     """Return the smallest number of seeds per task with which the mean would be shown to differ from `bound`.
 
     Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual approximation.
@@ -159,15 +157,51 @@ def seeds_needed(
     variance = sum(float(task.var(ddof=1)) for task in values) / len(values) ** 2
     for seeds in range(2, highest + 1):
         degrees = len(values) * (seeds - 1)
-        quantiles = _t_quantile(degrees, 1 - level / 2) + _t_quantile(degrees, power)
+        quantiles = t_quantile(degrees, 1 - level / 2) + t_quantile(degrees, power)
         if smallest_p(len(values) * seeds) < level and distance >= quantiles * np.sqrt(variance / seeds):
             return seeds
     return None
 
 
-def _t_quantile(degrees: float, probability: float) -> float:
-    from scipy import special  # 0.3 s, for which tables and grids do not wait
+def equivalence(differences: Groups, margin: float | None = None, level: float = LEVEL) -> tuple[float | None, float] | None:
+    """Test by two one-sided t-tests (Schuirmann 1987) whether the mean over tasks is within plus and minus `margin`.
 
+    Returns:
+        p, None without a margin, and the smallest margin at which equality would be shown: the farther end of the 90 %
+        interval. None where a task has one pair.
+    """
+    tasks = [np.asarray(values, dtype=np.float64) for values in differences]
+    if not tasks or min(map(len, tasks)) < 2:
+        return None
+    mean = float(np.mean([task.mean() for task in tasks]))
+    variance, degrees = variance_of_mean(tasks)
+    error = variance**0.5
+    smallest = abs(mean) + t_quantile(degrees, 1 - level) * error
+    if margin is None:
+        return None, smallest
+    distance = margin - abs(mean)
+    return (float(special.stdtr(degrees, -distance / error)) if error else float(distance <= 0)), smallest
+
+
+def bootstrap_interval(
+    metric: Callable[[Floats, Floats], float],
+    labels: Floats,
+    first: Floats,
+    second: Floats,
+    *,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+) -> tuple[float, float]:
+    """Return the percentile interval of the difference of a metric between two runs, over draws of the same examples."""
+    rng = np.random.default_rng(0)
+    drawn = (rng.integers(len(labels), size=len(labels)) for _ in range(resamples))
+    differences = [metric(labels[rows], first[rows]) - metric(labels[rows], second[rows]) for rows in drawn]
+    low, high = np.quantile(differences, [level / 2, 1 - level / 2])
+    return float(low), float(high)
+
+
+def t_quantile(degrees: float, probability: float) -> float:
+    """Return a quantile of Student's distribution."""
     return float(special.stdtrit(degrees, probability))
 
 

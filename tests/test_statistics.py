@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hifi_cli.reports.statistics import LEVEL, holm, paired_statistics, pairs_needed, sign_flip_p, smallest_p
+from hifi_cli.statistics import (
+    LEVEL,
+    bootstrap_interval,
+    equivalence,
+    holm,
+    paired_statistics,
+    pairs_needed,
+    seeds_needed,
+    sign_flip_p,
+    smallest_p,
+)
+from hifi_cli.tasks.metrics import METRICS
 
 
 def brute_force_p(differences):
@@ -147,19 +158,6 @@ def test_seeds_of_one_task_do_not_outvote_another_task():
     assert np.mean([result.p < LEVEL and result.excludes_zero for result in comparison]) <= 0.06
 
 
-def test_the_interval_for_other_tasks_counts_tasks_not_runs():
-    """Tasks drawn at random with a mean effect of zero: these nine may well differ on average, tasks in general do not."""
-    rng = np.random.default_rng(14)
-    draws = rng.normal(0, 0.8, (600, 9, 1)) + rng.normal(size=(600, 9, 4))
-    comparison = [paired_statistics(draw, resolution=16) for draw in draws]
-    misses = [low > 0 or high < 0 for low, high in (result.over_tasks for result in comparison)]
-    assert 0.03 <= np.mean(misses) <= 0.07
-    means = draws[0].mean(axis=1)
-    expected = stats.ttest_1samp(means, 0).confidence_interval()
-    assert comparison[0].over_tasks == pytest.approx((expected.low, expected.high))
-    assert paired_statistics([[1.0, 2.0, 3.0]]).over_tasks is None
-
-
 def test_a_true_difference_is_found():
     rng = np.random.default_rng(12)
     comparison = [paired_statistics(1.0 + rng.normal(size=(9, 4)), resolution=2048) for _ in range(50)]
@@ -182,3 +180,35 @@ def test_how_many_pairs_are_needed_follows_from_the_other_comparisons():
             assert (least < LEVEL) == (differing >= pairs_needed(others))
             for p in (smallest_p(differing), 0.01, 0.2):  # no p that the data can give is below the least one
                 assert p < smallest_p(differing) or holm([p, *others])[0] >= least
+
+
+VALUES = [0.4, -0.3, 1.1, 0.2, 0.6, -0.1, 0.9, 0.35]
+
+
+def test_equivalence_is_the_larger_of_two_one_sided_t_tests():
+    sides = [stats.ttest_1samp(VALUES, bound, alternative=way).pvalue for bound, way in ((-1, "greater"), (1, "less"))]
+    p, smallest_margin = equivalence([VALUES], 1.0)
+    assert p == pytest.approx(max(sides))
+    assert equivalence([VALUES], smallest_margin)[0] == pytest.approx(0.05)
+    assert equivalence([VALUES]) == (None, smallest_margin)
+    assert equivalence([[1.0]], 1.0) is None
+    assert equivalence([[0.5, 0.5]], 1.0) == (0.0, 0.5) and equivalence([[2.0, 2.0]], 1.0)[0] == 1.0
+
+
+def test_the_seeds_needed_have_a_power_of_80_percent():
+    seeds = seeds_needed([VALUES], 0.0)
+    effect = np.mean(VALUES) / (np.std(VALUES, ddof=1) / seeds**0.5)
+    power = stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, effect)
+    assert 0.78 < power < 0.9
+    assert seeds_needed([[1.0]], 0.0) is None and seeds_needed([[0.001, -1.0, 1.0]], 0.0) is None
+
+
+def test_the_bootstrap_of_accuracies_is_the_normal_interval_of_many_examples():
+    rng = np.random.default_rng(1)
+    first, second = (rng.random(2000) < 0.8) * 1.0, (rng.random(2000) < 0.75) * 1.0
+    differences = first - second
+    half = 1.96 * differences.std() / 2000**0.5
+    interval = bootstrap_interval(METRICS["accuracy"], np.ones(2000), first, second)
+    assert interval == pytest.approx((differences.mean() - half, differences.mean() + half), abs=0.003)
+    same = np.array([1.0, 0.0] * 9)
+    assert bootstrap_interval(METRICS["matthews"], same, same, same) == (0.0, 0.0)
