@@ -8,7 +8,7 @@ from hifi_cli.version import __version__
 if TYPE_CHECKING:
     from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
     from hifi_cli.reports.run_listing import results
-    from hifi_cli.runs.export_delta import open_model
+    from hifi_cli.results.export import open_model
 
 __all__ = ["ScoredHeads", "__version__", "merge_heads", "open_model", "results", "score_heads", "select_heads", "tune_heads"]
 # Idle OpenMP threads sleep instead of spinning; read when torch is imported. Two runs at once with two threads each on two
@@ -16,7 +16,7 @@ __all__ = ["ScoredHeads", "__version__", "merge_heads", "open_model", "results",
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _MODULES = {
-    "open_model": "hifi_cli.runs.export_delta",
+    "open_model": "hifi_cli.results.export",
     "results": "hifi_cli.reports.run_listing",
 }  # of the other names: library
 

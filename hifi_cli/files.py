@@ -28,7 +28,7 @@ _WITHOUT_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  
 _LOCK_TIMEOUT_SECONDS = 0.5  # longer than `is_locked` of another process holds a lock
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 TEMPORARY_SUFFIX = ".hifi-part"  # of files and directories that are being written
-_MAX_JSON_BYTES = 1 << 26  # results, manifests and scores have some thousands
+_MAX_JSON_BYTES = 1 << 26  # results and scores have some thousands
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 _MAX_JSONL_BYTES = 1 << 30  # the predictions of the largest test split of GLUE have 40 million
 
@@ -210,7 +210,7 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(read_bytes(path, at_most=_MAX_JSON_BYTES).decode("utf-8"))
-        printable_value: dict[str, Any] = _printable(value)
+        printable_value: dict[str, Any] = printable_values(value)
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -220,11 +220,12 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
     return printable_value
 
 
-def _printable(value: Any) -> Any:
+def printable_values(value: Any) -> Any:
+    """A JSON value with U+FFFD in place of the control characters of its texts."""
     if isinstance(value, dict):
-        return {printable(key): _printable(content) for key, content in value.items()}
+        return {printable(key): printable_values(content) for key, content in value.items()}
     if isinstance(value, list):
-        return [_printable(content) for content in value]
+        return [printable_values(content) for content in value]
     return printable(value) if isinstance(value, str) else value
 
 

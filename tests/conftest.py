@@ -105,8 +105,8 @@ def finish_run(finished_results: Callable[[str], Path], tmp_path: Path) -> Calla
 @pytest.fixture
 def ask(encoders: dict[str, Path], resources: ResourceCache) -> Callable[..., Any]:
     """Requests for the numbers of a figure, on the tiny BERT and data."""
-    from hifi_cli.analysis import figure_data
-    from hifi_cli.reports.figures.figure_spec import FigureSpec
+    from hifi_cli.config.figure_spec import FigureSpec
+    from hifi_cli.figures.figure import FigureRequest
 
     def build(kind, settings=None, methods=("hifi-layerwise",), seeds=(1,), *words, train=False, task="rte"):
         spec = FigureSpec(
@@ -118,7 +118,7 @@ def ask(encoders: dict[str, Path], resources: ResourceCache) -> Callable[..., An
             seeds=list(seeds),
             settings=settings or {},
         )
-        return figure_data.make_request(spec, resources, overrides=(*QUICK, *words), train=train)
+        return FigureRequest(spec, resources, (*QUICK, *words), train)
 
     return build
 

@@ -1,6 +1,5 @@
 """The files of finished runs: reading them, damaging them, and what must be equal between two runs."""
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.checkpoint import Checkpoint
 
-MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "checksum"}  # of the machine, not of the run
+MEASURED = {"time_s", "wall_s", "peak_memory_bytes"}  # of the machine, not of the run
 
 
 def run_path(root, method="hifi-layerwise"):
@@ -90,10 +89,3 @@ def flip_bit(path, at=0.5):
 def truncate(path):
     """Cut off the second half of a file."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def seal(path, content):
-    """Store JSON with the checksum of everything else in it: what somebody would do who knows the layout."""
-    rest = {key: value for key, value in content.items() if key != "checksum"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    path.write_text(json.dumps({**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}))

@@ -3,9 +3,9 @@
 import torch
 
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import reload
 from hifi_cli.runs import prepared_run
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import reload
 from hifi_cli.runs.prepared_run import RunInputs
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from hifi_cli.config import figure_spec
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
@@ -21,8 +22,7 @@ PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "s
 MEASURED = {  # keys of results.json that no table shows
     "split": "validation", "n_examples": {"train": 8, "selection": 4, "reported": 4}, "shots": None, "fewshot": None,
     "limit": None, "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "wall_s": 2.0, "peak_memory_bytes": 1,
-    "variant": None, "truncated": None, "method_code": None, "time_s": 1.0, "delta_bytes": 1, "epoch_metrics": [],
-    "gradient_accumulation_steps": 1, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
+    "gradient_accumulation_steps": 1, "epoch_metrics": [], "time_s": 1.0, "delta_bytes": 1, "method_code": None, "truncated": None, "metrics": {}, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
     "provenance": {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {"torch": "2"}, "device": "CPU", "threads": 1,
                    "platform": "Linux"},
 }  # fmt: skip
@@ -50,7 +50,7 @@ def store_run(directory, config, content):
     """config.yaml and results.json of a finished run; they belong together by the hash of what decides the result."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    content = {**MEASURED, **content, "config": config, "config_hash": config_hash(config)}
+    content = {**MEASURED, "variant": config.get("variant"), **content, "config": config, "config_hash": config_hash(config)}
     (directory / "results.json").write_text(json.dumps(content))
 
 
@@ -215,11 +215,13 @@ def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large",
     return path
 
 
-def write_figure(results_dir, name, frame):
-    """The CSV of a figure of the laptop protocol."""
+def write_figure(results_dir, name, frame, **metadata):
+    """The CSV of a figure of the laptop protocol, with the metadata that it is found by."""
     path = Path(results_dir) / f"figures/{name}-laptop.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False)
+    spec = figure_spec.load(name, protocol="laptop").model_dump(exclude={"protocols"})
+    path.with_suffix(".json").write_text(json.dumps({**spec, "hifi": "0", **metadata}))
     return path
 
 

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,24 +13,16 @@ from scipy.stats import spearmanr
 from tiny_inputs import HEADS, HIDDEN, LAYERS
 from transformers import AutoModel, AutoTokenizer
 
-from hifi_cli.analysis import (
-    damping,
-    figure_data,
-    head_ranking,
-    scoring_variants,
-    singular_values,
-    training_curves,
-    tsne,
-)
-from hifi_cli.analysis.required_runs import ensure_finished, jobs
+from hifi_cli.config import figure_spec
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.figures import damping, figure, head_ranking, richness, singular_values, training_curves, tsne
 from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.reports.figures import figure_spec
-from hifi_cli.runs import evaluate, head_selection
+from hifi_cli.results.export import write_hf
+from hifi_cli.results.reload import reload
+from hifi_cli.runs import head_selection
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.export_hf import export
 from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import padding_values, training_order
@@ -38,9 +31,10 @@ from hifi_cli.tasks.tokenization import single_sequences
 pytestmark = pytest.mark.slow
 
 
-def compute(arguments):
-    analysis, request = arguments
-    return analysis.compute(request).rows
+def compute(request):
+    """The rows of a figure whose runs are finished; None where there is no number."""
+    data = request.module.compute(request)
+    return data.astype(object).where(data.notna(), None).to_dict("records")
 
 
 def hidden_states(directory, rows):
@@ -53,7 +47,7 @@ def hidden_states(directory, rows):
 def test_richness_and_correlation_rows_are_the_scores(ask, resources):
     rows = compute(ask("richness", {"warm_steps": 2, "variants": ["ST", "SL"]}))
     assert len(rows) == 2 * LAYERS * HEADS
-    stored = scoring_variants.head_scores(ask("richness", {"warm_steps": 2})[1], "rte", "SL")
+    stored = richness.head_scores(ask("richness", {"warm_steps": 2}), "rte", "SL")
     result = {(row["layer"], row["head"]): row["mean"] for row in rows if row["setting"] == "SL"}
     assert result == {(layer, head): stored.richness[layer][head] for layer in range(LAYERS) for head in range(HEADS)}
     rows = compute(ask("correlation", {"warm_steps": 2, "variants": ["ST"]}))
@@ -64,12 +58,10 @@ def test_richness_and_correlation_rows_are_the_scores(ask, resources):
 
 
 def test_the_five_settings_are_the_papers(ask):
-    request = replace(ask("richness")[1], overrides=())  # the tests' own samples and batch size would have the last word
+    request = replace(ask("richness"), overrides=())  # the tests' own samples and batch size would have the last word
 
     def config(name):
-        return request.config(
-            "rte", extra={**scoring_variants._STANDARD, "scoring.warm_steps": 2, **scoring_variants.VARIANTS[name]}
-        )
+        return request.config("rte", extra={**richness.STANDARD, "scoring.warm_steps": 2, **richness.VARIANTS[name][0]})
 
     standard = config("ST")
     assert (standard.batch_size, standard.learning_rate, standard.scoring.max_length, standard.scoring.samples) == (
@@ -90,7 +82,7 @@ def test_robustness_against_scipy_and_itself(ask):
     assert {round(row["value"], 12) for row in same} == {1.0}  # batch size does not act on a forward pass
     arguments = ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, ("hifi-layerwise",), (1,), "learning_rate=5e-3")
     rows = compute(arguments)
-    pretrained_scores, other = (scoring_variants.head_scores(arguments[1], "rte", name) for name in ("PT", "LR"))
+    pretrained_scores, other = (richness.head_scores(arguments, "rte", name) for name in ("PT", "LR"))
     for layer in range(LAYERS):
         result = {row["measure"]: row["value"] for row in rows if row["layer"] == layer}
         assert result["richness"] == pytest.approx(
@@ -100,7 +92,7 @@ def test_robustness_against_scipy_and_itself(ask):
 
 
 def test_cumulative_fractions_against_numpy(ask, resources, encoders):
-    request = ask("singular-values", {"layers": 2})[1]
+    request = ask("singular-values", {"layers": 2})
     config = request.config("rte")
     pretrained = resources.pretrained(config)
     encoder = Encoder(pretrained.model)
@@ -127,7 +119,7 @@ def test_cumulative_fractions_against_numpy(ask, resources, encoders):
 def test_damping_counts_the_rankings_own_iterations(ask, resources):
     arguments = ask("damping", {"dampings": [0.1, 0.9], "repeats": 1})
     rows = compute(arguments)
-    result, _ = head_selection.scores(arguments[1].config("rte"), resources)
+    result, _ = head_selection.scores(arguments.config("rte"), resources)
     for row in rows:
         layer = row["layer"]
         ranked = damping.RANKINGS["pagerank"](
@@ -225,14 +217,14 @@ def test_methods_are_measured_at_the_same_steps_of_their_stages(ask):
 
 def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, resources, encoders, tmp_path):
     with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte --method linear-probing,full-ft "):
-        figure_data.compute(*ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
-    arguments = ask("features", None, ("linear-probing", "full-ft"), train=True)
-    figure_data.compute(*arguments, tmp_path / "x.csv")
-    rows = {row["method"]: row for row in compute(arguments)}
+        figure.compute(ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
+    request = ask("features", None, ("linear-probing", "full-ft"), train=True)
+    figure.compute(request, tmp_path / "x.csv")
+    rows = {row["method"]: row for row in compute(request)}
     assert rows["linear-probing"]["mean"] == 0
     config = make("full-ft")
-    with evaluate.reload(RunDirectory.of(config, resources.results_dir).path, resources) as (prepared, _):
-        export(prepared.encoder, resources.pretrained(config).tokenizer, prepared.task_head, tmp_path / "plain", max_length=128)
+    with reload(RunDirectory.of(config, resources.results_dir).path, resources) as (prepared, _):
+        write_hf(prepared, tmp_path / "plain")
     texts = resources.rows("rte").rows("train")
     before, after = (
         torch.stack([states[0] for states in hidden_states(where, texts)]) for where in (encoders["bert"], tmp_path / "plain")
@@ -244,39 +236,35 @@ def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says
 def test_runs_without_weights_are_trained_again_if_a_figure_reads_weights(ask, resources, tmp_path):
     """Results without weights still give a figure that was computed before."""
     methods = ("linear-probing", "bitfit")
-    figure_data.compute(*ask("features", None, methods, train=True), tmp_path / "x.csv")
+    figure.compute(ask("features", None, methods, train=True), tmp_path / "x.csv")
     numbers = (tmp_path / "x.csv").read_bytes()
-    analysis, request = ask("features", None, methods)
-    kept, lost = (run.directory for run in figure_data.required_runs(analysis, request))
+    request = ask("features", None, methods)
+    kept, lost = (cell.run_directory(resources.results_dir) for cell in request.cells())
     result, unchanged = lost.read_result(), kept.results.read_bytes()
     lost.delta.unlink()
-    figure_data.compute(analysis, request, tmp_path / "x.csv")
-    assert figure_data.runs_to_train(analysis, request, tmp_path / "x.csv") == []
-    (again,) = jobs(figure_data.runs_to_train(analysis, request, tmp_path / "new.csv"))
+    figure.compute(request, tmp_path / "x.csv")
+    (again,) = request.missing_jobs()
     line = again.command_line(JobOptions(resources.results_dir, resources.data_dir))
     assert "--method bitfit" in line and "--force" in line
-    with pytest.raises(MissingError, match=rf"1 of 2 finished runs have no weights, first {lost.delta}; --train trains"):
-        figure_data.compute(analysis, request, tmp_path / "x.csv", force=True)
-    figure_data.compute(*ask("features", None, methods, train=True), tmp_path / "x.csv", force=True)
+    with pytest.raises(
+        MissingError, match=r"1 of 2 runs are missing or have no weights: hifi train .* --force.*--train trains"
+    ):
+        figure.compute(request, tmp_path / "x.csv", force=True)
+    figure.compute(ask("features", None, methods, train=True), tmp_path / "x.csv", force=True)
     assert lost.read_result().delta_sha256 == result.delta_sha256 and kept.results.read_bytes() == unchanged
     assert (tmp_path / "x.csv").read_bytes() == numbers
-    written = (tmp_path / "x.csv").stat().st_mtime_ns
-    figure_data.compute(analysis, request, tmp_path / "x.csv")  # its stored inputs are those of the repeated run
-    assert (tmp_path / "x.csv").stat().st_mtime_ns == written
 
 
-def test_runs_on_the_same_examples_share_the_features_of_the_pretrained_encoder(ask, monkeypatch):
-    analysis, request = ask("features", None, ("linear-probing", "bitfit"), train=True)
-    request = replace(request, overrides=("epochs=1", "batch_size=8"))
-    ensure_finished(figure_data.required_runs(analysis, request), request)
-    lengths, features = [], analysis.features
-    monkeypatch.setattr(analysis, "features", lambda *args: lengths.append(len(args[1])) or features(*args))
-    rows = analysis.compute(request).rows
-    assert len(rows) == 2 and len(lengths) == 3, "once for the pretrained encoder, then once per run"
+def test_runs_on_the_same_examples_share_the_features_of_the_pretrained_encoder(ask, monkeypatch, tmp_path):
+    words = ("epochs=1", "batch_size=8")
+    request = replace(ask("features", None, ("linear-probing", "bitfit"), train=True), overrides=words)
+    lengths, features = [], request.module.features
+    monkeypatch.setattr(request.module, "features", lambda *args: lengths.append(len(args[1])) or features(*args))
+    figure.compute(request, tmp_path / "x.csv")
+    assert len(lengths) == 3, "once for the pretrained encoder, then once per run"
     lengths.clear()
-    few = replace(request, overrides=(*request.overrides, "shots=2"), spec=request.spec.model_copy(update={"seeds": (1, 2)}))
-    ensure_finished(figure_data.required_runs(analysis, few), few)
-    analysis.compute(few)
+    spec = request.spec.model_copy(update={"seeds": [1, 2]})
+    figure.compute(replace(request, overrides=(*words, "shots=2"), spec=spec), tmp_path / "few.csv")
     assert len(lengths) == 8, "each seed has other examples"
 
 
@@ -289,23 +277,21 @@ def test_the_epoch_of_the_measured_model_is_named(ask, tmp_path):
         ),
         (("learning_rate=1e-30", "epochs=2", "report=last", "variant=last"), 2, "the model of the last epoch"),
     ):
-        analysis, request = ask("features", None, ("linear-probing",), (1,), *words, train=True)
-        ensure_finished(figure_data.required_runs(analysis, request), request)
-        table = analysis.compute(request)
-        assert table.rows[0]["epoch"] == epoch and table.notes[0].startswith(note)
+        path = tmp_path / f"{epoch}.csv"
+        figure.compute(ask("features", None, ("linear-probing",), (1,), *words, train=True), path)
+        assert pd.read_csv(path)["epoch"].tolist() == [epoch] and figure_spec.read_record(path).notes[0].startswith(note)
 
 
-def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):
-    analysis, request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2))
+def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources, tmp_path):
+    request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2), train=True)
     request = replace(request, overrides=("epochs=1", "batch_size=8", "scoring.samples=12"))
-    required = figure_data.required_runs(analysis, request)
     job_options = JobOptions(resources.results_dir, resources.data_dir)
-    lines = [job.command_line(job_options) for job in jobs(required)]
+    lines = [job.command_line(job_options) for job in request.missing_jobs()]
     assert len(lines) == 2
     assert all("--seeds 1,2" in line for line in lines)
     assert "heads.k=1" in lines[0]
-    ensure_finished(required, replace(request, train=True))
-    rows = {(row["x"], row["seed"]): row for row in analysis.compute(request).rows}
+    figure.compute(request, tmp_path / "k.csv")
+    rows = {(row["x"], row["seed"]): row for row in compute(request)}
     for k in (1, 2):
         result = json.loads(
             (resources.results_dir / f"runs/hifi/tiny-bert/rte/hifi-layerwise/heads.k--{k}/seed2/results.json").read_text()
@@ -316,20 +302,18 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources):
 
 
 def test_stage_2_keeps_its_epochs(ask):
-    analysis, request = ask(
-        "sweep", {"key": "settings.stage1_fraction", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",)
-    )
+    request = ask("sweep", {"key": "settings.stage1_fraction", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",))
     for words in (("batch_size=8",), ("epochs=4",)):
         request = replace(request, overrides=words)
-        (run,) = figure_data.required_runs(analysis, request)
+        (cell,) = request.cells()
         plain = request.config("rte", "eh-ft-bitfit").epochs
-        assert run.config.epochs == round(1.5 * plain) and f"epochs--{run.config.epochs}" in str(run.cell.run_path)
-        assert run.config.epochs * (1 - run.config.settings["stage1_fraction"]) == pytest.approx(plain, abs=0.5)
+        assert cell.config.epochs == round(1.5 * plain) and f"epochs--{cell.config.epochs}" in str(cell.run_path)
+        assert cell.config.epochs * (1 - cell.config.settings["stage1_fraction"]) == pytest.approx(plain, abs=0.5)
 
 
 def test_hidden_features_make_the_logits_and_only_the_head_is_trained(ask, resources):
     words = ("task_head.kind=mlp", "task_head.width=16", "settings.stage1_fraction=0.5")
-    _, request = ask("tsne", {"perplexity": 5}, ("lp-ft",), (1,), *words)
+    request = ask("tsne", {"perplexity": 5}, ("lp-ft",), (1,), *words)
     config = request.config("rte")
     runner = tsne.with_trained_head(config, resources)
     examples = resources.examples(config, "train", 128)[:7]
@@ -359,22 +343,25 @@ def test_tsne_refuses_a_head_without_hidden_layer(ask):
         compute(ask("tsne"))
 
 
-def test_numbers_are_computed_once_for_the_same_inputs(ask, tmp_path, caplog):
+def test_the_csv_is_the_cache_of_one_figure(ask, tmp_path, caplog):
     path = tmp_path / "figures" / "f.csv"
-    figure_data.compute(*ask("damping", {"dampings": [0.5]}), path)
+    figure.compute(ask("damping", {"dampings": [0.5]}), path)
     first = path.stat().st_mtime_ns
-    figure_data.compute(*ask("damping", {"dampings": [0.5]}), path)
+    request = ask("damping", {"dampings": [0.5]})
+    figure.compute(replace(request, spec=request.spec.model_copy(update={"note": "another word"})), path)
     assert path.stat().st_mtime_ns == first
     assert "computed before" in caplog.text
-    figure_data.compute(*ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3"), path)
-    assert path.stat().st_mtime_ns > first
-    first = path.stat().st_mtime_ns
-    analysis, request = ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3")
-    figure_data.compute(analysis, replace(request, spec=request.spec.model_copy(update={"note": "another word"})), path)
-    assert path.stat().st_mtime_ns == first
     stored = json.loads(path.with_suffix(".json").read_text())
-    assert stored["notes"][0] == "another word"
-    assert stored["backbone"] == "tiny-bert" and stored["tasks"] == {"rte": "RTE"}
+    assert stored["note"] == "another word" and stored["notes"] and stored["hifi"]
+    assert stored["backbone"] == "tiny-bert" and stored["tasks"] == ["rte"]
+    figure.compute(request, path, force=True)
+    again = path.stat().st_mtime_ns
+    assert again > first
+    figure.compute(ask("damping", {"dampings": [0.5]}, ("hifi-layerwise",), (1,), "heads.epsilon=1e-3"), path)
+    assert path.stat().st_mtime_ns > again, "another setting is another figure"
+    path.with_suffix(".json").unlink()
+    figure.compute(ask("damping", {"dampings": [0.5, 0.6]}), path)
+    assert {*pd.read_csv(path)["damping"]} == {0.5, 0.6}, "a CSV without its record is computed again"
 
 
 def test_unknown_kinds_and_settings_are_refused(ask, tmp_path):

@@ -19,18 +19,22 @@ PACKAGE = Path(__file__).parent.parent / "hifi_cli"
 LEVELS = [
     {"__main__"},
     {"cli"},
-    {"analysis"},
+    {"figures"},
     {"__init__"},
     {"library"},
+    {"results"},
     {"runs"},
-    {"methods", "tasks", "grids"},
-    {"models", "reports"},
+    {"methods", "grids"},
+    {"reports"},
+    {"tasks"},
+    {"models"},
+    {"study"},  # the part of results that reports read
     {"records"},
     {"config"},
-    {"scoring", "files", "hub"},
+    {"scoring", "statistics", "files", "hub"},
     {"errors", "version", "wording"},
 ]
-WITHOUT_TORCH = ["config", "records", "grids", "reports"]
+WITHOUT_TORCH = ["config", "records", "study", "grids", "reports"]
 
 
 def name_of(path):
@@ -74,6 +78,8 @@ def imports():
 
 
 def package_of(module):
+    if module == "hifi_cli.results.study":
+        return "study"
     return module.split(".")[1] if "." in module else "__init__"
 
 
@@ -121,16 +127,13 @@ def test_no_methods_name_appears_in_the_trainer():
 
 
 def test_no_two_modules_have_one_name():
-    """A command may be called as what it starts, and what computes a figure as what draws it."""
+    """A command may be called as what it starts."""
     by_name = defaultdict(list)
     for module in MODULES:
         package, _, name = module.rpartition(".")
         if module not in (name_of(path) for path in PACKAGE.rglob("__init__.py")) and package != "hifi_cli.cli":
             by_name[name].append(package)
-    pair = ["hifi_cli.analysis", "hifi_cli.reports.figures"]
-    assert {
-        name: packages for name, packages in by_name.items() if len(packages) > 1 and packages != pair and name != "base"
-    } == {}
+    assert {name: packages for name, packages in by_name.items() if len(packages) > 1 and name != "base"} == {}
 
 
 def test_no_two_public_classes_have_one_name():
@@ -145,6 +148,7 @@ def test_no_two_public_classes_have_one_name():
 def test_light_packages_never_load_torch():
     """Every module of them, one after the other in one process that has nothing else loaded."""
     modules = [*(module for module in MODULES if package_of(module) in WITHOUT_TORCH), "hifi_cli.scoring.ranking"]
+    modules += ["hifi_cli.results.share"]
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
     ended = subprocess.run([sys.executable, "-c", code, *modules], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr

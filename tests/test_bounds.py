@@ -12,7 +12,6 @@ from synthetic_runs import write_run
 from tiny_inputs import QUICK
 from transformers import AutoModel
 
-from hifi_cli.files import with_checksum
 from hifi_cli.models.encoder import Encoder
 
 pytestmark = pytest.mark.slow
@@ -190,10 +189,8 @@ def test_a_module_that_no_memory_holds_is_told(tiny, monkeypatch):
 
 
 def change(path, **changes):
-    """An edited JSON file whose checksum fits."""
-    content = json.loads(path.read_text())
-    content.pop("checksum", None)
-    path.write_text(json.dumps(with_checksum({**content, **changes})))
+    """Edit a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 SCORES = {"last": 0.5, "best": 0.5, "max": 0.5}
@@ -217,7 +214,10 @@ WRONG_RESULTS = [
     {"status": "finished"},
     {"collapsed": "no"},
     {"data": "mine"},
+    {"data_origin": {"train": ["x"]}},
     {"time_s": "long"},
+    {"provenance": {"command": "hifi"}},
+    {"provenance": None},
 ]
 
 
@@ -247,48 +247,15 @@ DEEP = "[" * 200_000
 def test_files_that_are_no_json_are_named(hifi, tmp_path, content):
     run = write_run(tmp_path / "results", "full-ft", "rte", 1, 0.5)
     (run / "config.yaml").touch()
-    for name, commands in (("manifest.json", [("report",)]), ("results.json", [("table",), ("report",)])):
-        (run / name).write_text(content, encoding="latin-1")
-        for command in commands:
-            assert f"{name} is not a" in said(hifi(*command), 2)
+    (run / "results.json").write_text(content, encoding="latin-1")
+    for command in ("table", "report"):
+        assert "results.json is not a" in said(hifi(command), 2)
     assert hifi("ls", "runs").out.splitlines()[1].startswith("damaged")
     (tmp_path / "scores.json").write_text(content, encoding="latin-1")
     assert "scores.json" in said(hifi("select", "--scores", "scores.json", "--backbone", "bert-base"), 2)
 
 
-MANIFEST = {
-    "schema": 2,
-    "command": ["hifi", "train"], "hifi": "1", "libraries": {"torch": "2"}, "device": "cpu", "data": {"origin": {"train": "x"}, "fingerprint": {"train": "t"}},
-    "git": None, "python": "3", "threads": 1, "platform": "x", "heads": None, "backbone_weights_id": "w", "processes": 1,
-    "precision": "fp32", "tf32": False, "deterministic": False,
-}  # fmt: skip
-WRONG_MANIFESTS = [
-    {"git": "x"},
-    {"libraries": [1]},
-    {"libraries": None},
-    {"data": "x"},
-    {"data": {"fingerprint": {}, "origin": ["x"]}},
-    {"command": "hifi"},
-    {"device": 1},
-]
-
-
-@pytest.mark.parametrize("changes", WRONG_MANIFESTS, ids=str)
-def test_manifests_of_wrong_types_are_named(hifi, tmp_path, changes):
-    run = write_run(tmp_path / "results", "full-ft", "rte", 1, 0.5)
-    (run / "manifest.json").write_text(json.dumps(with_checksum({**MANIFEST, **changes})))
-    assert f"manifest.json is damaged ({next(iter(changes))}" in said(hifi("report"), 2)
-
-
-def test_a_manifest_is_read_if_it_is_complete(hifi, tmp_path):
-    run = write_run(tmp_path / "results", "full-ft", "rte", 1, 0.5)
-    (run / "manifest.json").write_text(json.dumps(with_checksum(MANIFEST)))
-    assert hifi("report").code == 0
-    (run / "manifest.json").write_text(json.dumps(with_checksum({"schema": 2})))
-    assert "manifest.json is damaged ('command' is missing)" in said(hifi("report"), 2)
-
-
-def test_a_damaged_manifest_predictions_and_metrics_of_a_run_are_named(finish_run, hifi, data, tmp_path):
+def test_damaged_predictions_and_results_of_a_run_are_named(finish_run, hifi, data, tmp_path):
     run = finish_run()
     kept = (run / "predictions.jsonl").read_bytes()
     lines = kept.splitlines(keepends=True)
@@ -312,20 +279,20 @@ def test_a_damaged_manifest_predictions_and_metrics_of_a_run_are_named(finish_ru
     (run / "predictions.jsonl").unlink()
     assert "predictions.jsonl" in said(hifi("eval", run, "--data-dir", data), 3)
     (run / "predictions.jsonl").write_bytes(kept)
-    change(run / "manifest.json", data="x")
-    assert "manifest.json is damaged (data" in said(hifi("export", run, "--to", "out", "--data-dir", data), 2)
+    change(run / "results.json", data="x")
+    assert "results.json is damaged (data" in said(hifi("export", run, "--to", "out", "--data-dir", data), 2)
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("header", [DEEP, "[1]", "5", '{"schema": 1}', '{"schema": 1, "method": 3}', '{"schema": 1, "x": 1}'])
+@pytest.mark.parametrize("header", [DEEP, "[1]", "5", "{}", '{"method": 3}', '{"x": 1}'])
 def test_wrong_metadata_of_a_delta_is_one_line(tmp_path, header):
     from safetensors.numpy import save_file
 
-    from hifi_cli.errors import SchemaError, UsageError
+    from hifi_cli.errors import UsageError
     from hifi_cli.models import delta
 
     save_file({}, tmp_path / "delta.safetensors", metadata={"hifi": header})
-    with pytest.raises((UsageError, SchemaError), match=r"not a delta|missing|unknown key|schema|should be") as caught:
+    with pytest.raises(UsageError, match=r"not a delta|missing|unknown key|should be") as caught:
         delta.load(tmp_path / "delta.safetensors")
     assert "\n" not in str(caught.value)
 

@@ -14,7 +14,6 @@ from project_files import copy_yaml
 
 from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
-from hifi_cli.files import with_checksum
 from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.wording import first_of, number_ranges
@@ -39,10 +38,10 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
     assert results["scores"]["best"] == results["scores"]["max"] >= results["scores"]["last"]
     assert results["epochs"]["total"] == 2
     assert results["n_examples"] == {"train": 48, "selection": 24, "reported": 24}
-    manifest = json.loads((RUN / "manifest.json").read_text())
-    assert manifest["data"]["fingerprint"] == results["data"]
-    assert manifest["libraries"]["torch"] == torch.__version__
-    assert yaml.safe_load((RUN / "config.yaml").read_text())["heads"]["k"] == 2
+    assert results["data"].keys() == results["data_origin"].keys() >= {"train", "validation"}
+    assert results["provenance"]["libraries"]["torch"] == torch.__version__
+    assert yaml.safe_load((RUN / "config.yaml").read_text()) == results["config"]
+    assert results["config"]["heads"]["k"] == 2
     lines = [json.loads(line) for line in (RUN / "predictions.jsonl").read_text().splitlines()]
     hits = np.mean([line["label"] == line["prediction"] for line in lines])
     assert hits == pytest.approx(results["metrics"]["accuracy"])
@@ -188,7 +187,7 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
             "iterations": [9] * layers,
             "overlap": dict.fromkeys(selection["overlap"], [1] * layers),
         }
-        Path("heads.json").write_text(json.dumps(with_checksum({**selection, **per_layer, **changes})))
+        Path("heads.json").write_text(json.dumps({**selection, **per_layer, **changes}))
         return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
 
     assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})
@@ -399,3 +398,10 @@ def test_printed_seeds_are_those_that_the_option_accepts(seeds, text):
 
 def test_a_message_names_three_of_many():
     assert (first_of("abc"), first_of("abcd", "; ")) == ("a, b, c", "a; b; c and 1 more")
+
+
+def test_a_runs_own_configuration_repeats_it(finish_run, hifi, data):
+    first = json.loads((finish_run() / "results.json").read_text())
+    answer = hifi("train", "-c", finish_run() / "config.yaml", "--data-dir", data, "--results-dir", "again")
+    again = json.loads(Path("again/runs/hifi/tiny-bert/rte/full-ft/seed1/results.json").read_text())
+    assert answer.code == 0 and again["epoch_metrics"] == first["epoch_metrics"], answer.err

@@ -294,7 +294,6 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
         ("searches: [1]\n", "is not a readable chosen settings file"),
         ('{"searches": [1]}', "is not a file of chosen settings"),
         ('{"searches": [{"task": "rte", "method": "full-ft", "chosen": true}]}', "is not a file of chosen settings"),
-        ('{"searches": [], "checksum": "0"}', "is damaged"),
     ],
 )
 def test_a_configuration_file_of_the_wrong_shape_is_refused(tmp_path, content, message):
@@ -327,3 +326,18 @@ def test_a_few_shot_run_is_as_long_as_its_few_rows():
     run = {"task": "sst2", "method": "bitfit", "backbone": "minilm", "seed": 1}
     assert resolve(**run, protocol="hifi-fewshot").expected_cost(67349) == 50 * 32
     assert resolve(**run, protocol="laptop").expected_cost(67349) == 67349
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("num_train_epochs=3", "epochs"),
+        ("lr=1e-4", "learning_rate"),
+        ("per_device_train_batch_size=8", "batch_size"),
+        ("bf16=true", "precision=bf16"),
+    ],
+)
+def test_the_trainers_names_are_pointed_to_ours(hifi, word, ours):
+    answer = hifi("train", "--protocol", "demo", "--dry-run", word)
+    key = word.partition("=")[0]
+    assert answer.code == 2 and answer.err.endswith(f"unknown key '{key}': here it is {ours}\n")

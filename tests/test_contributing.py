@@ -40,7 +40,7 @@ import sys
 import pytest
 from hifi_cli.cli.app import main
 assert pytest.main(["-q", "-m", "not real and not exhaustive", "-p", "no:cacheprovider", *sys.argv[1:]]) == 0
-sys.argv = ["hifi", "ls", "reviews.csv", "validation=0.25"]
+sys.argv = ["hifi", "ls", "reviews.csv", "inputs=[title,body]", "label=stars", "validation=0.25"]
 with open("configs/tasks/reviews.yaml", "w") as sys.stdout:
     main()
 """  # in one process, because most of the time is its start

@@ -12,14 +12,13 @@ from torch import nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout, FastLinear, FastRowLinear, linear
 from hifi_cli.models.encoder import additive_mask
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
 
@@ -360,11 +359,8 @@ def test_every_forward_pass_of_training_draws_noise_that_torchs_seed_decides(mak
     assert torch.equal(torch.random.get_rng_state(), state)  # evaluation draws nothing
 
 
-def test_kernels_count_in_the_hash_only_where_they_are_not_the_default(make):
+def test_kernels_count_in_the_hash(make):
     assert make().hash == make("full-ft", "kernels=auto").hash != make("full-ft", "kernels=torch").hash
-    content = make().model_dump(mode="json")
-    del content["kernels"]  # a config.yaml from before the key
-    assert config_hash_of(content) == make().hash
 
 
 def test_a_row_linear_may_be_called_twice_in_a_pass():

@@ -1,6 +1,5 @@
 """Full disks, damaged files and files that would do harm: named, and never used."""
 
-import json
 import os
 import pickle
 import subprocess
@@ -12,7 +11,7 @@ from finished_runs import fingerprint, flip_bit, read_json, truncate
 from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated, UsageError
-from hifi_cli.records import stored_file
+from hifi_cli.records import run_directory
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import checkpoint
 from hifi_cli.runs import run as runs
@@ -65,7 +64,7 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
         runs.run(config, ResourceCache(small_disk, data))
     assert not directory.results.exists()
     monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
-    write_json = stored_file.write_json
+    write_json = run_directory.write_json
 
     def full(path, value):
         if path.name == "results.json":
@@ -73,12 +72,12 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
         write_json(path, value)
 
     (small_disk / "ballast").unlink()
-    monkeypatch.setattr(stored_file, "write_json", full)
+    monkeypatch.setattr(run_directory, "write_json", full)
     with pytest.raises(RunFailed, match=r"results\.json: No space left on device"):
         runs.run(config, ResourceCache(small_disk, data))
     assert not directory.results.exists()
     assert not [path for path in directory.path.glob(".*") if path.name != ".lock"]
-    monkeypatch.setattr(stored_file, "write_json", write_json)
+    monkeypatch.setattr(run_directory, "write_json", write_json)
     (small_disk / "ballast").unlink()
     assert runs.run(config, ResourceCache(small_disk, data)).scores == reference.scores
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "uninterrupted").path)
@@ -147,26 +146,15 @@ def test_damaged_scores_and_heads_are_made_again(finish_run, tiny, tmp_path, dam
     assert answer.code == 0, answer.err
     assert kind == "heads" or f"{path.relative_to(tmp_path)} is" in answer.err
     again = read_json(path)
-    assert {**again, "provenance": None, "checksum": None} == {**sound, "provenance": None, "checksum": None}
+    assert {**again, "provenance": None} == {**sound, "provenance": None}
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_bit])
-def test_damaged_results_are_named_and_not_used(finish_run, tiny, hifi, damage):
-    damage(finish_run() / "results.json")
+def test_damaged_results_are_named_and_not_used(finish_run, tiny, hifi):
+    truncate(finish_run() / "results.json")
     for answer in (tiny("train", "--method", "full-ft"), hifi("table")):
         assert answer.code == 2
         assert "results.json" in answer.err
     assert tiny("train", "--method", "full-ft", "--force").code == 0
-
-
-def test_one_wrong_digit_in_a_score_is_noticed(finish_run, hifi):
-    path = finish_run() / "results.json"
-    content = read_json(path)
-    content["scores"]["best"] = 0.99
-    path.write_text(json.dumps(content))
-    answer = hifi("table")
-    assert answer.code == 2
-    assert "does not match its checksum" in answer.err
 
 
 def test_names_cannot_leave_the_results_directory(make, tmp_path):

@@ -9,17 +9,16 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from finished_runs import read_json
 from prepared_models import prepare
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import checkpoint, model_runner
 from hifi_cli.runs import device as devices
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.device import select_device
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.prepared_run import RunInputs
 from hifi_cli.runs.prepared_run import prepare as prepare_inputs
@@ -210,7 +209,7 @@ def test_every_score_is_of_a_float32_model(make, resources, device):
             assert is_cuda_less or torch.is_autocast_enabled(runner.device.type), context
 
 
-def test_the_manifest_says_the_precision_and_a_key_allows_tf32(make, resources, monkeypatch):
+def test_the_record_says_the_precision_and_a_key_allows_tf32(make, resources, monkeypatch):
     seen = []
     loss = ModelRunner.loss
 
@@ -227,11 +226,11 @@ def test_the_manifest_says_the_precision_and_a_key_allows_tf32(make, resources, 
     monkeypatch.setattr(ModelRunner, "loss", watched)
     monkeypatch.setattr(ModelRunner, "logits", watched_logits)
     with devices.tf32(True):  # as a user may have set it
-        for overrides, expected in (((), ("fp32", False, False)), (("precision=bf16", "tf32=true"), ("bf16", True, False))):
+        for overrides, expected in (((), ("fp32", False)), (("precision=bf16", "tf32=true"), ("bf16", True))):
             config = make("bitfit", "epochs=1", *overrides)
             runs.run(config, resources, force=True)
-            manifest = read_json(RunDirectory.of(config, resources.results_dir).manifest)
-            assert (manifest["precision"], manifest["tf32"], manifest["deterministic"]) == expected
+            result = RunDirectory.of(config, resources.results_dir).read_result()
+            assert (result.precision, result.config["tf32"]) == expected
             assert set(seen) == {"tf32" if expected[1] else "ieee"}
             assert set(evaluating) == {"ieee"} and torch.backends.cuda.matmul.fp32_precision == "tf32"
             seen.clear()

@@ -11,8 +11,8 @@ from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import base
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate, reload
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate, reload
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import collate

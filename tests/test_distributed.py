@@ -14,8 +14,8 @@ from two_processes import SETTINGS
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 
 pytestmark = pytest.mark.slow

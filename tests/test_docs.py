@@ -76,6 +76,9 @@ def test_commands_run(page, hifi, tmp_path):
         else:
             not_run.append(words[0])
             continue
+        if words[:2] == ["results", "check"]:  # the tests' demo data have fewer rows than their YAML says
+            assert answer.code == 1 and all("limit is not set" in line for line in answer.out.splitlines())
+            continue
         assert answer.code == 0, (words, answer.err)
     assert sorted(not_run) == NOT_RUN.get(page, [])
 

@@ -10,7 +10,7 @@ import pytest
 from markdown_it import MarkdownIt
 from tiny_inputs import QUICK
 
-from hifi_cli.files import command_line, read_json, with_checksum
+from hifi_cli.files import command_line, read_json
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports.formats import FORMATS, csv_table
 from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow
@@ -137,7 +137,7 @@ def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(hif
 
 
 def test_json_of_others_is_read_without_control_characters(tmp_path):
-    content = with_checksum({"name": "\x1b[31mred", "list": ["a\tb\n", {"\x7f": 1}]})
+    content = {"name": "\x1b[31mred", "list": ["a\tb\n", {"\x7f": 1}]}
     (tmp_path / "results.json").write_text(json.dumps(content))
     read = read_json(tmp_path / "results.json", what="result")
     assert (read["name"], read["list"]) == ("\ufffd[31mred", ["a\tb\n", {"\ufffd": 1}])

@@ -1,21 +1,22 @@
 """A finished run leaves as a plain Hugging Face directory, or as a directory for open_model: the same logits either way."""
 
+import json
 import re
-import shlex
+from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from huggingface_hub import ModelCard, parse_eval_result_entries
-from project_files import copy_yaml
+from huggingface_hub import ModelCard
 from tiny_inputs import FAMILIES
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import hifi_cli
 from hifi_cli.errors import MissingError
+from hifi_cli.files import command_line
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.splits import load_splits
+from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.batches import collate
 
 pytestmark = pytest.mark.slow
@@ -104,22 +105,18 @@ def test_peft_holds_lora_alone(make, resources, hifi, data, tmp_path):
         assert answer.code == 2 and "--as hf or delta" in answer.err and not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_function_in_the_card_of_a_hifi_delta_applies_it(make, resources, hifi, data, tmp_path, family):
-    config = make("hifi-midtop", "epochs=1", "learning_rate=0.01", family=family)
+def test_the_card_of_a_delta_opens_it(make, resources, hifi, data, tmp_path, monkeypatch):
+    config = make("hifi-midtop", "epochs=1", "learning_rate=0.01")
     runs.run(config, resources)
     batch, logits = expected(config, resources)
     run = RunDirectory.of(config, resources.results_dir).path
     assert hifi("export", run, "--to", tmp_path / "mine", "--data-dir", data, "--as", "delta").code == 0
-    snippets = re.findall(r"```python\n(.*?)```", (tmp_path / "mine" / "README.md").read_text(), re.DOTALL)
-    assert len(snippets) == 2
-    for snippet in snippets:  # with this project, and without
-        exported = {}
-        exec(snippet, exported)
-        with torch.no_grad():
-            torch.testing.assert_close(exported["model"].eval()(**batch).logits, logits, rtol=1e-4, atol=1e-5)
-    body = snippets[1].partition("def apply_delta")[2].partition("\n\n\n")[0]
-    assert len(body.splitlines()) <= 12 and "hifi_cli" not in snippets[1]
+    (snippet,) = re.findall(r"```python\n(.*?)```", (tmp_path / "mine" / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    opened = {}
+    exec(snippet, opened)
+    with torch.no_grad():
+        torch.testing.assert_close(opened["model"](**batch).logits, logits, rtol=1e-4, atol=1e-5)
 
 
 def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make, resources, hifi, data, tmp_path):
@@ -135,50 +132,43 @@ def test_a_pipeline_runs_the_exported_directory_and_the_card_tells_the_run(make,
         assert answer["label"] == row.prediction
         assert answer["score"] == pytest.approx(float(torch.tensor(row.logits).softmax(0).max()), abs=1e-4)
     card = ModelCard.load(tmp_path / "plain" / "README.md")
-    assert card.data.library_name == "transformers" and card.data.pipeline_tag == "text-classification"
-    (entry,) = parse_eval_result_entries(yaml.safe_load((tmp_path / "plain/.eval_results/rte.yaml").read_text()))
-    assert (entry.dataset_id, entry.task_id, entry.value) == ("nyu-mll/glue", "rte", results.metrics["accuracy"])
-    assert entry.notes.startswith("accuracy of validation, best epoch, method full-ft, seed 1")
-    for said in (
-        f"{100 * results.metrics['accuracy']:.2f}",
-        "seed: 1",
-        "full-ft",
-        "command: `hifi",
-        "chosen on this very split",
-    ):
+    data_of_card = card.data
+    assert (data_of_card.library_name, data_of_card.pipeline_tag) == ("transformers", "text-classification")
+    assert (data_of_card.language, data_of_card.license, data_of_card.datasets) == ("en", "unknown", ["nyu-mll/glue"])
+    (score,) = data_of_card.eval_results
+    assert (score.dataset_type, score.dataset_config, score.dataset_split) == ("nyu-mll/glue", "rte", "validation")
+    assert (score.metric_type, score.metric_value) == ("accuracy", results.metrics["accuracy"])
+    for said in (f"| accuracy | {100 * results.metrics['accuracy']:.2f} |", "Seed 1 of", "chosen on this very split"):
         assert said in card.content
+    assert f"    {command_line(results.provenance.command)}\n" in card.content
+    assert f"Labels: 0 {task_spec.load('rte').labels[0]}, 1 " in card.content
     snippet = re.search(r"```python\n(.*?)```", card.content, re.DOTALL)[1]
     assert '"text_pair"' in snippet
 
 
-def test_the_card_s_command_repeats_a_run_of_a_data_file(hifi, encoders, tmp_path):
-    """It names the file, or the run that was repeated; the YAML that was made from the file exists in no place."""
+def test_the_card_says_what_this_run_did(hifi, tiny, encoders, data):
+    words = ["--task", "rte", "--backbone", encoders["bert"], "--data-dir", data]
+    quick = ["epochs=1", "batch_size=8", "scoring.samples=12", "heads.k=2"]
+    assert hifi("train", *words, "--method", "full-ft,hifi-layerwise", "--seeds", "1,2", *quick).code == 0
+    run = "results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed2"
+    answer = hifi("export", run, "--to", "out", "--data-dir", data)
+    assert answer.code == 0, answer.err
+    card = Path("out/README.md").read_text()
+    assert "Trains the top heads of every layer" in card
+    record = json.loads((Path(run) / "results.json").read_text())
+    assert {len(heads) for heads in record["heads"]} == {2}
+    assert f"Tuned heads of each layer: {', '.join(map(str, record['heads']))}." in card and "Seed 2 of" in card
+
+
+def test_the_card_of_a_task_of_one_s_own_claims_no_language_and_no_dataset(hifi, encoders, tmp_path):
     rows = [f"the {word} {verb},{'good' if verb == 'runs' else 'bad'}" for word in "abcdefghij" for verb in ("runs", "falls")]
-    (tmp_path / "nulls.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    more = ["--method", "linear-probing", "--backbone", encoders["bert"], "epochs=1"]
-    keys = ["inputs=text", "validation=0.25", "labels=[good,bad]"]
-
-    def said(run):
-        assert hifi("export", run, "--to", tmp_path / run.replace("/", "-")).code == 0
-        card = (tmp_path / run.replace("/", "-") / "README.md").read_text()
-        return shlex.split(re.search("command: `(.*)`", card)[1])[1:]
-
-    def repeats(words, seed):
-        answer = hifi(*words, "--backbone", encoders["bert"])
-        return answer.code == 0 and f"linear-probing/seed{seed}: finished before" in answer.err
-
-    assert hifi("train", "--task", "nulls.csv", *more, *keys, "--seeds", "1,2").code == 0
-    words = said("results/runs/hifi/tiny-bert/nulls/linear-probing/seed1")
-    assert words[words.index("--task") + 1] == "nulls.csv" and set(keys) < set(words)
-    assert repeats(words, 1)
-    first = "results/runs/hifi/tiny-bert/nulls/linear-probing/seed1"
-    assert hifi("train", "--from", first, "--seeds", "3").code == 0
-    assert said(first.replace("seed1", "seed3")) == ["train", "--from", first, "--seeds", "3"]
-    copy_yaml(hifi, "nulls.csv", "mine.yaml", *keys)
-    assert hifi("train", "--task", "mine.yaml", *more).code == 0
-    words = said("results/runs/hifi/tiny-bert/mine/linear-probing/seed1")
-    assert words[words.index("--task") + 1] == "mine.yaml" and not set(keys) & set(words)
-    assert repeats(words, 1)
+    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    words = ["--method", "linear-probing", "--backbone", encoders["bert"], "epochs=1", "inputs=text"]
+    assert hifi("train", "--task", "mine.csv", *words).code == 0
+    assert hifi("export", "results/runs/hifi/tiny-bert/mine/linear-probing/seed1", "--to", "out").code == 0
+    data = ModelCard.load(Path("out/README.md")).data
+    assert (data.language, data.datasets, data.base_model) == (None, None, None)
+    assert data.eval_results[0].dataset_type == "mine"
 
 
 def test_a_number_leaves_a_pipeline_as_it_is(make, resources, hifi, data, tmp_path):
@@ -192,17 +182,20 @@ def test_a_number_leaves_a_pipeline_as_it_is(make, resources, hifi, data, tmp_pa
     assert regress({"text": first, "text_pair": second})["score"] == pytest.approx(stored, abs=1e-4)
 
 
-def test_the_card_s_call_gives_the_run_s_own_predictions(make, resources, hifi, data, tmp_path):
+def test_the_card_s_call_gives_the_run_s_own_predictions(make, resources, hifi, data, tmp_path, monkeypatch):
     """Also of a run that swaps the texts, and truncates them."""
     config = make("full-ft", "epochs=3", "learning_rate=0.01", "batch_size=4", "swap_texts=true", "max_length=9")
     runs.run(config, resources)
     directory = RunDirectory.of(config, resources.results_dir)
     assert hifi("export", directory.path, "--to", tmp_path / "plain", "--data-dir", data).code == 0
     snippet = re.search(r"```python\n(.*?)```", (tmp_path / "plain" / "README.md").read_text(), re.DOTALL)[1]
-    call = snippet.splitlines()[-1].replace('"plain"', repr(str(tmp_path / "plain")))
+    monkeypatch.chdir(tmp_path)
+    *setup, call = snippet.splitlines()
+    opened = {}
+    exec("\n".join(setup), opened)
     assert '"text": "sentence2", "text_pair": "sentence1"' in call and "truncation=" in call
     for row, stored in zip(resources.rows("rte").rows("validation"), directory.read_predictions(), strict=True):
         first, second = row.sequences[0]
-        said = eval(call.replace('"sentence2"', repr(second)).replace('"sentence1"', repr(first)))
+        said = eval(call.replace('"sentence2"', repr(second)).replace('"sentence1"', repr(first)), opened)
         assert said["label"] == stored.prediction
         assert said["score"] == pytest.approx(float(torch.tensor(stored.logits).softmax(0).max()), abs=1e-4)

@@ -1,7 +1,6 @@
 """Figures from the command line, and their pictures from a CSV alone."""
 
 import csv
-import importlib
 import json
 import re
 import shlex
@@ -10,18 +9,16 @@ from typing import get_args
 
 import matplotlib.image
 import numpy as np
-import pandas as pd
 import pytest
 import yaml
 from project_files import copy_yaml
 from synthetic_grids import write_cell
-from synthetic_runs import flatness, write_figure
 from tiny_inputs import QUICK
 
-from hifi_cli.analysis import figure_data
-from hifi_cli.config import registry
+from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.base import parse
-from hifi_cli.reports.figures import draw, figure_spec, landscape, paper_claims, style
+from hifi_cli.figures import figure, style
+from hifi_cli.figures.figure import FigureRequest
 from hifi_cli.runs.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
@@ -36,20 +33,18 @@ def test_every_figure_resolves_in_every_size(name, tmp_path):
     assert "demo" in protocols and protocols.keys() & {"laptop", "laptop-ehft"}
     for protocol in [None, *protocols]:
         spec = figure_spec.load(name, protocol=protocol, seeds=[1])
-        analysis, request = figure_data.make_request(spec, ResourceCache(tmp_path))
+        request = FigureRequest(spec, ResourceCache(tmp_path))
         for task in spec.tasks:
             for method in spec.methods:
                 assert request.config(task, method).protocol == spec.protocol
-        assert all(run.config.task in spec.tasks for run in figure_data.required_runs(analysis, request))
+        assert all(cell.config.task in spec.tasks for cell in request.cells())
 
 
 @pytest.mark.parametrize("kind", get_args(figure_spec.FigureKind))
-def test_every_kind_has_a_module_that_computes_and_one_that_draws(kind):
-    name = figure_spec.module_name(kind)
-    analysis = importlib.import_module(f"hifi_cli.analysis.{name}")
+def test_every_kind_is_a_module_that_computes_and_draws(kind):
+    module = figure.module_of(kind)
     settings = {"key": "heads.k", "values": [1]} if kind == "sweep" else {}
-    assert callable(analysis.compute) and parse(analysis.Settings, settings, kind)
-    assert callable(importlib.import_module(f"hifi_cli.reports.figures.{name}").draw)
+    assert callable(module.compute) and callable(module.draw) and parse(module.Settings, settings, kind)
 
 
 def test_a_size_changes_only_the_settings_it_names():
@@ -66,25 +61,24 @@ def test_a_size_changes_only_the_settings_it_names():
     }
 
 
-KEPT_BY_KIND = {figure_spec.read_metadata(path).inputs.kind: path for path in KEPT}
+KEPT_BY_KIND = {figure_spec.read_record(path).kind: path for path in KEPT}
 
 
 @pytest.mark.parametrize("path", KEPT_BY_KIND.values(), ids=KEPT_BY_KIND)
 def test_kept_numbers_are_drawn_from_the_csv_alone(path, tmp_path):
-    draw.draw(path, tmp_path / "figure.svg")
+    figure.draw(path, tmp_path / "figure.svg")
     text = (tmp_path / "figure.svg").read_text()
     content = json.loads(path.with_suffix(".json").read_text())
     assert content["description"].split(" ")[0] in text
     assert content["backbone"] in text
-    assert all(label in text for label in content["tasks"].values())
+    assert all(registry.label_of("tasks", task) in text for task in content["tasks"])
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_kept_figures_have_the_words_of_their_yaml(path):
-    metadata = figure_spec.read_metadata(path)
-    spec = figure_spec.load(str(figure_spec.name_of(path)), protocol=metadata.protocol)
-    assert (metadata.description, metadata.source) == (spec.description, spec.source)
-    assert [spec.note] == metadata.notes[:1] if spec.note else spec.note not in metadata.notes
+    record = figure_spec.read_record(path)
+    spec = figure_spec.load(str(figure_spec.name_of(path)), protocol=record.protocol)
+    assert (record.description, record.source, record.note) == (spec.description, spec.source, spec.note)
 
 
 def test_numbers_are_kept_for_every_kind_of_figure():
@@ -142,13 +136,13 @@ def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_c
     paths = "--task own/task.yaml --method own/bits.yaml --backbone demo --protocol own/rules.yaml"
     assert answer.code == 0 and paths in answer.out
     spec = figure_spec.load("mine.yaml", protocol="own/rules.yaml")
-    [run] = figure_data.required_runs(*figure_data.make_request(spec, ResourceCache(Path("results"), None)))
-    write_cell(run.cell, Path("results"))
+    [cell] = FigureRequest(spec, ResourceCache(Path("results"), None)).cells()
+    write_cell(cell, Path("results"))
     assert hifi(*command).code == 0
     numbers = Path("results/figures/mine-rules.csv")
     (row,) = csv.DictReader(numbers.read_text().splitlines())
-    metadata = figure_spec.read_metadata(numbers)
-    assert (row["task"], row["method"], metadata.protocol, [*metadata.tasks]) == ("task", "bits", "rules", ["task"])
+    record = figure_spec.read_record(numbers)
+    assert (row["task"], row["method"], record.protocol, record.tasks) == ("task", "bits", "rules", ["task"])
     claim = {"kind": "property", "text": "t", "where": "w", "figure": "mine.yaml", "column": "score", "at_least": 0.1}
     claims = {"description": "d", "protocol": "own/rules.yaml", "backbone": "demo", "tasks": ["own/task.yaml"]}
     Path("claims.yaml").write_text(yaml.safe_dump({**claims, "claims": {"high": {**claim, "every": True}}}))
@@ -211,12 +205,9 @@ def test_a_csv_without_metadata_or_with_another_figures_is_refused(hifi, tmp_pat
     answer = hifi("figure", path)
     assert answer.code == 2
     assert "do not hold this figure" in answer.err
-    path.with_suffix(".json").write_text(json.dumps({**content, "inputs": {**content["inputs"], "kind": "pie"}}))
+    path.with_suffix(".json").write_text(json.dumps({**content, "kind": "pie"}))
     answer = hifi("figure", path)
-    assert (answer.code, "inputs.kind" in answer.err) == (2, True)
-    path.with_suffix(".json").write_text(json.dumps({**content, "schema": 1}))
-    answer = hifi("figure", path)
-    assert (answer.code, "has schema 1" in answer.err) == (2, True)
+    assert (answer.code, "kind: Input should be" in answer.err) == (2, True)
 
 
 def test_the_color_map_and_lines_differ_in_grey():
@@ -230,44 +221,22 @@ def test_the_color_map_and_lines_differ_in_grey():
     assert len({(str(look["linestyle"]), look["marker"]) for look in looks}) == 6
 
 
-def test_a_smooth_surface_passes_through_every_point_and_adds_no_extreme():
-    x, y = np.linspace(-1, 2, 4), np.linspace(0, 6, 7)  # all of them are among the interpolated points
-    losses = np.random.default_rng(0).random((7, 4))
-    fine_x, fine_y, fine = landscape.smooth_surface(pd.DataFrame(losses, index=y, columns=x))
-    rows, columns = (np.searchsorted(fine, coarse - 1e-9) for fine, coarse in ((fine_y, y), (fine_x, x)))
-    np.testing.assert_allclose(fine[np.ix_(rows, columns)], losses)
-    assert len(fine_x) == len(fine_y) > 100 and (fine.min(), fine.max()) == pytest.approx((losses.min(), losses.max()))
-
-
-def test_a_figure_says_where_it_differs_from_the_paper(tmp_path):
-    def notes(seeds, ratio):
-        path = write_figure(tmp_path, "hifi-7-flatness", flatness(seeds, ratio))
-        return paper_claims.differences(path, figure_spec.read_metadata(path))
-
-    (note,) = notes(range(1, 8), 1.5)
-    assert note.startswith("differs from the paper (section 5.4, figure 7)") and "our ratio is 1.5 (" in note
-    assert "required <= 1, not reproduced" in note
-    (note,) = notes([1, 2, 3], 1.5)  # of three values no sign-flip test reaches 5 %
-    assert "required <= 1, undecided (about" in note
-    assert notes(range(1, 8), 0.5) == []
-
-
 def test_a_pdf_is_written_without_warnings_of_libraries(tmp_path, caplog):
     [path] = [path for path in KEPT if path.name.startswith("ranking")]  # its mathematical symbols come from another font
-    draw.draw(path, tmp_path / "figure.pdf")
+    figure.draw(path, tmp_path / "figure.pdf")
     assert caplog.records == []
 
 
 def test_chance_is_named_in_the_legend_once(tmp_path):
     for name in ("ranking", "robustness"):
         [path] = [path for path in KEPT if path.name.startswith(name)]
-        draw.draw(path, tmp_path / f"{name}.svg")
+        figure.draw(path, tmp_path / f"{name}.svg")
         assert (tmp_path / f"{name}.svg").read_text().count(">chance<") == 1
 
 
 def test_the_color_bar_of_losses_has_round_ticks(tmp_path):
     [path] = [path for path in KEPT if path.name == "hifi-7-laptop.csv"]
-    draw.draw(path, tmp_path / "figure.svg")
+    figure.draw(path, tmp_path / "figure.svg")
     labels = re.findall(r">([\d.]+)</text>", (tmp_path / "figure.svg").read_text())
     assert labels[-8:] == ["0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7"]
 

@@ -1,13 +1,17 @@
-"""A figure that trains keeps the numbers of each training: an interruption or more seeds repeat none, and change no number."""
+"""A figure that trains keeps the numbers of each training: an interruption repeats none, and changes no number."""
 
 import pytest
 
-from hifi_cli.analysis import figure_data, finished_trainings, landscape, training_curves, tsne
 from hifi_cli.errors import ConflictError
+from hifi_cli.figures import figure, landscape, training_curves, tsne
 
 CASES = {
     "training-curves": (training_curves, {}, ("full-ft", "bitfit")),
-    "landscape": (landscape, {"points": 2, "examples": 4, "snapshots": 2, "shots": [None]}, ("full-ft", "bitfit")),
+    "landscape": (
+        landscape,
+        {"points": 2, "examples": 4, "snapshots": 2, "shots": [None]},
+        ("full-ft", "bitfit"),
+    ),
     "tsne": (tsne, {"perplexity": 5}, ("lp-ft", "eh-ft-bitfit")),
 }
 
@@ -17,11 +21,11 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_an_interrupted_figure_goes_on_with_the_next_training(ask, tmp_path, monkeypatch, caplog, kind):
+def test_an_interrupted_figure_goes_on_with_the_next_training(ask, tmp_path, monkeypatch, kind):
     module, settings, methods = CASES[kind]
     words = ("task_head.kind=mlp",)
     uninterrupted, path = tmp_path / "uninterrupted.csv", tmp_path / "f.csv"
-    figure_data.compute(*ask(kind, settings, methods, (1,), *words), uninterrupted)
+    figure.compute(ask(kind, settings, methods, (1,), *words), uninterrupted)
 
     trained, train = [], module.train
 
@@ -36,28 +40,28 @@ def test_an_interrupted_figure_goes_on_with_the_next_training(ask, tmp_path, mon
 
     train_until(1)
     with pytest.raises(Interrupted):
-        figure_data.compute(*ask(kind, settings, methods, (1,), *words), path)
+        figure.compute(ask(kind, settings, methods, (1,), *words), path)
     assert not path.exists()
     train_until(2)
-    figure_data.compute(*ask(kind, settings, methods, (1,), *words), path)
+    figure.compute(ask(kind, settings, methods, (1,), *words), path)
     assert trained == list(methods)
-    assert "trained before" in caplog.text
     assert path.read_bytes() == uninterrupted.read_bytes()
+    assert {file.name for file in tmp_path.glob("*f.*")} == {"f.csv", "f.json", ".f.lock"}, "nothing is left"
 
 
-def test_more_seeds_train_the_new_ones_alone_and_fewer_are_refused(ask, tmp_path, monkeypatch):
+def test_more_seeds_compute_a_figure_again_and_fewer_are_refused(ask, tmp_path, monkeypatch):
     path, trained, train = tmp_path / "f.csv", [], training_curves.train
     monkeypatch.setattr(training_curves, "train", lambda config, *rest: trained.append(config.seed) or train(config, *rest))
-    for seeds in ((1,), (1, 2)):
-        figure_data.compute(*ask("training-curves", None, ("full-ft",), seeds), path)
-    assert trained == [1, 2]
+    for seeds in ((1,), (1,), (1, 2)):
+        figure.compute(ask("training-curves", None, ("full-ft",), seeds), path)
+    assert trained == [1, 1, 2]
     with pytest.raises(ConflictError, match="has numbers of seeds 1, which would be lost: name them in --seeds too"):
-        figure_data.compute(*ask("training-curves", None, ("full-ft",), (2,)), path)
-    figure_data.compute(*ask("training-curves", None, ("full-ft",), (2,)), path, force=True)
-    assert trained == [1, 2, 2]
+        figure.compute(ask("training-curves", None, ("full-ft",), (2,)), path)
+    figure.compute(ask("training-curves", None, ("full-ft",), (2,)), path, force=True)
+    assert trained == [1, 1, 2, 2]
 
 
-def test_rows_of_other_inputs_are_trained_again(ask, tmp_path, monkeypatch):
+def test_rows_of_other_settings_are_trained_again(ask, tmp_path, monkeypatch):
     trained, train = [], training_curves.train
 
     def training(config, *rest):
@@ -70,12 +74,6 @@ def test_rows_of_other_inputs_are_trained_again(ask, tmp_path, monkeypatch):
     for settings, force in (({"every": 1}, False), ({"every": 2}, False), ({"every": 2}, True)):
         trained.clear()
         with pytest.raises(Interrupted):
-            figure_data.compute(*ask("training-curves", settings, ("full-ft", "bitfit")), tmp_path / "f.csv", force=force)
+            request = ask("training-curves", settings, ("full-ft", "bitfit"))
+            figure.compute(request, tmp_path / "f.csv", force=force)
         assert trained == ["full-ft"], "every=2 is another figure, and --force starts from nothing"
-
-
-def test_without_a_file_nothing_is_stored(ask):
-    _, request = ask("training-curves")
-    config = request.config("rte")
-    store = finished_trainings.FinishedTrainings()
-    assert store.rows(config, lambda: [{"loss": 1.0}]) == store.rows(config, lambda: [{"loss": 2.0}]) == [{"loss": 1.0}]

@@ -5,10 +5,10 @@ import torch
 from finished_runs import fingerprint, load_arrays, read_json
 
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import head_selection, model_runner
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.device import device_name, select_device
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -54,7 +54,7 @@ def test_deterministic_runs_repeat_bit_for_bit_also_when_resumed(make, data, tmp
         directories.append(RunDirectory.of(config, tmp_path / name))
     first, *others = (fingerprint(directory.path) for directory in directories)
     assert all(other == first for other in others)
-    assert read_json(directories[0].manifest)["deterministic"]
+    assert read_json(directories[0].results)["config"]["deterministic"]
 
 
 def _interrupt_the_second(predict):

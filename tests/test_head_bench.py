@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hifi_cli.analysis import figure_data, head_bench
+from hifi_cli.config.figure_spec import read_record
+from hifi_cli.figures import figure, head_bench
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.reports.figures import draw
 from hifi_cli.runs import run as runs
 from hifi_cli.scoring.ranking import Ranked
 
@@ -47,18 +47,18 @@ def test_runs_are_optional_and_those_that_are_there_are_shown(ask, resources, tm
     path = tmp_path / "bench.csv"
 
     def computed():
-        analysis, request = ask("head-bench", None, METHODS, (1, 2))
-        figure_data.compute(analysis, request, path)
-        draw.draw(path, path.with_suffix(".png"))
-        return analysis, request, pd.read_csv(path), draw.read_metadata(path).notes
+        request = ask("head-bench", None, METHODS, (1, 2))
+        figure.compute(request, path, force=True)
+        figure.draw(path, path.with_suffix(".png"))
+        return request, pd.read_csv(path), read_record(path).notes
 
-    analysis, request, table, notes = computed()
+    request, table, notes = computed()
     assert set(table["panel"]) == {"correlation"} and len(table) == 4 * 3 / 2
     assert {*table["label"], *table["other_label"]} == {"pagerank", "richness", "gradient", "random"}
     assert any("10 of 10 runs are missing" in note for note in notes)
-    trained = [run for run in figure_data.required_runs(analysis, request) if run.cell.method in ("bitfit", "hifi-random")]
-    results = [runs.run(run.config, resources) for run in trained]
-    *_, table, notes = computed()
+    trained = [cell for cell in request.cells() if cell.method in ("bitfit", "hifi-random")]
+    results = [runs.run(cell.config, resources) for cell in trained]
+    _, table, notes = computed()
     scores = table[table["panel"] == "score"]
     assert list(scores["label"]) == ["random", "random", "BitFit", "BitFit"]
     assert sorted(scores["score"]) == pytest.approx(sorted(result.score() for result in results))
@@ -67,9 +67,9 @@ def test_runs_are_optional_and_those_that_are_there_are_shown(ask, resources, tm
 
 def test_a_diverged_run_is_left_out_and_counted(ask, resources, tmp_path):
     settings = ("learning_rate=1e30", "max_grad_norm=null", "warmup=0", "log_every=1")
-    analysis, request = ask("head-bench", None, ("full-ft", "hifi-random"), (1,), *settings)
-    config = figure_data.required_runs(analysis, request)[0].config
+    request = ask("head-bench", None, ("full-ft", "hifi-random"), (1,), *settings)
+    config = request.cells()[0].config
     assert runs.run(config, resources).status == "diverged"
     assert RunDirectory.of(config, resources.results_dir).results.is_file()
-    table = head_bench.compute(request)
-    assert not table.rows and any("1 runs ended without a score" in note for note in table.notes)
+    assert head_bench.compute(request).empty
+    assert any("1 runs ended without a score" in note for note in request.notes)

@@ -10,8 +10,8 @@ from tiny_inputs import FAMILIES, HIDDEN, WORDS
 from hifi_cli.methods import base
 from hifi_cli.models.task_heads import word_states
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.prepared_run import ModelInputs, prepare
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import load_splits

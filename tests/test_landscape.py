@@ -6,18 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from hifi_cli.analysis import (
-    instrumented_training,
-    landscape,
-)
 from hifi_cli.errors import UsageError
+from hifi_cli.figures import figure, landscape
 
 pytestmark = pytest.mark.slow
 
 
-def compute(module_and_request):
-    analysis, request = module_and_request
-    return analysis.compute(request).rows
+def compute(request):
+    return request.module.compute(request).to_dict("records")
 
 
 def test_principal_plane_against_numpy():
@@ -46,8 +42,8 @@ def test_filter_normalization_by_hand():
 
 
 def test_the_surface_is_the_loss_of_the_moved_model_and_leaves_it_as_it_was(make, resources):
-    config = make("full-ft")
-    prepared = instrumented_training.train(config, resources, max_steps=2)
+    config = make("full-ft", "epochs=1")
+    prepared = figure.train(config, resources)
     runner, weights = prepared.runner, list(prepared.encoder.model.parameters())
     examples = resources.examples(config, "train", 128)[:6]
     before = [weight.detach().clone() for weight in weights]

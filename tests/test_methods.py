@@ -23,8 +23,8 @@ from hifi_cli.models.cpu_kernels import FastLinear, FastRowLinear
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate, reload
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate, reload
 from hifi_cli.runs.prepared_run import RunInputs, count_parameters, prepare, select_attention_heads
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import load_splits

@@ -12,8 +12,8 @@ from transformers import pipeline
 
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
 from hifi_cli.tasks.task_spec import Row
@@ -51,8 +51,8 @@ def test_every_form_of_labels_gives_the_same_rows(tmp_path):
     fingerprints = []
     for name, form, overrides in [
         ("a.jsonl", "lists", []),
-        ("b.csv", "|", []),
-        ("c.csv", ",", []),
+        ("b.csv", "|", ["kind=multi-label"]),
+        ("c.csv", ",", ["separator=','"]),
         ("d.csv", "columns", ["label=[bird,cat,dog,fish]"]),
     ]:
         spec, data = load(write(tmp_path / name, form), *overrides)
@@ -66,7 +66,7 @@ def test_every_form_of_labels_gives_the_same_rows(tmp_path):
 def test_a_wrong_label_is_named(tmp_path):
     path = write(tmp_path / "a.csv", "|")
     with pytest.raises(UsageError, match="line 2: unknown label 'cat'; the labels are bird, dog"):
-        load(path, "labels=[bird,dog]")
+        load(path, "labels=[bird,dog]", "kind=multi-label")
     path = write(tmp_path / "b.csv", "columns")
     path.write_text(path.read_text().replace("dog 2,0,0,1,0", "dog 2,0,0,yes,0"))
     with pytest.raises(UsageError, match="line 4: column 'dog' is 'yes'; 0 or 1 is expected"):

@@ -10,10 +10,10 @@ import pytest
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.predict import predict, read
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.predict import predict, probabilities, read
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.tasks import task_spec
+from hifi_cli.tasks import readers, task_spec
 
 pytestmark = pytest.mark.slow
 
@@ -59,13 +59,13 @@ def test_json_lines_and_a_pipe(trained, hifi, tmp_path, monkeypatch):
     lines = "".join(json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in pairs[:4])
 
     pipe(monkeypatch, lines)
-    answer = hifi("predict", run, "-")
+    answer = hifi("predict", run, "-", "--input-format", "jsonl")
     said = [json.loads(line) for line in answer.out.splitlines()]
     assert [row["id"] for row in said] == ["0", "1", "2", "3"]
     assert [row["prediction"] for row in said] == [row.prediction for row in stored[:4]]
     assert sum(said[0]["probabilities"].values()) == pytest.approx(1)
-    (tmp_path / "bare.tsv").write_text("\n".join("\t".join(pair) for pair in pairs[:4]) + "\n")  # no header
-    answer = hifi("predict", run, tmp_path / "bare.tsv", "--no-header", "--format", "jsonl", "--out", tmp_path / "said.jsonl")
+    (tmp_path / "new.tsv").write_text("sentence1\tsentence2\n" + "".join("\t".join(pair) + "\n" for pair in pairs[:4]))
+    answer = hifi("predict", run, tmp_path / "new.tsv", "--format", "jsonl", "--out", tmp_path / "said.jsonl")
     assert answer.code == 0, answer.err
     assert (tmp_path / "said.jsonl").read_text() == "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in said)
 
@@ -81,8 +81,6 @@ def test_csv_in_csv_out(trained, hifi, tmp_path):
     assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == [prediction.prediction for prediction in stored]
     assert hifi("predict", run, tmp_path / "new.CSV", "--out", tmp_path / "out.jsonl").code == 0
     assert (tmp_path / "out.jsonl").read_text().startswith('{"id": "0", "prediction"')  # as the output's name says
-    (tmp_path / "bare.csv").write_text("".join(f"{first},{second}\n" for first, second in pairs))
-    assert hifi("predict", run, tmp_path / "bare.csv", "--no-header").out == answer.out
 
 
 def test_an_output_that_would_mislead_or_replace_the_input_is_refused(trained, hifi, tmp_path):
@@ -101,53 +99,40 @@ def test_an_output_that_would_mislead_or_replace_the_input_is_refused(trained, h
     assert hifi("predict", run, path, "--format", "csv", "--out", "p.txt").code == 0
 
 
-def test_standard_input_is_never_misread(trained, hifi, tmp_path, monkeypatch):
-    """CSV on a pipe: nothing says that it is no TSV but the option, quotes and commas."""
+def test_a_format_that_nothing_says_is_asked_for(trained, hifi, tmp_path, monkeypatch):
     run, pairs, _ = trained
     content = "sentence1,sentence2\n" + "".join(f'"{first}",{second}\n' for first, second in pairs[:4])
     (tmp_path / "new.csv").write_text(content)
+    (tmp_path / "new.txt").write_text(content)
     pipe(monkeypatch, content)
     answer = hifi("predict", run, "-", "--input-format", "csv")
     assert answer.code == 0 and answer.out == hifi("predict", run, tmp_path / "new.csv").out
+    for file in ("-", "new.txt", "none.txt"):
+        pipe(monkeypatch, content)
+        answer = hifi("predict", run, file)
+        assert answer.code == 2 and "give --input-format" in answer.err
     pipe(monkeypatch, content)
-    answer = hifi("predict", run, "-")
-    assert (
-        answer.code == 2 and "standard input has no tabs, and quotes as CSV has; say which it is: --input-format" in answer.err
-    )
+    answer = hifi("predict", run, "-", "--input-format", "tsv")
+    assert answer.code == 2 and "standard input has commas between its columns" in answer.err
     pipe(monkeypatch, "sentence1,sentence2\na,b\nc\n")
     answer = hifi("predict", run, "-", "--input-format", "csv")
     assert answer.code == 2 and "standard input, line 3: 1 columns" in answer.err
-    (tmp_path / "new.txt").write_text(content)  # a name that says nothing
-    assert hifi("predict", run, tmp_path / "new.txt").code == 2
-    assert hifi("predict", run, tmp_path / "new.txt", "--input-format", "csv").code == 0
+    assert hifi("predict", run, "new.txt", "--input-format", "csv").code == 0
     assert hifi("predict", run, "none.jsonl").code == 3
     assert hifi("predict", run, "none.txt", "--input-format", "csv").code == 3
 
 
-def test_one_column_without_a_known_suffix(tmp_path):
-    task = task_spec.load("sst2").model_copy(update={"id": None})
-    path = tmp_path / "standard-input"
-
-    def texts(content, **how):
-        path.write_text(content)
-        return [row.sequences[0][0] for row in read(task, path, name="standard input", **how)]
-
-    quoted = 'sentence\n"a dog, ""he""\nsees"\nnow\n'
-    with pytest.raises(UsageError, match="standard input has no tabs, and quotes as CSV has"):
-        texts(quoted)
-    assert texts(quoted, reader="csv") == ['a dog, "he"\nsees', "now"]
-    assert texts('sentence\n"so" he said\n', reader="tsv") == ['"so" he said']
-    with pytest.raises(UsageError, match="commas as CSV has"):
-        texts("sentence,label\na,1\n")
-    assert texts("sentence\na dog, a cat\n") == ["a dog, a cat"]
-    assert texts("a dog, a cat\n", has_header=False) == ["a dog, a cat"]
-    assert texts('sentence\tnote\n"so" he said\tx\n') == ['"so" he said']
+def test_an_endless_standard_input_is_refused(trained, hifi, monkeypatch):
+    monkeypatch.setattr(readers, "MAX_BYTES", 1000)
+    pipe(monkeypatch, "x" * 2000)
+    answer = hifi("predict", trained[0], "-", "--input-format", "jsonl")
+    assert answer.code == 2 and "is larger than 1,000 bytes" in answer.err
 
 
 def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     run, _, _ = trained
 
-    def refused(content, code=2, name="new"):
+    def refused(content, code=2, name="new.tsv"):
         (tmp_path / name).write_bytes(content)
         answer = hifi("predict", run, tmp_path / name)
         assert answer.code == code and answer.out == "" and len(answer.err.splitlines()) == 1
@@ -158,8 +143,8 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert "sentence2 is empty" in refused(b"sentence1\tsentence2\na\t \n")
     for name, separator in (("new.tsv", b"\t"), ("new.csv", b",")):  # never a row, although it has as many columns
         error = refused(separator.join([b"premise", b"hypothesis\na", b"b\n"]), name=name)
-        assert "(premise, hypothesis); expected sentence1, sentence2" in error and "--no-header" in error
-    assert "invalid JSON" in refused(b'{"sentence1": \n')
+        assert "no column 'sentence1'; the columns are premise, hypothesis" in error
+    assert "invalid JSON" in refused(b'{"sentence1": \n', name="new.jsonl")
     assert "line 3: 1 columns" in refused(b"sentence1,sentence2\na,b\nc\n", name="new.csv")
     assert "UTF-8" in refused(b"\xff\xfe\ta\n")
     assert "empty" in refused(b"", name="new.tsv")
@@ -168,15 +153,12 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert hifi("predict", run, tmp_path / "new.tsv", "--format", "xml").code == 2
 
 
-def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, task_kinds_data):
-    assert probabilities(np.array([0.0])).tolist() == [0.5, 0.5]
-    assert probabilities(np.array([-800.0])).tolist() == [1.0, 0.0]
-    np.testing.assert_allclose(probabilities(np.array([2.0])), softmax(np.array([0.0, 2.0])))
+def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data):
     config = make("full-ft", "epochs=1", task="stsb")
     runs.run(config, resources)
     file = tmp_path / "new.jsonl"
     file.write_text('{"sentence1": "the dog", "sentence2": "a cat"}\n')
-    (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources)
+    (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources, "jsonl")
     assert isinstance(said["prediction"], float) and "probabilities" not in said
     resources.data_dir = task_kinds_data
     for task, content in [
@@ -187,7 +169,7 @@ def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, task_k
         config = make("full-ft", "epochs=1", "max_length=32", task=task)
         runs.run(config, resources)
         file.write_text(json.dumps(content) + "\n")
-        (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources)
+        (said,) = predict(RunDirectory.of(config, resources.results_dir).path, file, resources, "jsonl")
         if task == "squad":
             assert said["prediction"] in content["context"]
         else:
@@ -195,12 +177,22 @@ def test_numbers_choices_answers_and_one_logit(resources, make, tmp_path, task_k
             assert sum(said["probabilities"].values()) == pytest.approx(1)
 
 
+def test_one_logit_is_that_of_the_second_class(make, resources, tmp_path):
+    config = make("full-ft", "epochs=1", "task_head.kind=mlp", "task_head.width=16", "task_head.one_logit=true")
+    runs.run(config, resources)
+    directory, file = RunDirectory.of(config, resources.results_dir), tmp_path / "new.jsonl"
+    rows = [row.sequences[0] for row in resources.rows("rte").rows("validation")]
+    file.write_text("".join(json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in rows))
+    for said, stored in zip(predict(directory.path, file, resources, "jsonl"), directory.read_predictions(), strict=True):
+        (logit,) = stored.logits
+        assert [*said["probabilities"].values()] == pytest.approx([1 / (1 + np.exp(logit)), 1 / (1 + np.exp(-logit))], abs=1e-4)
+        assert said["prediction"] == stored.prediction
+
+
 def test_empty_lines_of_a_csv_are_no_rows_and_change_no_id(tmp_path):
     task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / "new.csv"
     path.write_text("\nquestion1,question2\na,b\n\n\nc,d\n\n")
-    assert [(row.id, row.sequences[0][0]) for row in read(task, path)] == [("0", "a"), ("1", "c")]
-    path.write_text("\na,b\n\nc,d\n")
-    assert [(row.id, row.sequences[0][0]) for row in read(task, path, has_header=False)] == [("0", "a"), ("1", "c")]
+    assert [(row.id, row.sequences[0][0]) for row in read(task, path, "csv", "new.csv")] == [("0", "a"), ("1", "c")]
 
 
 def test_no_row_is_left_out_of_the_predictions(tmp_path):
@@ -208,4 +200,4 @@ def test_no_row_is_left_out_of_the_predictions(tmp_path):
     task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / "new.csv"
     path.write_text("question1,question2\na,b\nc,\nd,e\n")
     with pytest.raises(UsageError, match="line 3: question2 is empty"):
-        read(task, path)
+        read(task, path, "csv", "new.csv")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hifi_cli.config import registry
-from hifi_cli.config.protocols import origins_of_unstated, protocol_chain, protocol_spec
+from hifi_cli.config.protocols import protocol_chain, protocol_spec
 from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
@@ -153,8 +153,15 @@ def test_few_shot_runs_have_as_many_epochs_on_every_task():
 
 @pytest.mark.parametrize("name", registry.names("protocols"))
 def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
+    """A protocol that follows a text or a code says of each key that its base leaves unstated where its own value is from."""
     sections = {"task_head": TaskHeadConfig, "heads": RunConfig.model_fields["heads"].annotation}
-    for key, origin in origins_of_unstated(protocol_chain(name)).items():
+    reasons = {}
+    for spec in protocol_chain(name).values():
+        assert spec.follows == "ours" or reasons.keys() <= spec.unstated.keys(), "inherited without a word"
+        reasons |= {key: origin.reason or reasons.get(key) for key, origin in spec.unstated.items() if origin}
+        reasons = {key: reason for key, reason in reasons.items() if spec.unstated.get(key, "inherited")}
+    assert all(reasons.values())
+    for key in reasons:
         parts = key.split(".")
         if parts[0] in ("methods", "tasks"):
             assert parts[1] in registry.names(parts[0]) and parts[2] in TrainingConfig.model_fields | RunConfig.model_fields, (
@@ -164,7 +171,6 @@ def test_every_unstated_key_is_one_of_the_configuration_and_has_an_origin(name):
             assert parts[1] in sections[parts[0]].model_fields, key
         else:
             assert key in {"seeds", *RunConfig.model_fields}, key
-        assert origin.source in ("text", "code", "ours") and origin.reason
 
 
 @pytest.mark.parametrize("name", [name for name in registry.names("protocols") if protocol_spec(name).cases])
@@ -172,86 +178,6 @@ def test_every_case_names_what_there_is(name):
     for case in protocol_spec(name).cases:
         for kind in ("tasks", "methods", "backbones"):
             assert set(getattr(case, kind)) <= set(registry.names(kind))
-
-
-def test_each_unstated_key_of_the_released_code_is_told_apart_from_the_texts(hifi):
-    lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft-released").out.splitlines()]
-    stated_sources = {words[0]: words[1] for words in lines if len(words) == 3 and words[1] in ("text:", "code:", "ours:")}
-    from_code = [
-        "epochs",
-        "task_head.activation",
-        "task_head.init_std",
-        "task_head.one_logit",
-        "max_grad_norm",
-        "max_length",
-        "truncation",
-        "report",
-    ]
-    from_code += [f"methods.{method}.settings" for method in ("lora", "prefix-tuning", "mixout", "child-tuning-d")]
-    expected = dict.fromkeys(from_code, "code:") | {
-        "learning_rate": "text:",
-        "precision": "text:",
-        "methods.mixout.learning_rate": "text:",
-        "seeds": "ours:",
-    }
-    assert stated_sources == expected
-    lines = [line.split(maxsplit=2) for line in hifi("ls", "ehft").out.splitlines()]
-    assert ["methods.lora.settings", "code:"] in [words[:2] for words in lines]
-    assert "neither alpha nor targets" in hifi("ls", "ehft").out
-
-
-BASE = "description: x\nsource: a paper\nfollows: text\nunstated:\n  epochs: {source: ours, reason: three}\n  warmup: {source: code, reason: a tenth}\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("follows: code\n", "its base does not state epochs, warmup: say for each"),
-        ("follows: text\nunstated: {epochs: {source: ours}}\n", "its base does not state warmup: say for each"),
-        (
-            "follows: code\nunstated: {epochs: null, warmup: {source: text}, schedule: null}\n",
-            "null is for a key that the base does not state, and 'schedule'",
-        ),
-        (
-            "follows: code\nunstated: {epochs: null, warmup: {source: text}, schedule: {source: ours}}\n",
-            "'schedule' has no reason",
-        ),
-        ("follows: paper\n", "follows"),
-        ("unstated: {epochs: {source: guess}}\n", "unstated.epochs.source"),
-        ("cases: [{task: [rte], config: {epochs: 3}}]\n", "task"),
-        ("cases: [{tasks: [rte], config: {epoch: 3}}]\n", "(case 1): unknown key 'epoch'; did you mean 'epochs'?"),
-    ],
-)
-def test_nothing_unstated_is_inherited_without_a_word(tmp_path, content, message):
-    (tmp_path / "base.yaml").write_text(BASE)
-    derived = tmp_path / "derived.yaml"
-    derived.write_text(f"description: y\nbase: {tmp_path / 'base.yaml'}\n{content}")
-    with pytest.raises(UsageError) as error:
-        resolve(task="rte", method="full-ft", backbone="bert-large", protocol=str(derived))
-    assert str(derived) in str(error.value) and message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_what_a_derived_protocol_says_of_unstated_keys_counts(tmp_path):
-    (tmp_path / "base.yaml").write_text(BASE)
-    code, own = tmp_path / "code.yaml", tmp_path / "own.yaml"
-    code.write_text(
-        f"description: y\nsource: a program\nbase: {tmp_path / 'base.yaml'}\nfollows: code\nunstated: {{epochs: null, warmup: {{source: text}}}}\n"
-    )
-    own.write_text(f"description: z\nbase: {code}\nconfig: {{epochs: 9}}\n")  # follows nothing: what it leaves is its base's
-
-    def stated_sources(file):
-        return {key: (origin.source, origin.reason) for key, origin in origins_of_unstated(protocol_chain(str(file))).items()}
-
-    assert (
-        stated_sources(code)
-        == stated_sources(own)
-        == {"epochs": ("code", "stated by a program"), "warmup": ("text", "a tenth")}
-    )
-    third = tmp_path / "third.yaml"
-    third.write_text(
-        f"description: z\nbase: {code}\nfollows: code\nunstated: {{warmup: null}}\n"
-    )  # epochs are stated by its base
-    assert stated_sources(third)["warmup"] == ("code", "stated by third")
 
 
 def test_cases_come_after_all_blocks_and_need_every_name(tmp_path):

@@ -4,18 +4,19 @@ import math
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 from synthetic_runs import method_search, write_search
 
-from hifi_cli.analysis import figure_data, search_budget
+from hifi_cli.config.figure_spec import read_record
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.reports.figures import draw
+from hifi_cli.figures import figure, search_budget
 
 
 @pytest.mark.parametrize("scores", [[0.3], [0.1, 0.9], [0.5, 0.5, 0.2], [0.2, 0.7, 0.7, 0.1], [0.31, 0.62, 0.11, 0.97, 0.62]])
 def test_expected_best_by_enumerating_every_sample(scores):
     """All N^n equally likely draws of n of the N settings, with replacement."""
-    found = search_budget.expected_maximum(scores)
+    found = search_budget.expected_maximum(scores).to_numpy().tolist()
     assert len(found) == len(scores)
     for count in range(1, len(scores) + 1):
         best = [max(sample) for sample in product(scores, repeat=count)]
@@ -25,44 +26,31 @@ def test_expected_best_by_enumerating_every_sample(scores):
 
 
 def test_the_figure_shows_a_search(ask, resources, encoders, tmp_path):
-    arguments = ask("search-budget", None, ("full-ft", "bitfit"))
+    request, csv = ask("search-budget", None, ("full-ft", "bitfit")), tmp_path / "budget.csv"
     with pytest.raises(MissingError, match=r"this search makes it: hifi grid tuning --tasks rte --methods full-ft,bitfit "):
-        arguments[0].compute(arguments[1])
+        figure.compute(request, csv)
     scores = {"full-ft": [0.6, 0.8, 0.7], "bitfit": [0.9, None]}
     searches = [method_search("rte", method, values) for method, values in scores.items()]
     write_search(resources.results_dir, *searches, backbone=encoders["bert"])
-    figure_data.compute(*arguments, tmp_path / "budget.csv")
-    table = arguments[0].compute(arguments[1])
-    assert [(row["method"], row["settings"]) for row in table.rows] == [
+    figure.compute(request, csv)
+    table, notes = pd.read_csv(csv), read_record(csv).notes
+    assert [*zip(table["method"], table["settings"], strict=True)] == [
         *(("full-ft", count) for count in (1, 2, 3)),
         ("bitfit", 1),
     ]
-    assert [row["mean"] for row in table.rows[:3]] == pytest.approx([0.7, 6.7 / 9, 20.7 / 27])
-    assert [row["mean"] for row in table.rows[3:]] == pytest.approx([0.9])  # a diverged setting has no score
-    assert table.notes[-1] == "bitfit on rte: 1 setting diverged, left out without a score"
+    assert table["mean"].tolist() == pytest.approx([0.7, 6.7 / 9, 20.7 / 27, 0.9])  # a diverged setting has no score
+    assert notes[-1] == "bitfit on rte: 1 setting diverged, left out without a score"
     assert (
         "Full-FT: 3 of 12 settings of learning_rate (6 values from 1e-05 to 6e-05) and batch_size (16, 32), chosen on holdout"
-        in (table.notes)
+        in notes
     )
-    draw.draw(tmp_path / "budget.csv", tmp_path / "budget.svg")
+    figure.draw(csv, tmp_path / "budget.svg")
     text = (tmp_path / "budget.svg").read_text()
     assert all(word in text for word in ("tried settings", "expected best score", "Full-FT", "BitFit"))
 
 
-def test_another_search_computes_the_figure_again(ask, resources, encoders, tmp_path):
-    arguments, csv = ask("search-budget", None, ("full-ft",)), tmp_path / "budget.csv"
-    write_search(resources.results_dir, method_search("rte", "full-ft", [0.6]), backbone=encoders["bert"])
-    figure_data.compute(*arguments, csv)
-    write_search(resources.results_dir, method_search("rte", "full-ft", [0.6, 0.8]), backbone=encoders["bert"])
-    figure_data.compute(*arguments, csv)
-    assert len(csv.read_text().splitlines()) == 1 + 2
-    csv.write_text(csv.read_text() + "kept\n")
-    figure_data.compute(*arguments, csv)
-    assert csv.read_text().endswith("kept\n")
-
-
 def test_a_search_of_something_else_is_refused(ask, resources, encoders):
-    analysis, request = ask("search-budget", None, ("full-ft", "lora"))
+    request = ask("search-budget", None, ("full-ft", "lora"))
     write_search(resources.results_dir, method_search("rte", "full-ft", [0.6]), backbone=encoders["bert"])
     with pytest.raises(UsageError, match="search tuning has no lora on rte: hifi grid tuning --tasks rte "):
-        analysis.compute(request)
+        search_budget.compute(request)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from tiny_inputs import HEADS, LAYERS
 
-from hifi_cli.files import read_json
 from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import head_selection
 from hifi_cli.runs import run as runs
@@ -18,7 +17,7 @@ from hifi_cli.runs.splits import load_splits
 
 
 def heads_of(config, resources):
-    return read_json(RunDirectory.of(config, resources.results_dir).manifest, what="manifest")["heads"]
+    return RunDirectory.of(config, resources.results_dir).read_result().heads
 
 
 def heads_files(resources):

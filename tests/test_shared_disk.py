@@ -10,7 +10,7 @@ import yaml
 from tiny_inputs import QUICK
 
 from hifi_cli.files import atomic_directory, atomic_path, is_locked, locked, write_text
-from hifi_cli.runs import model_card
+from hifi_cli.results import model_card
 
 
 @pytest.fixture

@@ -3,15 +3,15 @@
 import copy
 
 import matplotlib
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from hifi_cli.analysis import figure_data
 from hifi_cli.errors import UsageError
+from hifi_cli.figures import figure
 from hifi_cli.methods import two_stage
-from hifi_cli.reports.figures import draw
-from hifi_cli.runs import evaluate
+from hifi_cli.results.reload import reload
 
 pytestmark = pytest.mark.slow
 
@@ -44,19 +44,17 @@ def first_tokens(directory, texts, state=None):
 
 
 def test_distances_are_those_of_the_runs_own_models(ask, resources, encoders, models_after_stage_1, tmp_path):
-    analysis, request = ask(
-        "stage-features", {"published": {"lp-ft": 36.7}}, ("lp-ft", "eh-ft-bitfit"), (2,), *HALF, train=True
-    )
-    figure_data.compute(analysis, request, tmp_path / "stages.csv")
+    request = ask("stage-features", {"published": {"lp-ft": 36.7}}, ("lp-ft", "eh-ft-bitfit"), (2,), *HALF, train=True)
+    figure.compute(request, tmp_path / "stages.csv")
     probed, tuned = models_after_stage_1[:2]  # of the runs; the figure trains each stage 1 again and ends before stage 2
     states_of_runs = dict(zip(("lp-ft", "eh-ft-bitfit"), (probed, tuned), strict=True))
-    rows = {(row["method"], row["pair"]): row for row in analysis.compute(request).rows}
+    rows = {(row["method"], row["pair"]): row for row in pd.read_csv(tmp_path / "stages.csv").to_dict("records")}
     texts = resources.rows("rte").rows("train")
     before = first_tokens(encoders["bert"], texts)
-    for run in figure_data.required_runs(analysis, request):
-        method = run.config.method
+    for cell in request.cells():
+        method = cell.config.method
         between = first_tokens(encoders["bert"], texts, states_of_runs[method])
-        with evaluate.reload(run.directory.path, resources) as (prepared, _):
+        with reload(resources.results_dir / cell.run_path, resources) as (prepared, _):
             after = first_tokens(encoders["bert"], texts, prepared.encoder.base.state_dict())
         expected = {
             "pretrained-stage1": between - before,
@@ -70,15 +68,16 @@ def test_distances_are_those_of_the_runs_own_models(ask, resources, encoders, mo
     assert rows["lp-ft", "pretrained-stage1"]["mean"] == 0
     assert rows["eh-ft-bitfit", "pretrained-stage1"]["mean"] > 0.01
     assert rows["lp-ft", "stage1-stage2"]["mean"] == rows["lp-ft", "pretrained-stage2"]["mean"] > 0
-    assert [row["published"] for row in rows.values()] == [None, 36.7, None, None, None, None]
+    assert [row["published"] for row in rows.values() if not pd.isna(row["published"])] == [36.7]
+    assert rows["lp-ft", "stage1-stage2"]["published"] == 36.7
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        draw.draw(tmp_path / "stages.csv", tmp_path / "stages.svg")
+        figure.draw(tmp_path / "stages.csv", tmp_path / "stages.svg")
     picture = (tmp_path / "stages.svg").read_text()
     assert "(paper: 36.7)" in picture and picture.count("paper: ") == 1
     assert f"{rows['eh-ft-bitfit', 'stage1-stage2']['mean']:.2f}" in picture
 
 
 def test_a_method_with_one_stage_is_refused(ask):
-    analysis, request = ask("stage-features", None, ("eh-ft-bitfit", "full-ft"))
+    request = ask("stage-features", None, ("eh-ft-bitfit", "full-ft"))
     with pytest.raises(UsageError, match="method full-ft has one stage; this figure is for EH-FT and LP-FT"):
-        figure_data.required_runs(analysis, request)
+        request.cells()

@@ -6,10 +6,9 @@ from transformers import AutoModelForSequenceClassification
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.export import open_model, write_delta
+from hifi_cli.results.reload import evaluate, reload
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate, reload
-from hifi_cli.runs.export_delta import export as export_delta
-from hifi_cli.runs.export_delta import open_model
 from hifi_cli.runs.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
@@ -47,8 +46,8 @@ def test_a_run_starts_with_the_merged_weights_of_the_other_and_a_new_classifier(
     assert pretrained.weights_id != original.weights_id
 
 
-def test_the_manifest_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
-    links = RunDirectory(chain[2]).read_manifest().started_from
+def test_the_record_keeps_the_chain_and_eval_and_export_follow_it(chain, resources, tmp_path):
+    links = RunDirectory(chain[2]).read_result().started_from
     assert [link.run for link in links] == [str(path.relative_to(resources.results_dir)) for path in (chain[1], chain[0])]
     for link, path in zip(links, (chain[1], chain[0]), strict=True):
         result = RunDirectory(path).read_result()
@@ -59,7 +58,7 @@ def test_the_manifest_keeps_the_chain_and_eval_and_export_follow_it(chain, resou
         tokens = torch.arange(4, 12)[None]
         with torch.no_grad():
             logits = prepared.encoder.model.eval()(input_ids=tokens).logits
-        export_delta(prepared, RunDirectory(chain[1]).delta, tmp_path)
+        write_delta(prepared, RunDirectory(chain[1]).delta, tmp_path)
     with torch.no_grad():
         torch.testing.assert_close(open_model(tmp_path)[0](input_ids=tokens).logits, logits, rtol=0, atol=1e-5)
 

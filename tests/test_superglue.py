@@ -10,12 +10,11 @@ import pytest
 from tiny_inputs import QUICK, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.records import run_checks
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.predict import predict
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.plan import plan
-from hifi_cli.runs.predict import predict
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import holdout_ids, load_splits
 from hifi_cli.tasks import data_sources, fewshot, local_files, metrics, submission, task_spec
@@ -202,7 +201,6 @@ def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
     directory = RunDirectory.of(config, resources.results_dir)
     evaluated = evaluate(directory.path, resources)
     assert evaluated.differing == [] and evaluated.scores == result.metrics
-    assert run_checks.problems(directory, resources.results_dir) == []
 
 
 def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):
@@ -215,7 +213,7 @@ def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):
     assert evaluate(directory.path, resources).differing == []
     query = {"passage": "cat and dog and cat", "query": "here @placeholder", "entities": ["cat", "dog", "cat"]}
     write_lines(tmp_path / "new.jsonl", [json.dumps(query)])
-    predictions = predict(directory.path, tmp_path / "new.jsonl", resources)
+    predictions = predict(directory.path, tmp_path / "new.jsonl", resources, "jsonl")
     assert [(row["id"], row["prediction"]) for row in predictions] == [("0-cat", "false"), ("0-dog", "true")]
     with pytest.raises(UsageError, match="ReCoRD has no few-shot setting: it predicts one of a query's entities"):
         fewshot.check_supported(task_spec.load("record"))

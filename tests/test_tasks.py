@@ -62,7 +62,8 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
 
 
 @pytest.mark.parametrize(
-    ("word", "message"), [("six", "is not a number"), ("5.1", "is not in [0, 5]"), ("nan", "is not in [0, 5]")]
+    ("word", "message"),
+    [("six", "is not a number"), ("5.1", "is not a number in [0, 5]"), ("nan", "is not a number in [0, 5]")],
 )
 def test_a_score_out_of_range_is_refused(word, message):
     with pytest.raises(UsageError) as error:

@@ -16,8 +16,8 @@ from hifi_cli.errors import UsageError
 from hifi_cli.models import pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.reload import evaluate
 from hifi_cli.runs import run as runs
-from hifi_cli.runs.evaluate import evaluate
 from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import data_sources, entities, fewshot, losses, metrics, task_from_data, task_spec
@@ -349,7 +349,7 @@ def test_every_form_of_tagged_data_gives_the_same_rows(form, tmp_path):
     spec = task_spec.load(task_from_data.register(source, [*options, "validation=0.5"]))
     assert (spec.kind, spec.labels) == ("token-classification", ["O", "B-ORG", "B-PER", "I-PER"])
     assert spec.metrics == CONLL.metrics and spec.classes == ["ORG", "PER"]
-    data = data_sources.load(spec, data_dir=None, results_dir=tmp_path)
+    data = data_sources.load(spec, data_dir=None)
     rows = {split: Counter((tuple(row.words), row.label) for row in data.rows(split)) for split in ("train", "validation")}
     first, second = (("old", "man", "sees", "the", "dog"), (2, 3, 0, 0, 1)), (("the", "cat"), (0, 1))
     assert rows == {"train": {second: 10}, "validation": {first: 10}}  # equal texts stand on one side of the cut
@@ -358,9 +358,7 @@ def test_every_form_of_tagged_data_gives_the_same_rows(form, tmp_path):
 def test_what_is_not_recognized_is_asked_for(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["a", "b"], "pos": ["X", "Y"], "chunk": ["X", "Z"]}\n' * 9)
-    with pytest.raises(
-        UsageError, match=r"one of their tags are required\. Give inputs=COLUMN label=COLUMN, of words, pos, chunk"
-    ):
+    with pytest.raises(UsageError, match=r"which column is the label\? Give label=COLUMN, of pos, chunk"):
         task_from_data.task_yaml(str(path), [])
     spec = task_spec.load(task_from_data.register(str(path), ["label=pos"]))
     assert (spec.labels, spec.metrics, spec.classes) == (["X", "Y"], ["word_accuracy"], ["X", "Y"])  # no entities

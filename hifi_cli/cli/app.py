@@ -105,12 +105,15 @@ app.command(
 )(export.export)
 results_app = typer.Typer(
     cls=_Group,
-    help="Copy finished runs to or from another results directory or the Hugging Face hub; nothing is overwritten.",
+    help="Pack and check finished runs, and copy them between results directories and the Hugging Face hub.",
     no_args_is_help=True,
-    epilog="Example: hifi results push /shared/results",
+    epilog="Example: hifi results check results",
 )
+results_app.command("pack", cls=_Command, epilog="Example: hifi results pack results --out study")(results.pack)
+results_app.command("check", cls=_Command, epilog="Example: hifi results check results")(results.check)
+results_app.command("merge", cls=_Command, epilog="Example: hifi results merge /shared/results")(results.merge)
 results_app.command("push", cls=_Command, epilog="Example: hifi results push /shared/results --weights")(results.push)
-results_app.command("pull", cls=_Command, epilog="Example: hifi results pull hub:owner/name --only 'runs/hifi/*'")(results.pull)
+results_app.command("pull", cls=_Command, epilog="Example: hifi results pull hub:owner/name")(results.merge)
 app.add_typer(results_app, name="results")
 app.command("ls", cls=_Command, epilog="Example: hifi ls tasks/rte > my-rte.yaml")(ls.ls)
 

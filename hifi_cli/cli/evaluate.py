@@ -40,13 +40,15 @@ def evaluate(
     Without --data-dir the data are read from where they were read in training.
     """
     from hifi_cli.cli.option_checks import refuse_unused
-    from hifi_cli.cli.show import metrics_now_and_stored, print_evaluation, print_json, print_paths
+    from hifi_cli.cli.show import print_evaluation, print_json, print_paths
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.records.run_directory import RunDirectory
-    from hifi_cli.runs import evaluate as evaluation
+    from hifi_cli.results import predict, reload
     from hifi_cli.runs.resources import ResourceCache
     from hifi_cli.wording import first_of
 
+    if submission and split == "validation":
+        raise UsageError("--submission requires test predictions: add --split test")
     if run_dir:
         given = {"task": task, "method": method, "protocol": protocol, "seeds": seeds, "shots": shots}
         refuse_unused(f"hifi eval of the run {run_dir}", given)
@@ -57,36 +59,33 @@ def evaluate(
         )
         paths = [RunDirectory.of(run.config, results_dir).path for run in resolved]
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
-    if split == "validation":
-        if submission:
-            raise UsageError("--submission requires test predictions: add --split test")
-        outputs = []
-        differing: list[str] = []
-        for path in paths:
-            resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
-            evaluated = evaluation.evaluate(path, resources)
-            if format == "text":
-                print_evaluation(evaluated)
-            outputs.append(
-                {
-                    "path": path,
-                    "metrics": metrics_now_and_stored(evaluated),
-                    "largest_logit_difference": evaluated.largest_difference,
-                    "reproduced": not evaluated.differing,
-                }
-            )
-            differing += [f"{path}: {', '.join(evaluated.differing)}"] if evaluated.differing else []
-        if format == "json":
-            print_json(outputs)
-        if differing:
-            raise RunFailed(
-                f"{len(differing)} of {len(paths)} runs do not reproduce their stored results ({first_of(differing, '; ')});"
-                " evaluate with the library versions in manifest.json, or train again with --force"
-            )
-        return
-    files: list[Path] = []
+    evaluations, files = [], []
     for path in paths:
-        resources.use_data_dir(data_dir or evaluation.stored_data_dir(path))
-        files += evaluation.predict_test(path, resources, submission)
-    files += evaluation.complete_submissions(paths, resources, submission) if submission else []
-    print_paths(files, format)
+        resources.use_data_dir(data_dir or reload.stored_data_dir(path))
+        if split == "test":
+            files += predict.predict_test(path, resources, submission)
+            continue
+        evaluations.append(reload.evaluate(path, resources))
+        if format == "text":
+            print_evaluation(evaluations[-1])
+    if split == "test":
+        files += predict.complete_submissions(paths, resources, submission) if submission else []
+        return print_paths(files, format)
+    if format == "json":
+        print_json(
+            [
+                {
+                    "path": evaluation.path,
+                    "metrics": {name: {"now": now, "stored": then} for name, (now, then) in evaluation.compared.items()},
+                    "largest_logit_difference": evaluation.largest_difference,
+                    "reproduced": not evaluation.differing,
+                }
+                for evaluation in evaluations
+            ]
+        )
+    differing = [f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing]
+    if differing:
+        raise RunFailed(
+            f"{len(differing)} of {len(paths)} runs do not reproduce their stored results ({first_of(differing, '; ')});"
+            " evaluate with the library versions in results.json, or train again with --force"
+        )

@@ -24,7 +24,7 @@ def figure(
         typer.Option(
             help="The picture: .png, .pdf or .svg; default: a PNG next to the CSV.",
             rich_help_panel=options.OUTPUT,
-            callback=options.refuse_unwritable_file,
+            callback=options.refuse_other_picture,
         ),
     ] = None,
     train: Annotated[
@@ -42,40 +42,33 @@ def figure(
     """Compute a figure's numbers, store them as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
     from hifi_cli.cli import show
     from hifi_cli.cli.option_checks import refuse_unused
+    from hifi_cli.config import figure_spec
     from hifi_cli.config.registry import name_of
-    from hifi_cli.reports.figures import draw, figure_spec
 
-    is_csv = name.endswith(".csv")
+    csv, is_csv = Path(name), name.endswith(".csv")
     if is_csv:  # its numbers are drawn as they are
         of_numbers = {"tasks": tasks, "backbone": backbone, "protocol": protocol, "seeds": seeds}
         refuse_unused("hifi figure of a CSV", {**of_numbers, "train": train, "print": print_commands, "force": force})
-    named = [protocol, backbone and Path(backbone).name, *options.names(tasks)]
-    changes = [*(name_of(word) for word in named if word), *(overrides or ())]
-    csv = Path(name) if is_csv else figure_spec.csv_path(name, results_dir, changes)
-    picture = out or csv.with_suffix(".png")
-    draw.check_format(picture)
+    else:
+        seed_numbers = options.parse_seeds(seeds) if seeds else None
+        spec = figure_spec.load(name, protocol=protocol, backbone=backbone, tasks=options.names(tasks), seeds=seed_numbers)
+        named = [protocol, backbone and Path(backbone).name, *options.names(tasks)]
+        changes = [*(name_of(word) for word in named if word), *(overrides or ())]
+        csv = figure_spec.csv_path(name, results_dir, changes)
+    from hifi_cli.figures import figure as figures
+
     if not is_csv:
-        spec = figure_spec.load(
-            name,
-            protocol=protocol,
-            backbone=backbone,
-            tasks=options.names(tasks),
-            seeds=options.parse_seeds(seeds) if seeds else None,
-        )
-        from hifi_cli.analysis import figure_data
-        from hifi_cli.analysis.required_runs import jobs
         from hifi_cli.grids.jobs import JobOptions
         from hifi_cli.runs.resources import ResourceCache
 
-        resources = ResourceCache(results_dir, data_dir)
-        analysis, request = figure_data.make_request(spec, resources, overrides=tuple(overrides or ()), train=train)
+        request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
         if print_commands:
-            missing = figure_data.runs_to_train(analysis, request, csv)
-            show.print_commands(jobs(missing), JobOptions(results_dir, data_dir), format)
-            if not missing:
-                does = "trains its own models" if getattr(analysis, "TRAINS", False) else "computes everything else"
-                options.logger.info(f"{name}: no runs are missing; hifi figure {name} {does}")
+            jobs = request.missing_jobs()
+            show.print_commands(jobs, JobOptions(results_dir, data_dir), format)
+            if not jobs:
+                options.logger.info(f"{name}: no runs are missing; hifi figure {name} computes everything else")
             return
-        figure_data.compute(analysis, request, csv, force=force)
-    draw.draw(csv, picture)
+        figures.compute(request, csv, force=force)
+    picture = out or csv.with_suffix(".png")
+    figures.draw(csv, picture)
     show.print_path(picture, format)

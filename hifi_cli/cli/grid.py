@@ -10,11 +10,11 @@ from hifi_cli.cli import options
 from hifi_cli.wording import counted_noun
 
 if TYPE_CHECKING:
+    from hifi_cli.config.figure_spec import FigureSpec
     from hifi_cli.grids.cells import GridCell
     from hifi_cli.grids.grid_spec import Grid
     from hifi_cli.grids.jobs import JobOptions
     from hifi_cli.grids.scheduler import Engine, GridProgress, Scheduler
-    from hifi_cli.reports.figures.figure_spec import FigureSpec
 
 
 def grid(
@@ -165,13 +165,12 @@ def _refuse_missing_data(cells: "list[GridCell]", job_options: "JobOptions") -> 
 
 
 def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides: tuple[str, ...]) -> "list[GridCell]":
-    from hifi_cli.analysis import figure_data
     from hifi_cli.errors import UsageError
+    from hifi_cli.figures.figure import FigureRequest
     from hifi_cli.runs.resources import ResourceCache
 
     resources = ResourceCache(job_options.results_dir, job_options.data_dir)
-    analysis, request = figure_data.make_request(figure, resources, overrides=overrides)
-    cells = [run.cell for run in figure_data.required_runs(analysis, request)]
+    cells = FigureRequest(figure, resources, overrides).cells()
     if not cells:
         raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({figure.description})")
     return cells

@@ -50,6 +50,13 @@ def refuse_unwritable_file(option: typer.CallbackParam, path: Path | None) -> Pa
     return refuse_unwritable_place(option, path)
 
 
+def refuse_other_picture(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Refuse a picture in another format before anything is computed."""
+    if path and path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"{option.opts[0]} {path}: the name must end in .png, .pdf, .svg")
+    return refuse_unwritable_file(option, path)
+
+
 def refuse_unwritable_place(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """Refuse a path in a place where nothing can be written."""
     if path:

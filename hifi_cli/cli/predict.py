@@ -25,18 +25,10 @@ def predict(
     input_format: Annotated[
         Literal["tsv", "csv", "jsonl", "parquet", "conll"] | None,
         typer.Option(
-            help="Format of the input; default: that of its name; JSONL or TSV for standard input.",
+            help="Format of the input; default: that of its name.",
             rich_help_panel=options.DATA,
         ),
     ] = None,
-    header: Annotated[
-        bool,
-        typer.Option(
-            "--header/--no-header",
-            help="Whether the first line of the TSV or CSV holds the columns' names.",
-            rich_help_panel=options.DATA,
-        ),
-    ] = True,
     backbone: options.Backbone = None,
     trust: options.Trust = False,
     results_dir: options.ResultsDir = Path("results"),
@@ -51,23 +43,19 @@ def predict(
 
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
-    from hifi_cli.runs import predict as prediction
+    from hifi_cli.results import predict as prediction
     from hifi_cli.runs.resources import ResourceCache
+    from hifi_cli.tasks.readers import MAX_BYTES
 
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
+    is_stdin = str(file) == "-"
+    reader = input_format or prediction.reader_of(file)
+    output_format = form or prediction.form_of(reader, out)
     with tempfile.TemporaryDirectory() as folder:
-        is_stdin = str(file) == "-"
-        path = prediction.stdin_to_file(sys.stdin.buffer, Path(folder)) if is_stdin else file
-        name = "standard input" if is_stdin else str(file)
-        output_format = form or prediction.form_of(input_format or prediction.reader_of(path, name), out)
-        predictions = prediction.predict(
-            run_dir,
-            path,
-            ResourceCache(results_dir, backbone=backbone, trust=trust),
-            has_header=header,
-            reader=input_format,
-            name=name,
-        )
-    text = prediction.as_text(predictions, output_format)
-    write_or_print(text, out, "predictions")
+        path = Path(folder) / "standard-input" if is_stdin else file
+        if is_stdin:
+            path.write_bytes(sys.stdin.buffer.read(MAX_BYTES + 1))  # more is refused by the reader
+        resources = ResourceCache(results_dir, backbone=backbone, trust=trust)
+        predictions = prediction.predict(run_dir, path, resources, reader, "standard input" if is_stdin else str(file))
+    write_or_print(prediction.as_text(predictions, output_format), out, "predictions")

@@ -1,4 +1,4 @@
-"""`hifi results`: results that travel between directories and the hub."""
+"""`hifi results`: results that are packed, checked, and copied between directories and the hub."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,21 +8,46 @@ import typer
 from hifi_cli.cli import options
 
 if TYPE_CHECKING:
-    from hifi_cli.runs.results_transfer import Transfer
+    from hifi_cli.results.share import MergedRun
 
 Place = Annotated[
-    str, typer.Argument(metavar="DIR|hub:OWNER/NAME", help="A results directory, or a dataset repository of the hub.")
+    str,
+    typer.Argument(
+        metavar="DIR|hub:OWNER/NAME", help="A results directory or packed study, or a dataset repository of the hub."
+    ),
 ]
 Only = Annotated[
     list[str] | None,
     typer.Option(
-        "--only", help="Only paths that match this pattern, 'runs/hifi/*/rte/*'; repeatable.", rich_help_panel=options.WHICH
+        help="Only runs whose path matches this pattern, 'runs/hifi/*/rte/*'; repeatable.",
+        rich_help_panel=options.WHICH,
     ),
 ]
 Weights = Annotated[
     bool, typer.Option("--weights", help="Also the weights (delta.safetensors).", rich_help_panel=options.WHICH)
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be copied, and stop.", rich_help_panel=options.HOW)]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory.")]
+
+
+def pack(
+    directory: Directory,
+    out: Annotated[
+        Path | None, typer.Option(help="A new directory; default: DIR-packed.", rich_help_panel=options.OUTPUT)
+    ] = None,
+    format: options.OutputFormat = "text",  # noqa: A002
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Write all finished runs as two files, runs.jsonl and predictions.parquet, which every command reads like runs."""
+    from hifi_cli.cli.show import print_path
+    from hifi_cli.results import share
+
+    out = out or directory.with_name(f"{directory.resolve().name}-packed")
+    count = share.pack(directory, out)
+    options.logger.info(f"{count:,} runs packed")
+    print_path(out, format)
 
 
 def push(
@@ -30,9 +55,6 @@ def push(
     only: Only = None,
     weights: Weights = False,
     trust: options.Trust = False,
-    create_pr: Annotated[
-        bool, typer.Option("--create-pr", help="On the hub: as a pull request.", rich_help_panel=options.HOW)
-    ] = False,
     dry_run: DryRun = False,
     results_dir: options.ResultsDir = Path("results"),
     format: options.OutputFormat = "text",  # noqa: A002
@@ -40,28 +62,17 @@ def push(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Copy finished runs, heads, scores and tables to another results directory; what is there is never overwritten.
+    """Copy finished runs to another results directory or to the hub; what is there is never overwritten.
 
-    Exit 4 if other content is at the same path, 2 if files are damaged or name code that is not trusted; the rest is copied.
+    Exit 4 if another run is at the same path, 2 if runs are damaged; the others are copied.
     """
-    from hifi_cli.errors import UsageError
-    from hifi_cli.runs.results_hub import PREFIX, HubRepository
-    from hifi_cli.runs.results_source import items
-    from hifi_cli.runs.results_transfer import Destination, DirectoryDestination, transfer
+    from hifi_cli.results import share
 
-    destination: Destination
-    if to.startswith(PREFIX):
-        destination = HubRepository(to.removeprefix(PREFIX), create_pr)
-    elif create_pr:
-        raise UsageError(f"--create-pr requires a repository of the hub ({PREFIX}OWNER/NAME), not {to}")
-    else:
-        _refuse_same_directory(Path(to), results_dir)
-        destination = DirectoryDestination(Path(to))
-    chosen = items(results_dir, only=only or (), weights=weights, trust=trust)
-    _report(transfer(chosen, destination, dry_run=dry_run), format)
+    choice = {"only": only or (), "weights": weights, "trust": trust, "dry_run": dry_run}
+    _report(share.push(results_dir, to, **choice), format)
 
 
-def pull(
+def merge(
     source: Place,
     only: Only = None,
     weights: Weights = False,
@@ -73,53 +84,63 @@ def pull(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Copy finished runs, heads, scores and tables from another results directory; what is here is never overwritten.
+    """Copy finished runs from another results directory, a packed study or the hub; what is here is never overwritten.
 
-    Exit codes are those of push.
+    Exit 4 if another run is at the same path, 2 if runs are damaged; the others are copied.
     """
-    from hifi_cli.runs.results_hub import PREFIX, HubRepository
-    from hifi_cli.runs.results_source import items
-    from hifi_cli.runs.results_transfer import DirectoryDestination, transfer
+    from hifi_cli.results import share
 
-    if source.startswith(PREFIX):
-        folder = HubRepository(source.removeprefix(PREFIX)).download(weights=weights)
+    choice = {"only": only or (), "weights": weights, "trust": trust, "dry_run": dry_run}
+    _report(share.pull(source, results_dir, **choice), format)
+
+
+def check(
+    directory: Directory = Path("results"),
+    format: options.OutputFormat = "text",  # noqa: A002
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Recompute scores from predictions, and find runs that cannot be what they say: one line each, and exit code 1."""
+    from hifi_cli.cli.show import print_json
+    from hifi_cli.errors import RunFailed
+    from hifi_cli.results import check as checks
+    from hifi_cli.wording import counted_noun, printable
+
+    checked = checks.check(directory)
+    if format == "json":
+        print_json(checked)
     else:
-        folder = Path(source)
-        _refuse_same_directory(folder, results_dir)
-    chosen = items(folder, only=only or (), weights=weights, trust=trust)
-    _report(transfer(chosen, DirectoryDestination(results_dir), dry_run=dry_run), format)
+        for finding in checked.findings:
+            print(printable(f"{finding.path}: {finding.problem}"))
+    if checked.findings:
+        raise RunFailed(f"{counted_noun(len(checked.findings), 'finding')} in {counted_noun(checked.runs, 'run')}")
+    if format != "json":
+        recomputed = f"scores of {checked.recomputed:,} recomputed from their predictions"
+        print(f"{counted_noun(checked.runs, 'run')} checked, {recomputed}: nothing found")
 
 
-def _refuse_same_directory(other: Path, results_dir: Path) -> None:
-    from hifi_cli.errors import UsageError
-
-    if other.resolve() == results_dir.resolve():
-        raise UsageError(f"{other} is the results directory itself: name another one, or another --results-dir")
-
-
-def _report(transfers: "list[Transfer]", form: str) -> None:
-    """Print what became of each run and file.
+def _report(merged: "list[MergedRun]", form: str) -> None:
+    """Print what became of each run.
 
     Raises:
-        ConflictError: other content is at the place of some.
-        UsageError: some are damaged, or name code that is not trusted.
+        ConflictError: another run is at the place of some.
+        UsageError: some are damaged.
     """
-    from hifi_cli.cli.show import print_json, print_transfers
-    from hifi_cli.errors import ConflictError, UsageError
-    from hifi_cli.runs.results_transfer import TransferState
+    from collections import Counter
 
+    from hifi_cli.cli.show import print_json
+    from hifi_cli.errors import ConflictError, UsageError
+    from hifi_cli.wording import printable
+
+    counts: Counter[str] = Counter(run.state for run in merged)
     if form == "json":
-        print_json(transfers)
+        print_json(merged)
     else:
-        print_transfers(transfers)
-    conflicts, refused = (
-        [transfer for transfer in transfers if transfer.state is state]
-        for state in (TransferState.CONFLICT, TransferState.REFUSED)
-    )
-    if conflicts:
-        raise ConflictError(
-            f"{len(conflicts)} of {len(transfers)} were not copied, as other content is at their place"
-            f" ({conflicts[0].problem}); move one of the two, or leave them out with --only"
-        )
-    if refused:
-        raise UsageError(f"{len(refused)} of {len(transfers)} were not copied: {refused[0].problem}")
+        for run in merged:
+            print(printable(f"{run.state:8}  {run.path}{f': {run.problem}' if run.problem else ''}"))
+        print(", ".join(f"{count} {state}" for state, count in counts.items()))
+    for state, error in (("conflict", ConflictError), ("refused", UsageError)):
+        if counts[state]:
+            named = ", ".join(f"{run.path} ({run.problem})" for run in merged if run.state == state)
+            raise error(f"{counts[state]} of {len(merged)} runs were not copied: {named}")

@@ -73,14 +73,15 @@ def score(
         )
         if dry_run:
             return print_configs(resolved)
-    from hifi_cli.runs import evaluate, head_selection
+    from hifi_cli.results import reload
+    from hifi_cli.runs import head_selection
     from hifi_cli.runs.resources import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
     if run is not None:
         assert out is not None
-        resources.use_data_dir(data_dir or evaluate.stored_data_dir(run))
-        head_scores, path = evaluate.scores_of_run(run, resources, extra, out, force=force), out
+        resources.use_data_dir(data_dir or reload.stored_data_dir(run))
+        head_scores, path = reload.scores_of_run(run, resources, extra, out, force=force), out
         scored = [(head_scores, path)]
     else:
         scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]

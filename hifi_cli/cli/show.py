@@ -3,7 +3,6 @@
 import gc
 import json
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from hifi_cli.grids.jobs import Job, JobOptions
     from hifi_cli.records.head_files import HeadScores, HeadSelection
     from hifi_cli.reports.run_listing import ListedRun
-    from hifi_cli.runs.evaluate import Evaluation
+    from hifi_cli.results.reload import Evaluation
     from hifi_cli.runs.plan import ModelSize
-    from hifi_cli.runs.results_transfer import Transfer
 
 logger = logging.getLogger("hifi")
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
@@ -146,19 +144,6 @@ def print_evaluation(evaluation: "Evaluation") -> None:
         print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
 
 
-def metrics_now_and_stored(evaluation: "Evaluation") -> dict[str, dict[str, float | None]]:
-    """Every metric by its name, as a fraction of 1."""
-    return {name: {"now": now, "stored": stored} for name, (now, stored) in evaluation.compared.items()}
-
-
-def print_transfers(transfers: "list[Transfer]") -> None:
-    """What became of each run and file that was pushed or pulled, and how many of each."""
-    for transfer in transfers:
-        print(f"{transfer.state:8}  {transfer.path}{f': {transfer.problem}' if transfer.problem else ''}")
-    counts = Counter(transfer.state for transfer in transfers)
-    print(", ".join(f"{counts[state]} {state}" for state in counts))
-
-
 def print_runs(runs: "list[ListedRun]", form: str) -> None:
     """The runs of a results directory: a table with a header, JSON, or CSV."""
     if form == "json":
@@ -238,11 +223,11 @@ def print_commands(jobs: "Sequence[Job]", job_options: "JobOptions", form: str) 
 
 def print_json(content: Any) -> None:
     """What `--format json` prints: an object or a list, of records, paths and plain values."""
-    from pydantic_core import to_jsonable_python
+    from pydantic import TypeAdapter
 
     from hifi_cli.files import json_text
 
-    print(json_text(to_jsonable_python(content)), end="")
+    print(json_text(TypeAdapter(Any).dump_python(content, mode="json")), end="")
 
 
 def _print_grid(rows: list[list[float]]) -> None:

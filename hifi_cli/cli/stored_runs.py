@@ -34,7 +34,7 @@ def repeated_runs(
         MissingError: there is no run.
         UsageError: an option names what the run decides, a key or value is wrong, or there is code that is not trusted.
     """
-    from hifi_cli.runs.run_code import refuse_code
+    from hifi_cli.results.reload import refuse_code
 
     if given := [option for option, value in named.items() if value]:
         raise UsageError(f"--from repeats a run, which decides {given[0]}: leave it out, or set keys by key=value")

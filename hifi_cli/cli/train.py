@@ -20,7 +20,7 @@ def train(
         typer.Option(
             "--from",
             metavar="RUN_DIR",
-            help="Repeat this run, with other --seeds, --results-dir or key=value.",
+            help="Repeat this run, with other --seeds, --results-dir or key=value; so does -c RUN_DIR/config.yaml.",
             rich_help_panel=options.WHAT,
         ),
     ] = None,
@@ -54,6 +54,8 @@ def train(
     from hifi_cli.wording import first_of
 
     extra = {"shots": shots, "limit": limit}
+    if files and len(files) == 1 and files[0].name == "config.yaml" and not (from_run or task or method):
+        from_run, files = files[0].parent, None  # a run's own configuration repeats it
     if from_run:
         named = {"--task": task, "--method": method, "--backbone": backbone, "--protocol": protocol, "-c": files}
         resolved = stored_runs.repeated_runs(from_run, named, seeds=seeds, overrides=overrides or [], extra=extra, trust=trust)

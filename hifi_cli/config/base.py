@@ -16,6 +16,26 @@ UnitInterval = Annotated[float, Field(ge=0, le=1)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 NonNegativeCount = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+TRAINER_NAMES = {  # what transformers' Trainer and peft call our keys
+    "num_train_epochs": "epochs",
+    "num_epochs": "epochs",
+    "per_device_train_batch_size": "batch_size",
+    "per_device_eval_batch_size": "eval_batch_size",
+    "lr": "learning_rate",
+    "warmup_ratio": "warmup",
+    "warmup_steps": "warmup, a fraction of all steps",
+    "lr_scheduler_type": "schedule",
+    "max_seq_length": "max_length",
+    "adam_beta1": "adam_betas=[BETA1,BETA2]",
+    "adam_beta2": "adam_betas=[BETA1,BETA2]",
+    "max_train_samples": "limit",
+    "max_steps": "epochs or limit",
+    "logging_steps": "log_every",
+    "bf16": "precision=bf16",
+    "fp16": "precision=bf16",
+    "r": "settings.r",
+    "k": "heads.k",
+}
 _LISTED_KEYS = 12  # as many as fit into a message
 _WRONG_SHAPE = ("extra_forbidden", "model_type")  # pydantic's error types for an unknown key and for a section that is none
 
@@ -70,6 +90,8 @@ def describe_error(error: ValidationError, model: type[BaseModel]) -> str:
         case "extra_forbidden":
             known = fields_by_key(model)
             listed = f"; known are {', '.join(known)}" if 0 < len(known) <= _LISTED_KEYS else ""
+            if key in TRAINER_NAMES:
+                return f"unknown key '{key}': here it is {TRAINER_NAMES[key]}"
             return f"unknown key '{key}'{registry.nearest(key, known) or listed}"
         case "missing":
             return f"'{key}' is missing"

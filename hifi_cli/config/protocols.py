@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hifi_cli.config.base import BasedSpec, ConfigModel, load_with_bases
-from hifi_cli.errors import UsageError
 
 Source = Literal["text", "code", "ours"]
 
@@ -65,14 +64,8 @@ class ProtocolSpec(BasedSpec):
 
 
 def protocol_chain(name: str) -> dict[Path, ProtocolSpec]:
-    """The validated YAMLs of a protocol and of what it is based on, the deepest base first.
-
-    Raises:
-        UsageError: a key that a base leaves unstated is inherited without a word.
-    """
-    specs = load_with_bases("protocols", name, ProtocolSpec)
-    origins_of_unstated(specs)
-    return specs
+    """The validated YAMLs of a protocol and of what it is based on, the deepest base first."""
+    return load_with_bases("protocols", name, ProtocolSpec)
 
 
 def protocol_spec(name: str) -> ProtocolSpec:
@@ -82,37 +75,3 @@ def protocol_spec(name: str) -> ProtocolSpec:
     for spec in specs:
         names |= {key: value for key in ("task", "method", "backbone") if (value := getattr(spec, key))}
     return specs[-1].model_copy(update=names)
-
-
-def origins_of_unstated(specs: dict[Path, ProtocolSpec]) -> dict[str, Unstated]:
-    """Where the value comes from of each key that a protocol or one of its bases leaves unstated.
-
-    Args:
-        specs: the deepest base first.
-
-    Raises:
-        UsageError: a protocol that follows a text or a code does not take up such a key of its base, gives no reason, or
-            has null for a key that its base does not leave unstated.
-    """
-    origins: dict[str, Unstated] = {}
-    stated: set[str] = set()
-    for file, spec in specs.items():
-        silent = [key for key in origins.keys() - stated - spec.unstated.keys() if spec.follows != "ours"]
-        if silent:
-            raise UsageError(
-                f"{file}: unstated: its base does not state {', '.join(sorted(silent))}: say for each that the value is from"
-                f" text, code or ours, or null where the {spec.follows} that this protocol follows states it"
-            )
-        for key, origin in spec.unstated.items():
-            base = origins.get(key)
-            if origin is None and base is None:
-                raise UsageError(f"{file}: unstated: null is for a key that the base does not state, and '{key}' is none")
-            if origin is None:
-                stated.add(key)
-                origins[key] = Unstated(source=spec.follows, reason=f"stated by {spec.source or file.stem}")
-            elif reason := origin.reason or (base.reason if base else ""):
-                stated.discard(key)
-                origins[key] = Unstated(source=origin.source, reason=reason)
-            else:
-                raise UsageError(f"{file}: unstated: '{key}' has no reason; say what is known and why this value is taken")
-    return origins

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hifi_cli.config import figure_spec as figures
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, PositiveCount, Seed, check_keys, flatten, nest, parse
+from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import claim_spec, table_types
 from hifi_cli.reports.claim_spec import ClaimsFile, methods_of
-from hifi_cli.reports.figures import figure_spec as figures
-from hifi_cli.reports.figures.figure_spec import FigureSpec
 from hifi_cli.reports.table_spec import ScoresSpec
 
 Values = dict[str, list[Any]]

@@ -86,11 +86,13 @@ class RunDirectory:
         return self.path / "predictions.jsonl"
 
     def read_config(self) -> RunConfig:
-        """The configuration in the directory.
+        """The configuration of the run: what results.json says, or config.yaml as long as the run is not finished.
 
         Raises:
             MissingError: there is none.
         """
+        if self.results.is_file():
+            return parse(RunConfig, self.read_result().config, str(self.results))
         if not self.config_file.is_file():
             raise MissingError(f"no run in {self.path} (config.yaml is missing)")
         return parse(RunConfig, read_yaml(self.config_file), str(self.config_file))
@@ -160,13 +162,6 @@ class RunDirectory:
             )
         return result
 
-    def stored_files(self) -> list[Path]:
-        """The files of a finished run without its weights, results.json last, as it marks the run as finished."""
-        with self.opened() as config:
-            copies = [copy for _, _, copy in self._user_files(config)]
-        files = [self.config_file, *copies, self.metrics, self.predictions, self.results]
-        return [path for path in dict.fromkeys(files) if path.is_file()]
-
     def append_metrics(self, line: MetricsLine) -> None:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:
@@ -211,7 +206,7 @@ class RunDirectory:
         Raises:
             ConflictError: it does; the first differing key is named.
         """
-        if not self.config_file.is_file():
+        if not self.config_file.is_file() and not self.results.is_file():
             return
         stored = self.read_config()
         for kind, own, copy in self._user_files(config):
@@ -288,7 +283,7 @@ def has_runs(results_dir: Path) -> bool:
 
 def _run_folders(results_dir: Path) -> Iterator[str]:
     for folder, subfolders, files in os.walk(results_dir / "runs"):
-        if "config.yaml" in files or "failure.json" in files:
+        if {"config.yaml", "results.json", "failure.json"} & set(files):
             subfolders[:] = [name for name in subfolders if name not in _SUBFOLDERS]
             yield folder
 

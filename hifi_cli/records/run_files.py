@@ -1,4 +1,4 @@
-"""The files of a run: results.json, manifest.json, lines of metrics.jsonl and predictions.jsonl, and failure.json."""
+"""The files of a run: results.json, lines of metrics.jsonl and predictions.jsonl, and failure.json."""
 
 from collections.abc import Mapping
 from pathlib import PurePath

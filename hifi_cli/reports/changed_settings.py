@@ -68,7 +68,7 @@ def own_settings(directory: RunDirectory, result: RunResult) -> dict[str, tuple[
     config = config_of(directory, result)
     if config is None or config.setting_hash == result.setting_hash:
         return {}
-    own, expected = flatten(registry.read_yaml(directory.config_file)), flatten(config.model_dump(mode="json"))
+    own, expected = flatten(result.config), flatten(config.model_dump(mode="json"))
     keys = RunConfig.model_fields.keys() - _NAMED
     return {
         key: (value, expected.get(key))

@@ -143,7 +143,7 @@ class Results:
         record = next((record for record in self.records if record.result.backbone == name), None)
         if name in registry.names("backbones") or record is None:
             return name
-        backbone = registry.read_yaml(record.directory.config_file).get("backbone", {})
+        backbone = record.result.config.get("backbone", {})
         return str(backbone.get("path") or backbone.get("hub") or name)
 
     @cached_property

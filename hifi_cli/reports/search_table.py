@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hifi_cli.config.base import flatten
-from hifi_cli.config.registry import label_of, read_yaml
+from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import CHOOSING_KEYS, override_value, train_arguments
 from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
@@ -171,7 +171,7 @@ def cell_notes(record: RunRecord, searches: Sequence[SearchResult]) -> tuple[str
     result = record.result
     searches = [search for search in searches if (search.protocol, search.backbone) == (result.protocol, result.backbone)]
     by_task = [{each.task: each for each in search.searches if each.method == result.method} for search in searches]
-    config = flatten(read_yaml(record.directory.config_file)) if any(by_task) else {}
+    config = flatten(result.config) if any(by_task) else {}
 
     def is_of_run(setting: Mapping[str, str], search: MethodSearch) -> bool:
         given = {key: value for key, value in search.config.items() if key not in CHOOSING_KEYS}

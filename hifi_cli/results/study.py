@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import ValidationError
 
-from hifi_cli.config.base import flatten
+from hifi_cli.config.base import describe_error, flatten
 from hifi_cli.config.run_config import run_path_of
 from hifi_cli.errors import UsageError
-from hifi_cli.files import digest, read_json
+from hifi_cli.files import digest, printable_values, read_json
+from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.records.run_files import RunResult
 
-PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path; its predictions are in predictions.parquet
+PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
+PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON
 _SCORES = ("last", "best", "max")
 
 
@@ -26,6 +30,11 @@ class Study:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether `hifi results pack` wrote the directory."""
+        return (self.directory / PACKED).is_file()
+
     @cached_property
     def records(self) -> dict[str, dict[str, Any]]:
         """What results.json holds of each run, by its path, sorted.
@@ -33,10 +42,41 @@ class Study:
         Raises:
             UsageError: a run is damaged, or at another path than its configuration's: a copy would count twice.
         """
+        if not self.is_packed:
+            return dict(sorted(self._stored()))
         packed = self.directory / PACKED
-        if packed.is_file():
-            return {run["path"]: run["record"] for run in map(json.loads, packed.read_text(encoding="utf-8").splitlines())}
-        return dict(sorted(self._stored()))
+        try:
+            runs = printable_values([json.loads(line) for line in packed.read_text(encoding="utf-8").splitlines()])
+            return {run["path"]: run["record"] for run in runs}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UsageError(f"{packed} is damaged ({error}); pack the study again") from None
+
+    def result(self, path: str) -> RunResult:
+        """The record of a run, typed.
+
+        Raises:
+            UsageError: a key is missing or of a wrong type; it is named.
+        """
+        try:
+            return RunResult.model_validate(self.records[path])
+        except ValidationError as error:
+            raise UsageError(f"the record of {path} is damaged ({describe_error(error, RunResult)})") from None
+
+    def predictions(self, path: str) -> pd.DataFrame | None:
+        """The stored predictions of a run, a row an example: id, label, prediction, logits; None: there are none."""
+        if self.is_packed:
+            return self._packed_predictions.get(path)
+        directory = RunDirectory(self.directory / path)
+        if not directory.predictions.is_file():
+            return None
+        return pd.DataFrame([row.model_dump() for row in directory.read_predictions()])
+
+    @cached_property
+    def _packed_predictions(self) -> dict[str, pd.DataFrame]:
+        table = pd.read_parquet(self.directory / PREDICTIONS)
+        for column in ("label", "prediction", "logits"):
+            table[column] = table[column].map(json.loads)
+        return {str(path): rows.drop(columns="run").reset_index(drop=True) for path, rows in table.groupby("run")}
 
     def _stored(self) -> Iterator[tuple[str, dict[str, Any]]]:
         runs = self.directory / "runs"

@@ -24,6 +24,7 @@ from hifi_cli.files import atomic_path
 from hifi_cli.records.run_files import MetricsLine, metrics_line
 from hifi_cli.runs import distributed
 from hifi_cli.runs.device import rng_state, set_rng_state
+from hifi_cli.tasks.metrics import Values
 
 Delta = dict[str, Tensor]
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long
@@ -109,6 +110,7 @@ class SavedState(TypedDict):
     run_id: str
     progress: dict[str, Any]
     delta: Delta
+    logits: Tensor | None
     method: dict[str, Tensor]
     optimizer: dict[str, Any]
     lr_scheduler: dict[str, Any]
@@ -137,6 +139,7 @@ class Checkpoint:
         self,
         progress: Progress,
         delta: Delta,
+        logits: Values | None,
         training_state: dict[str, Tensor],
         optimizer: torch.optim.Optimizer,
         lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
@@ -152,6 +155,7 @@ class Checkpoint:
             "run_id": self.run_id,
             "progress": progress.state(),
             "delta": delta,
+            "logits": None if logits is None else torch.from_numpy(logits),
             "method": training_state,
             "optimizer": optimizer.state_dict(),
             "lr_scheduler": lr_scheduler.state_dict(),

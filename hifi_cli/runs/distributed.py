@@ -75,11 +75,6 @@ def gather(value: T) -> list[T]:
     return cast(list[T], gather_object([value])) if state().num_processes > 1 else [value]
 
 
-def any_process(flag: bool) -> bool:
-    """Whether a flag is true in any process."""
-    return any(gather(flag))
-
-
 @torch.no_grad()
 def average_gradients(model: nn.Module) -> None:
     """Replace every gradient by its mean over the processes."""

@@ -159,8 +159,8 @@ class NonFiniteLogits(RunFailed):
     """A model gives logits that are not finite: its weights are not, or are too large."""
 
 
-def measure(prepared: PreparedRun, examples: list[Example], split: Split = "validation") -> dict[str, float]:
-    """Compute every metric of the task on some examples of a split.
+def measure(prepared: PreparedRun, examples: list[Example], split: Split = "validation") -> tuple[dict[str, float], Values]:
+    """Compute every metric of the task on some examples of a split; returns their logits too.
 
     Raises:
         NonFiniteLogits: a logit is not finite.
@@ -169,7 +169,7 @@ def measure(prepared: PreparedRun, examples: list[Example], split: Split = "vali
     if np.isnan(logits).any() or np.isposinf(logits).any():  # -inf is beyond a batch's tokens
         raise NonFiniteLogits("the model's logits are not finite; try a smaller learning_rate=...")
     predictions = metrics.predictions_of(prepared.task, examples, logits)
-    return metrics.compute(prepared.task.on_split(split), rows_of(examples), predictions)
+    return metrics.compute(prepared.task.on_split(split), rows_of(examples), predictions), logits
 
 
 def measure_extra_validation(prepared: PreparedRun, extra_validation: Mapping[str, list[Example]]) -> dict[str, float]:
@@ -177,7 +177,7 @@ def measure_extra_validation(prepared: PreparedRun, extra_validation: Mapping[st
     return {
         f"{metric}_{split}": score
         for split, examples in extra_validation.items()
-        for metric, score in measure(prepared, examples, f"validation_{split}").items()
+        for metric, score in measure(prepared, examples, f"validation_{split}")[0].items()
     }
 
 

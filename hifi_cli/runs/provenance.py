@@ -11,6 +11,10 @@ from pathlib import Path
 
 import torch
 
+from hifi_cli.config import registry
+from hifi_cli.config.methods import code_file
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.files import digest, file_digest
 from hifi_cli.records.run_files import GitState, Provenance
 from hifi_cli.runs.device import device_name
 from hifi_cli.version import __version__
@@ -32,6 +36,13 @@ def describe(*devices: torch.device, processes: int = 1) -> Provenance:
         platform=platform.platform(),
         processes=processes,
     )
+
+
+def method_code(config: RunConfig) -> str | None:
+    """The SHA-256 of the user's own Python file that implements a run's method, or of those of two stages; None without one."""
+    files = [registry.user_file("methods", stage.method) for stage in config.stages]
+    digests = dict.fromkeys(file_digest(file.parent / code) for file in files if file and (code := code_file(file)))
+    return digest([*digests], 64) if len(digests) > 1 else next(iter(digests), None)
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -37,10 +37,10 @@ from hifi_cli.runs.prepared_run import (
     prepare,
 )
 from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run_code import method_code
 from hifi_cli.runs.splits import Splits
 from hifi_cli.runs.trainer import Diverged, EpochEvaluation, Trainer
 from hifi_cli.tasks import metrics
+from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.tokenization import rows_of, truncated_rows
 
 logger = logging.getLogger("hifi")
@@ -124,7 +124,7 @@ def _run(inputs: RunInputs, directory: RunDirectory, report_to: Sequence[str], *
     prepared = prepare(inputs.model)
     precision = "bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32"
     weights = inputs.model.pretrained.weights_id
-    code = method_code(config)  # as it is now: the file may change while the run trains
+    code = provenance.method_code(config)  # as it is now: the file may change while the run trains
     run_id = digest([config.hash, heads, weights, inputs.data.fingerprint])
     trainer = _trainer(prepared, splits, Checkpoint(directory.checkpoint, run_id))
     distributed.from_main(lambda: directory.clear() if anew or not directory.checkpoint.is_file() else None)
@@ -195,11 +195,12 @@ def _trainer(prepared: PreparedRun, splits: Splits, checkpoint: Checkpoint) -> T
         UsageError: the run has fewer steps than its method has phases.
     """
 
-    def reported() -> dict[str, float]:
-        return measure(prepared, splits.reported) | measure_extra_validation(prepared, splits.extra_validation)
+    def reported() -> tuple[dict[str, float], Values]:
+        measured, logits = measure(prepared, splits.reported)
+        return measured | measure_extra_validation(prepared, splits.extra_validation), logits
 
     def selection() -> float:
-        return measure(prepared, splits.selection)[prepared.task.primary]
+        return measure(prepared, splits.selection)[0][prepared.task.primary]
 
     return Trainer(
         prepared.runner,
@@ -223,20 +224,27 @@ def _train(trainer: Trainer, prepared: PreparedRun, directory: RunDirectory, rep
 
 
 def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, directory: RunDirectory) -> RunOutcome:
-    """Store the delta of the epoch that is reported, put it into the model, store its predictions and return its scores."""
-    task, method, config, progress = prepared.task, prepared.method, prepared.runner.config, trainer.progress
+    """Store delta and predictions of the epoch that is reported, and return its scores.
+
+    The predictions are those of the epoch's own evaluation. Where another split chose the epoch, the reported one may not have
+    been evaluated then; it is now, with the delta.
+    """
+    task, config, progress = prepared.task, prepared.runner.config, trainer.progress
     params = count_parameters(prepared)
-    with torch.no_grad():
-        method.load_delta(prepared.encoder.model, trainer.delta)
-    logits = prepared.runner.predict(splits.reported)
+    kept_epoch = progress.epoch if config.report == "last" else progress.best_epoch
+    measured = {line.epoch: line.metrics for line in progress.log_history if isinstance(line, EpochMetrics)}[kept_epoch]
+    logits = trainer.logits
+    if logits is None:
+        with torch.no_grad():
+            prepared.method.load_delta(prepared.encoder.model, trainer.delta)
+        measured, logits = measure(prepared, splits.reported)
+        measured |= measure_extra_validation(prepared, splits.extra_validation)
     predictions = metrics.predictions_of(task, splits.reported, logits)
-    measured = metrics.compute(task, rows_of(splits.reported), predictions)
     delta_sha256 = delta_bytes = None
     if distributed.is_main():
         deltas.save(directory.delta, trainer.delta, prepared.delta_metadata)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
         directory.write_predictions(prediction_rows(task, splits.reported, logits, predictions))
-    measured |= measure_extra_validation(prepared, splits.extra_validation)
     by_epoch = _by_epoch(trainer, measured, task.primary)
     return RunOutcome(
         "done",

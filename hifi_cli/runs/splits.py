@@ -25,7 +25,7 @@ class Splits:
         calibration_batches: batches whose gradients a method may use when one of its phases starts: the train examples, in a
             few-shot run those of the full train split.
         extra_validation: extra validation splits that are reported, by the suffix of their metrics.
-        fewshot: the ids of the rows of a few-shot run and their checksum.
+        fewshot: the ids of the rows of a few-shot run and their digest.
     """
 
     train: list[Example]

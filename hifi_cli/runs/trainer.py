@@ -18,6 +18,7 @@ from hifi_cli.runs import distributed
 from hifi_cli.runs.checkpoint import Checkpoint, Delta, GracefulShutdown, Progress, restore
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.tokenization import Example
 from hifi_cli.wording import counted_noun
 
@@ -39,13 +40,13 @@ class EpochEvaluation:
     """How the model is scored after an epoch.
 
     Attributes:
-        reported: returns the metrics on the reported split.
+        reported: returns the metrics on the reported split, and its logits.
         primary: the one among them that selects the best epoch.
         selection: returns the score that selects the best epoch, where another split does. The reported split is then
-            evaluated only after the last epoch; the best one is evaluated with the delta that is kept of it.
+            evaluated only after the last epoch, and that of the best epoch once training has ended.
     """
 
-    reported: Callable[[], dict[str, float]]
+    reported: Callable[[], tuple[dict[str, float], Values]]
     primary: str
     selection: Callable[[], float] | None = None
 
@@ -119,6 +120,7 @@ class Trainer:
     Attributes:
         progress: finished steps and epochs, scores and log lines.
         delta: what training changed, at the epoch that is reported.
+        logits: of the reported split at that epoch; None where it was not evaluated then.
         total_steps: optimizer steps of the whole run.
         phase_ends: for each phase, the number of finished steps after which it ends.
 
@@ -149,6 +151,8 @@ class Trainer:
         self.phase_state: PhaseState | None = None
         self.progress = Progress()
         self.delta: Delta = {}
+        self.logits: Values | None = None
+        self.epoch_logits: Values | None = None
         self.loss_sum = torch.zeros((), device=runner.device)
 
     def train(self) -> None:
@@ -280,7 +284,8 @@ class Trainer:
             # where the last epoch's delta is kept, that of the best one cannot be evaluated later
             or (self.config.report == "last" and self.is_candidate and self.progress.is_best(selection))
         )
-        return EpochMetrics(epoch=epoch, selection=selection, **(evaluation.reported() if is_reported else {}))
+        metrics, self.epoch_logits = evaluation.reported() if is_reported else ({}, None)
+        return EpochMetrics(epoch=epoch, selection=selection, **metrics)
 
     def end_epoch(self, metrics: EpochMetrics | None) -> None:
         """Log the metrics of an epoch, and keep the delta if this epoch is the one to report so far."""
@@ -292,6 +297,7 @@ class Trainer:
             if self.is_candidate and (self.config.report == "last" or self.progress.best_epoch == self.progress.epoch):
                 delta = self.method.delta(self.model)
                 self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
+                self.logits = self.epoch_logits
         self.reset_loss()
 
     def reset_loss(self) -> None:
@@ -312,7 +318,7 @@ class Trainer:
             state = self.phase_state
             training_state = state.method.training_state(self.model)
             self.checkpoint.save(
-                self.progress, self.delta, training_state, state.optimizer, state.lr_scheduler, self.runner.device
+                self.progress, self.delta, self.logits, training_state, state.optimizer, state.lr_scheduler, self.runner.device
             )
 
     def resume(self) -> bool:
@@ -321,6 +327,7 @@ class Trainer:
         if saved is None:
             return False
         self.progress, self.delta = Progress.from_state(saved["progress"]), saved["delta"]
+        self.logits = None if saved["logits"] is None else saved["logits"].numpy()
         self.loss_sum.fill_(self.progress.loss_sum)
         for phase in self.phases[1 : self.progress.phase + 1]:
             phase.prepare_model(self.encoder)

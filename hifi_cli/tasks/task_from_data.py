@@ -1,4 +1,4 @@
-"""Make a task's YAML from a data file or a hub dataset: which columns are texts, which is the label, what kind it is."""
+"""Make a task's YAML from a data file or a hub dataset. Its columns are named on the command line, or have the usual names."""
 
 import atexit
 import logging
@@ -24,17 +24,25 @@ from hifi_cli.tasks.task_spec import Kind, TaskSpec
 from hifi_cli.wording import counted_noun
 
 logger = logging.getLogger("hifi")
-LABEL_NAMES = ("label", "labels", "target", "class", "stars", "rating", "sentiment")
-WORD_NAMES, TAG_NAMES = ("tokens", "words"), ("tags", "ner_tags", "labels")
-ID_NAMES = ("id", "idx", "guid", "uid", "index")
+LABEL_NAMES = ("label", "labels", "tags", "ner_tags")
+INPUT_NAMES = [  # the first of these sets of columns that the data have
+    ["sentence1", "sentence2"],
+    ["premise", "hypothesis"],
+    ["text1", "text2"],
+    ["question", "sentence"],
+    ["text"],
+    ["sentence"],
+    ["tokens"],
+    ["words"],
+]
+ID_NAMES = ("id", "idx")
 METRICS: dict[Kind, list[str]] = {
     "regression": ["spearman", "pearson"],
     "multi-label": ["f1_micro", "f1_macro"],
     "token-classification": ["ner_f1", "ner_precision", "ner_recall", "word_accuracy"],
 }
-SEPARATORS = "|;,"  # between the labels of a row, the likeliest first
+SEPARATOR = "|"  # between the labels of a row
 MAX_CLASSES = 1000
-REGRESSION_VALUES = 20  # whole numbers with more different values than this are a quantity, not classes
 LISTED = 6  # labels in the message
 _MADE_FROM = "# made from "  # the first words of such a YAML
 
@@ -94,19 +102,21 @@ def _task_name(source: str) -> str:
 
 def _recognize(name: str, table: DataTable, options: DataOptions) -> dict[str, Any]:
     """Return the content of the task's YAML."""
+    inputs = options.inputs or _usual_inputs(table)
+    label_columns = options.label or _usual_label(table, inputs)
+    for column in (*inputs, *label_columns):
+        table.values(column)
+    if len(inputs) > 2:
+        raise UsageError(f"{table.source}: one or two text columns are read, not {', '.join(inputs)}")
     row_id = options.id or next((column for column in table.columns if column.lower() in ID_NAMES), None)
     if row_id and not options.id and len(set(map(str, table.values(row_id)))) < len(table.records):
         row_id = None
-    if tagged := _tagged_columns(table, options):
-        inputs, label_columns = tagged
+    is_tagged = isinstance(table.values(inputs[0])[0], list) or table.sections["local"].get("reader") == "conll"
+    if options.kind == "token-classification" or (options.kind is None and is_tagged):
+        if len(inputs) > 1 or len(label_columns) > 1:
+            raise UsageError(f"{table.source}: give one column of words and one of their tags: inputs=COLUMN label=COLUMN")
         target = _recognize_tags(table, options, label_columns[0])
     else:
-        label_columns = options.label or [_label_column(table, options, row_id)]
-        inputs = options.inputs or _text_columns(table, [*label_columns, *([row_id] if row_id else [])])
-        for column in inputs:
-            table.values(column)
-        if len(inputs) > 2:
-            raise UsageError(f"{table.source}: one or two text columns are read: {_choose('inputs=[COLUMN,COLUMN]', inputs)}")
         target = _recognize_label(table, options, label_columns)
     kind, labels = target["kind"], target["labels"]
     metrics = METRICS.get(kind, ["accuracy", "f1", "matthews"] if len(labels) == 2 else ["accuracy", "f1_macro"])
@@ -139,24 +149,27 @@ def _recognize(name: str, table: DataTable, options: DataOptions) -> dict[str, A
     }
 
 
-def _tagged_columns(table: DataTable, options: DataOptions) -> tuple[list[str], list[str]] | None:
-    """Return the column of words and the column of their tags; None if the rows are no sentences of tagged words."""
-    lists = [column for column in table.columns if all(isinstance(value, list) for value in table.values(column))]
-    is_conll = table.sections["local"].get("reader") == "conll"
-    candidates = lists or table.columns
-    named = [column for column in candidates if column.lower() in WORD_NAMES]
-    if options.kind not in (None, "token-classification") or not (options.kind or is_conll or (named and len(lists) > 1)):
-        return None
-    words = options.inputs or [*named, *candidates][:1]
-    others = [column for column in candidates if column not in words]
-    tags = options.label or [column for column in others if column.lower() in TAG_NAMES][:1]
-    tags = tags or (others[-1:] if is_conll else others)
-    if len(words) > 1 or len(tags) != 1:
-        raise UsageError(
-            f"{table.source}: one column of words and one of their tags are required. Give inputs=COLUMN label=COLUMN, of"
-            f" {', '.join(table.columns)}"
-        )
-    return words, tags
+def _usual_inputs(table: DataTable) -> list[str]:
+    """Return the columns of texts, by their usual names; of a CoNLL file the first column."""
+    if table.sections["local"].get("reader") == "conll":
+        return table.columns[:1]
+    by_name = {column.lower(): column for column in table.columns}
+    for names in INPUT_NAMES:
+        if by_name.keys() >= set(names):
+            return [by_name[name] for name in names]
+    columns = ", ".join(table.columns)
+    raise UsageError(f"{table.source}: which columns are the texts? Give inputs=COLUMN or inputs=[COLUMN,COLUMN], of {columns}")
+
+
+def _usual_label(table: DataTable, inputs: Sequence[str]) -> list[str]:
+    """Return the column of labels, by its usual names; of a CoNLL file the last column."""
+    if table.sections["local"].get("reader") == "conll":
+        return table.columns[-1:]
+    others = [column for column in table.columns if column not in inputs]
+    for name in LABEL_NAMES:
+        if matching := [column for column in others if column.lower() == name]:
+            return matching
+    raise UsageError(f"{table.source}: which column is the label? Give label=COLUMN, of {', '.join(others)}")
 
 
 def _recognize_tags(table: DataTable, options: DataOptions, column: str) -> dict[str, Any]:
@@ -168,45 +181,9 @@ def _recognize_tags(table: DataTable, options: DataOptions, column: str) -> dict
     return {"kind": "token-classification", "format": "words", "labels": labels}
 
 
-def _label_column(table: DataTable, options: DataOptions, row_id: str | None) -> str:
-    others = [column for column in table.columns if column not in (*options.inputs, row_id)]
-    for name in LABEL_NAMES:
-        matching = [column for column in others if column.lower() == name]
-        if matching:
-            return matching[0]
-    candidates = [column for column in others if column in table.class_names or not _is_text(table.values(column))]
-    if len(candidates) == 1:
-        return candidates[0]
-    raise UsageError(f"{table.source}: which column is the label? {_choose('label=COLUMN', candidates or others)}")
-
-
-def _text_columns(table: DataTable, used: Sequence[str]) -> list[str]:
-    """Return the one or two columns that hold texts."""
-    others = [column for column in table.columns if column not in used]
-    strings = [column for column in others if all(isinstance(value, str) for value in table.values(column))]
-    texts = [column for column in strings if _is_text(table.values(column))] or strings
-    if len(texts) not in (1, 2):
-        raise UsageError(f"{table.source}: which columns are the texts? {_choose('inputs=[COLUMN,COLUMN]', texts or others)}")
-    return texts
-
-
-def _choose(option: str, columns: Sequence[str]) -> str:
-    return f"Give {option}, of {', '.join(columns)}" if columns else "there is only one column; check the separator"
-
-
-def _is_text(values: Sequence[Any]) -> bool:
-    """Return whether a column's values are texts: not numbers, and not the few words of a category."""
-    if not all(isinstance(value, str) for value in values) or all(_number(value) is not None for value in values if value):
-        return False
-    words = sum(len(value.split()) for value in values) / len(values)
-    return words >= 3 or len(set(values)) > len(values) / 2
-
-
 def _recognize_label(table: DataTable, options: DataOptions, columns: list[str]) -> dict[str, Any]:
     """Return the keys `kind`, `labels`, `label_columns` and `label_separator` of the task's YAML."""
     if len(columns) > 1:
-        for column in columns:
-            table.values(column)
         ordered = options.labels or columns
         if sorted(ordered) != sorted(columns):
             raise UsageError(
@@ -216,26 +193,15 @@ def _recognize_label(table: DataTable, options: DataOptions, columns: list[str])
         return {"kind": "multi-label", "labels": ordered, "label_columns": ordered}
     (column,) = columns
     values, names = table.values(column), table.class_names.get(column)
-    separator = options.separator or _separator(values)
     is_list = any(isinstance(value, (list, tuple)) for value in values)
-    if options.kind == "multi-label" or (options.kind is None and (is_list or separator)):
-        separator = separator or SEPARATORS[0]
+    if options.kind == "multi-label" or (options.kind is None and (is_list or options.separator)):
+        separator = options.separator or SEPARATOR
         present = {label for value in values if not _is_missing(value) for label in row_formats.labels_in(value, separator)}
         labels = options.labels or names or sorted(_one_name_of_each_number(table, column, present))
         return {"kind": "multi-label", "labels": labels, **({} if is_list else {"label_separator": separator})}
     _check_labels(table, column, values)
     kind = options.kind or ("classification" if names else _kind(values))
     return {"kind": kind, "labels": options.labels or _labels(table, column, kind, values[: table.rows])}
-
-
-def _separator(values: Sequence[Any]) -> str | None:
-    """Return the character between the labels of a row if there is one: some label then occurs in several combinations."""
-    texts = {value for value in values if isinstance(value, str) and value.strip() and _number(value) is None}
-    for separator in SEPARATORS:
-        parts = [part.strip() for text in texts for part in text.split(separator)]
-        if len(texts) < len(parts) > len(set(parts)):
-            return separator
-    return None
 
 
 def _check_labels(table: DataTable, column: str, values: Sequence[Any]) -> None:
@@ -268,11 +234,11 @@ def _is_missing(value: Any) -> bool:
 
 
 def _kind(values: Sequence[Any]) -> Kind:
+    """Return regression where a label is a fraction, else classification."""
     numbers = [_number(value) for value in values]
     if any(number is None for number in numbers):
         return "classification"
-    is_whole = all(number == int(number) for number in numbers if number is not None)
-    return "classification" if is_whole and len(set(numbers)) <= REGRESSION_VALUES else "regression"
+    return "classification" if all(number == int(number) for number in numbers if number is not None) else "regression"
 
 
 def _labels(table: DataTable, column: str, kind: Kind, values: Sequence[Any]) -> list[str]:

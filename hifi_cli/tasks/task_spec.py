@@ -74,7 +74,7 @@ class HubDataset(ConfigModel):
     config: str | None = None
     """Configuration of the repository."""
     revision: str | None = None
-    """Branch, tag or commit; the commit it resolved to is recorded in every manifest."""
+    """Branch, tag or commit; the commit it resolved to is recorded in every results.json."""
     columns: dict[str, str | list[str]] = {}
     """As in `LocalFiles`."""
     labels: LabelNames | None = None
@@ -242,6 +242,14 @@ class Row:
 def rows_digest(rows: Sequence[Row]) -> str:
     """Return the SHA-256 of some rows' content."""
     return digest([[row.id, row.sequences, row.label, row.word_spans, row.answers] for row in rows], 64)
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """The rows of a split: on this machine, and of the official release; None where not known."""
+
+    rows: int | None
+    official: int | None
 
 
 @dataclass(frozen=True)

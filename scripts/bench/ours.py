@@ -22,11 +22,11 @@ def epoch(work: Work, method: str, **keys: Any) -> float:
     prepared = build(work, method, epochs=1, **keys)
     end = start = time.perf_counter()
 
-    def evaluate() -> dict[str, float]:
+    def evaluate() -> tuple[dict[str, float], Any]:
         nonlocal end
-        prepared.runner.predict(work.validation)
+        logits = prepared.runner.predict(work.validation)
         end = time.perf_counter()
-        return {"score": 0.0}
+        return {"score": 0.0}, logits
 
     Trainer(prepared.runner, prepared.method, work.examples, evaluation=EpochEvaluation(evaluate, "score")).train()
     return end - start

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from hifi_cli.files import bytes_digest, digest, with_checksum
+from hifi_cli.files import digest
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec
 from hifi_cli.grids.cells import GridCell
@@ -69,26 +69,28 @@ def write_run(cell: GridCell, results_dir: Path) -> None:
     """Write what `hifi train` leaves of a finished run, with a small delta."""
     config, directory = cell.config, cell.run_directory(results_dir)
     directory.path.mkdir(parents=True)
-    text = config_text(config)
-    directory.config_file.write_text(text)
+    directory.config_file.write_text(config_text(config))
     directory.metrics.write_text('{"epoch": 1, "accuracy": 0.5}\n' * 10)
     directory.delta.write_bytes(bytes(4096))
     score, rows = 0.5 + (cell.seed % 50) / 100, {"train": 8551, "selection": 1043, "reported": 1043}
     result: dict[str, Any] = {
-        "schema": 2, "status": "done", "reason": "", "task": config.task, "method": config.method,
+        "status": "done", "reason": "", "task": config.task, "method": config.method,
         "backbone": config.backbone.name, "protocol": config.protocol, "seed": config.seed, "split": "validation",
         "selection": "validation", "report": config.report, "primary_metric": "accuracy", "n_examples": rows, "shots": None,
         "fewshot": None, "limit": None, "variant": config.variant, "config_hash": config.hash,
-        "config_sha256": bytes_digest(text.encode()), "setting_hash": config.setting_hash, "heads_sha256": None,
+        "config": config.model_dump(mode="json"), "setting_hash": config.setting_hash, "heads_sha256": None,
         "data": {split: digest(split, 64) for split in ("train", "validation", "test")},
         "params": {"trainable": 40, "trainable_backbone": 20, "stored": 40, "stored_bytes": 160, "total": 1000},
         "scores": dict.fromkeys(("last", "best", "max"), score), "epochs": {"total": 10, "last": 10, "best": 7, "max": 7},
         "metrics": {"accuracy": score}, "extra_validation": {}, "collapsed": False, "time_s": 60.0, "wall_s": 70.0,
         "peak_memory_bytes": 1 << 30, "gradient_accumulation_steps": 1,
         "delta_sha256": "ad7facb2586fc6e966c004d7d1d16b024f5805ff7cb47c7a85dabd8b48892ca7",  # of 4,096 zero bytes
-        "delta_bytes": 4096,
+        "delta_bytes": 4096, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
+        "epoch_metrics": [], "truncated": None, "method_code": None, "started_from": [],
+        "provenance": {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {}, "device": "CPU",
+                       "threads": 1, "platform": "Linux", "processes": 1},
     }  # fmt: skip
-    directory.results.write_text(json.dumps(with_checksum(result), indent=1) + "\n")
+    directory.results.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def command(*words: str) -> float:

@@ -138,7 +138,7 @@ def new_trainer(
         prepared.runner,
         prepared.method,
         examples,
-        evaluation=EpochEvaluation(lambda: {"score": 0.0}, "score"),
+        evaluation=EpochEvaluation(lambda: ({"score": 0.0}, np.zeros((1, 1))), "score"),
         callbacks=[steps],
         calibration_batches=[examples[:BATCH_SIZE]],
         checkpoint=checkpoint,

@@ -9,7 +9,13 @@ import shutil
 from pathlib import Path
 
 PACKED = Path(__file__).parent / "study.jsonl.xz"
-YAMLS = ("laptop.yaml", "study-table.yaml", "study-k.yaml", "study-stage1.yaml", "study-claims.yaml")  # of the stored runs, as they were then
+YAMLS = (
+    "laptop.yaml",
+    "study-table.yaml",
+    "study-k.yaml",
+    "study-stage1.yaml",
+    "study-claims.yaml",
+)  # of the stored runs, as they were then
 
 
 def unpack(results_dir: Path, packed: Path = PACKED) -> Path:

@@ -1,0 +1,210 @@
+"""`hifi results check`: every way to falsify a stored run that its own files show."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from finished_runs import read_json
+from json_output import printed
+from net import study
+from synthetic_runs import config_hash
+
+from hifi_cli.config.run_config import config_hash_of
+from hifi_cli.runs import run as runs
+
+CB = Path("results/runs/laptop/minilm/cb")
+RUN = CB / "full-ft/seed1"
+
+
+@pytest.fixture(scope="module")
+def all_runs(tmp_path_factory):
+    return study.unpack(tmp_path_factory.mktemp("stored") / "study")
+
+
+@pytest.fixture(autouse=True)
+def stored(hifi, all_runs):
+    """Two seeds of two methods, as they were trained."""
+    for run in ("full-ft/seed1", "full-ft/seed2", "bitfit/seed1", "bitfit/seed2"):
+        shutil.copytree(all_runs / "runs/laptop/minilm/cb" / run, CB / run)
+
+
+def change(run, **keys):
+    """Change the record of a run; `config` may change too, with the hashes that belong to it."""
+    record = read_json(run / "results.json") | keys
+    config = record["config"]
+    without_seed = {key: value for key, value in config.items() if key != "seed"}
+    hashes = {"config_hash": config_hash(config), "setting_hash": config_hash_of(without_seed)}
+    (run / "results.json").write_text(json.dumps(record | hashes))
+
+
+def predictions(run, function):
+    """Change each line of the predictions."""
+    path = run / "predictions.jsonl"
+    rows = [function(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+def raised(record, by=0.02):
+    """All scores of a record, raised alike."""
+    epochs = [{**line, "accuracy": min(1.0, line["accuracy"] + by)} for line in record["epoch_metrics"]]
+    return {
+        "metrics": {**record["metrics"], "accuracy": record["metrics"]["accuracy"] + by},
+        "scores": {name: min(1.0, score + by) for name, score in record["scores"].items()},
+        "epoch_metrics": epochs,
+    }
+
+
+def copy_as(record, to, **keys):
+    shutil.copytree(RUN, to)
+    change(to, **keys, config=record["config"] | keys)
+
+
+def one_class(record):
+    """A collapsed run that says it is none, with the right score for it."""
+    rows = predictions(RUN, lambda row: {**row, "prediction": "contradiction", "logits": [0.0, 1.0, 0.0]})
+    accuracy = sum(row["label"] == "contradiction" for row in rows) / len(rows)
+    change(RUN, metrics={**record["metrics"], "accuracy": accuracy})
+
+
+def right(row):
+    """A wrong prediction made right."""
+    return {**row, "prediction": row["label"]}
+
+
+def first_rows(record):
+    """A run on a part of the rows without its limit."""
+    path = RUN / "predictions.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:20]))
+    change(RUN, n_examples={"train": 20, "selection": 20, "reported": 20})
+
+
+def shorter(record):
+    change(RUN, epoch_metrics=record["epoch_metrics"][:-3])
+
+
+def another_rate(record):
+    content = {**record, "config": {**record["config"], "learning_rate": 0.5}}
+    (RUN / "results.json").write_text(json.dumps(content))
+
+
+def scores(record, **keys):
+    change(RUN, scores=record["scores"] | keys)
+
+
+FALSIFIED = {
+    "a score that its predictions do not give": (
+        lambda record: change(RUN, **raised(record)),
+        "and by its predictions",
+    ),
+    "a run under another seed": (
+        lambda record: copy_as(record, CB / "full-ft/seed7", seed=7),
+        "has the weights of",
+    ),
+    "a run under another method": (
+        lambda record: copy_as(record, CB / "lora/seed1", method="lora"),
+        "has the weights of",
+    ),
+    "epochs that were not trained": (shorter, "metrics of 12 epochs, and its configuration 15"),
+    "a best score of no epoch": (lambda record: scores(record, best=0.95), "best is 0.9500"),
+    "a last score of no epoch": (lambda record: scores(record, last=0.95), "last is 0.9500"),
+    "a maximum of no epoch": (lambda record: scores(record, max=0.95), "max is 0.9500"),
+    "a best epoch that is not the best": (
+        lambda record: change(RUN, epochs=record["epochs"] | {"best": 1}),
+        "which is not the best by its epoch metrics",
+    ),
+    "a removed limit": (first_rows, "20 of 56 rows of validation, and limit is not set"),
+    "a limit in the configuration alone": (
+        lambda record: change(RUN, config=record["config"] | {"limit": 20}),
+        "its configuration has another limit",
+    ),
+    "fewer rows than others": (first_rows, "has fewer rows than"),
+    "a collapsed run that says it is none": (one_class, "collapsed is False, and its predictions say True"),
+    "a run that says it collapsed": (
+        lambda record: change(RUN, collapsed=True),
+        "collapsed is True, and its predictions say False",
+    ),
+    "a score above 1": (
+        lambda record: change(RUN, metrics={**record["metrics"], "f1_macro": 1.25}),
+        "f1_macro 1.25 is outside its range",
+    ),
+    "a setting that was not used": (another_rate, "config_hash or setting_hash is not that"),
+    "a run at another path": (
+        lambda record: shutil.move(RUN, CB / "full-ft/seed9"),
+        "is the run that belongs at runs/laptop/minilm/cb/full-ft/seed1",
+    ),
+    "predictions that its logits do not give": (
+        lambda record: predictions(RUN, right),
+        "its predictions are not those of its logits",
+    ),
+    "labels that the data do not have": (
+        lambda record: predictions(RUN, lambda row: {**row, "label": row["prediction"]}),
+        "has other ids or labels",
+    ),
+    "a damaged record": (lambda record: (RUN / "results.json").write_text('{"epochs": 3}'), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", FALSIFIED)
+def test_a_falsified_run_is_found(hifi, name):
+    falsify, said = FALSIFIED[name]
+    falsify(read_json(RUN / "results.json"))
+    answer = hifi("results", "check")
+    assert answer.code == 1 and said in answer.out, answer
+    assert "finding" in answer.err and len(answer.err.splitlines()) == 1
+    assert all(line.startswith("runs/laptop/minilm/cb/") for line in answer.out.splitlines())
+
+
+def test_honest_runs_pass_and_are_counted(hifi):
+    answer = hifi("results", "check", "results")
+    assert answer.code == 0
+    assert answer.out == "4 runs checked, scores of 4 recomputed from their predictions: nothing found\n"
+    (RUN / "predictions.jsonl").unlink()
+    content = printed(hifi("results", "check", "--format", "json"))
+    assert content == {"runs": 4, "recomputed": 3, "findings": []}
+    assert hifi("results", "check", "nowhere").code == 3
+
+
+def test_settings_that_select_the_same_heads_may_leave_the_same_weights(hifi):
+    record = read_json(RUN / "results.json")
+    heads = {**record["config"]["heads"], "damping": 0.5}
+    copy = CB / "full-ft/damping/seed1"
+    shutil.copytree(RUN, copy)
+    change(copy, variant="damping", config=record["config"] | {"variant": "damping", "heads": heads})
+    assert hifi("results", "check").code == 0
+
+
+def test_a_packed_study_is_checked_as_its_runs_are(hifi):
+    change(RUN, **raised(read_json(RUN / "results.json")))
+    before = hifi("results", "check")
+    assert hifi("results", "pack", "results", "--out", "packed").code == 0
+    after = hifi("results", "check", "packed")
+    assert (after.code, after.out) == (before.code, before.out) == (1, after.out) and after.out
+
+
+def test_the_terminal_of_who_checks_is_safe(hifi):
+    change(RUN, task="c\x1b[2Jb")
+    answer = hifi("results", "check")
+    assert answer.code == 1 and "\x1b" not in answer.out + answer.err
+
+
+@pytest.mark.slow
+def test_every_kind_of_task_is_recomputed(make, resources, task_kinds_data, data, hifi, tmp_path):
+    """Nothing is wrong but that the test's data are smaller than the official ones."""
+    kinds = dict.fromkeys(("copa", "multirc", "squad", "mnli", "conll2003"), task_kinds_data)
+    tasks = {"stsb": data, "cola": data, **kinds, "demo-topics": None}
+    for task, where in tasks.items():
+        resources.use_data_dir(where)
+        runs.run(make("full-ft", "epochs=1", "max_length=32", task=task), resources)
+    checked = printed(hifi("results", "check", tmp_path / "results", "--format", "json"))
+    assert checked["runs"] == checked["recomputed"] == len(tasks)
+    assert all(finding["problem"].endswith("and limit is not set") for finding in checked["findings"]), checked
+    for task in tasks:
+        (run,) = (tmp_path / "results/runs/hifi/tiny-bert" / task).rglob("seed1")
+        record = read_json(run / "results.json")
+        metrics = {name: value - 0.01 for name, value in record["metrics"].items()}
+        (run / "results.json").write_text(json.dumps({**record, "metrics": metrics}))
+    problems = printed(hifi("results", "check", tmp_path / "results", "--format", "json"))["findings"]
+    found = {finding["path"].split("/")[3] for finding in problems if "by its predictions" in finding["problem"]}
+    assert found == tasks.keys()
