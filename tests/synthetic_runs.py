@@ -22,7 +22,8 @@ PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "s
 MEASURED = {  # keys of results.json that no table shows
     "split": "validation", "n_examples": {"train": 8, "selection": 4, "reported": 4}, "shots": None, "fewshot": None,
     "limit": None, "heads_sha256": None, "data": {"train": "t", "validation": "v"}, "wall_s": 2.0, "peak_memory_bytes": 1,
-    "gradient_accumulation_steps": 1, "epoch_metrics": [], "time_s": 1.0, "delta_bytes": 1, "method_code": None, "truncated": None, "metrics": {}, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
+    "variant": None, "truncated": None, "method_code": None, "time_s": 1.0, "delta_bytes": 1, "epoch_metrics": [],
+    "gradient_accumulation_steps": 1, "heads": None, "data_origin": {}, "backbone_weights": "w", "precision": "fp32",
     "provenance": {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {"torch": "2"}, "device": "CPU", "threads": 1,
                    "platform": "Linux"},
 }  # fmt: skip
@@ -216,7 +217,7 @@ def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large",
 
 
 def write_figure(results_dir, name, frame, **metadata):
-    """The CSV of a figure of the laptop protocol, with the metadata that it is found by."""
+    """The CSV of a figure of the laptop protocol."""
     path = Path(results_dir) / f"figures/{name}-laptop.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False)

@@ -135,13 +135,12 @@ def test_a_checkpoint_of_other_data_is_not_taken_up(make, data, tmp_path, monkey
     assert fingerprint(directories[0]) == fingerprint(directories[1])
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_bit])
 @pytest.mark.parametrize("kind", ["scores", "heads"])
-def test_damaged_scores_and_heads_are_made_again(finish_run, tiny, tmp_path, damage, kind):
+def test_damaged_scores_and_heads_are_made_again(finish_run, tiny, tmp_path, kind):
     finish_run("hifi-layerwise")
     (path,) = (tmp_path / "results" / kind).rglob("*.json")
     sound = read_json(path)
-    damage(path)
+    truncate(path)
     answer = tiny("train", "--method", "hifi-layerwise", "--seed", "2")
     assert answer.code == 0, answer.err
     assert kind == "heads" or f"{path.relative_to(tmp_path)} is" in answer.err

@@ -197,14 +197,14 @@ def test_every_kind_of_task_is_recomputed(make, resources, task_kinds_data, data
     for task, where in tasks.items():
         resources.use_data_dir(where)
         runs.run(make("full-ft", "epochs=1", "max_length=32", task=task), resources)
-    checked = printed(hifi("results", "check", tmp_path / "results", "--format", "json"))
-    assert checked["runs"] == checked["recomputed"] == len(tasks)
+    checked = json.loads(hifi("results", "check", "--format", "json").out)
+    assert checked["runs"] == checked["recomputed"] == len(tasks) + 4
     assert all(finding["problem"].endswith("and limit is not set") for finding in checked["findings"]), checked
     for task in tasks:
         (run,) = (tmp_path / "results/runs/hifi/tiny-bert" / task).rglob("seed1")
         record = read_json(run / "results.json")
         metrics = {name: value - 0.01 for name, value in record["metrics"].items()}
         (run / "results.json").write_text(json.dumps({**record, "metrics": metrics}))
-    problems = printed(hifi("results", "check", tmp_path / "results", "--format", "json"))["findings"]
+    problems = json.loads(hifi("results", "check", "--format", "json").out)["findings"]
     found = {finding["path"].split("/")[3] for finding in problems if "by its predictions" in finding["problem"]}
     assert found == tasks.keys()

@@ -38,7 +38,7 @@ def compute(request: FigureRequest) -> pd.DataFrame:
     mean over the layers (`value`), and the `noise` that 95 % of unrelated rankings of as many heads and layers stay below.
     `panel` score: one row per task, method and finished run: its `score` and the `metric`.
     """
-    spec, kind, rows, not_done = request.spec, request.settings.correlation, [], 0
+    spec, kind, rows = request.spec, request.settings.correlation, []
     required = request.cells()
     finished = [run for cell in required if (run := request.run(cell)) is not None]
     for task in spec.tasks:
@@ -64,9 +64,7 @@ def compute(request: FigureRequest) -> pd.DataFrame:
         request.notes.append(f"{missing} of {len(required)} runs are missing: {how}")
     if not_done := sum(run["status"] != "done" for run in finished):
         request.notes.append(f"{not_done} runs ended without a score and are left out")
-    columns = ["task", "method", "label", "other", "other_label", "panel", "value", "noise", "seed", "score", "metric"]
-    data = pd.DataFrame(rows)
-    return data.reindex(columns=[column for column in columns if column in data])
+    return pd.DataFrame(rows)
 
 
 def draw(data: style.Frame, record: FigureRecord) -> Figure:

@@ -54,9 +54,7 @@ def compute(request: FigureRequest) -> pd.DataFrame:
                 rows += [{**keys, "panel": "overlap", "damping": damping, **row} for row in overlaps]
     heads = request.config(request.spec.tasks[0]).heads
     request.notes.append(f"the top k = {heads.k} heads of a layer are chosen; heatmaps at d = {heads.damping:g}")
-    data = pd.DataFrame(rows)
-    columns = ["task", "layer", "panel", "ranking", "head", "value", "rank", "chosen", "damping", "with", "k", "chance"]
-    return data[columns]
+    return pd.DataFrame(rows)
 
 
 def draw(data: style.Frame, record: FigureRecord) -> Figure:

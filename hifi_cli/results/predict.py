@@ -83,8 +83,10 @@ def read(task: TaskSpec, path: Path, reader: Reader, name: str) -> list[Row]:
         MissingError: no such file.
         UsageError: a column is missing or does not fit; the line is named.
     """
-    if not path.is_file():
+    if not path.exists():
         raise MissingError(f"no file {name}")
+    if not path.is_file():
+        raise UsageError(f"{name} is not a regular file: give the path of a file")
     header = (task.local.header if task.local.reader == "conll" else task.inputs) if reader == "conll" else None
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
     records = readers.read(path, layout, labelled=True, skip_incomplete=False, name=name)
@@ -185,13 +187,19 @@ def complete_submissions(paths: list[Path], resources: ResourceCache, directory:
         MissingError: files are missing that only a run can give.
         UsageError: a file is not what the server takes.
     """
-    named = {RunDirectory(path).read_config().task for path in paths}
-    for benchmark in sorted({submission.spec_of(resources.task(task)).benchmark for task in named}):
+    named, benchmarks = set(), set()
+    for path in paths:
+        with RunDirectory(path).opened() as config:
+            named.add(config.task)
+            benchmarks.add(submission.spec_of(resources.task(config.task)).benchmark)
+    for benchmark in sorted(benchmarks):
         for file, (name, task, split) in submission.tasks_by_file(benchmark).items():
             fills = submission.spec_of(task).without_model == "majority" and name not in named
             if fills and not (directory / file).is_file():
                 data = resources.rows(name)
                 rows, label = data.rows(split), submission.majority(task, data.rows("train"))
                 submission.write(task, split, rows, np.full(len(rows), float(label)), directory)
-                logger.warning(f"note: no run was named for {file}: all {task.labels[label]}, the commonest training label")
+                logger.warning(
+                    f"note: {file} was filled with the commonest training label, {task.labels[label]}: no run was named"
+                )
         yield submission.pack(benchmark, directory)
