@@ -24,8 +24,10 @@ LEVELS = [
     {"library"},
     {"results"},
     {"runs"},
-    {"methods", "tasks", "grids"},
-    {"models", "reports"},
+    {"methods", "grids"},
+    {"reports"},
+    {"tasks"},
+    {"models"},
     {"study"},  # the part of results that reports read
     {"records"},
     {"config"},

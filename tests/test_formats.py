@@ -10,8 +10,8 @@ from official_rows import BOOLQ, CB, COPA, JSONL, MULTIRC, RECORD, ROWS, RTE, SQ
 
 from hifi_cli.config import registry
 from hifi_cli.errors import HifiError, MissingError, UsageError
-from hifi_cli.reports.table_request import RowCount
 from hifi_cli.tasks import local_files, row_counts, task_spec
+from hifi_cli.tasks.task_spec import RowCount
 
 
 @pytest.mark.parametrize("name", ROWS)

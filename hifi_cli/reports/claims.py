@@ -311,7 +311,7 @@ def _of_methods(claim: DifferenceClaim, first: str, second: str, context: Contex
     for task, of_task in frame.groupby("task"):
         mean = float(of_task[["score_first", "score_second"]].to_numpy().mean())
         compared = runs[runs["path"].isin([*of_task["path_first"], *of_task["path_second"]])]
-        reason = predictions.at_chance(context.study.directory, compared, mean)
+        reason = predictions.at_chance(context.study, compared, mean)
         if reason is None:
             notes.append(f"{label_of('tasks', task)}: no predictions to say whether it is at chance")
         elif reason:

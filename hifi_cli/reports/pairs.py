@@ -242,4 +242,4 @@ def changed(study: Study, path: str) -> str:
 
 
 def _stored(study: Study, path: str) -> tuple[RunDirectory, RunResult]:
-    return RunDirectory(study.directory / path), RunResult.model_validate(study.records[path])
+    return RunDirectory(study.directory / path), study.result(path)

@@ -6,8 +6,9 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.reports import published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow
-from hifi_cli.reports.table_request import RowCount, TableRequest
+from hifi_cli.reports.table_request import TableRequest
 from hifi_cli.reports.table_spec import ColumnSpec, TableSpec
+from hifi_cli.tasks.task_spec import RowCount
 
 SPLITS = ("train", "validation", "test")
 

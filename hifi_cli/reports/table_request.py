@@ -8,14 +8,7 @@ from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
 from hifi_cli.reports.run_filter import COUNTED
 from hifi_cli.reports.run_records import Results
 from hifi_cli.reports.server_scores import ServerScores
-
-
-@dataclass(frozen=True)
-class RowCount:
-    """The rows of a split: on this machine, and of the official release; None where not known."""
-
-    rows: int | None
-    official: int | None
+from hifi_cli.tasks.task_spec import RowCount
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hifi_cli.errors import MissingError
-from hifi_cli.reports.table_request import RowCount
 from hifi_cli.tasks import data_sources, task_spec
-from hifi_cli.tasks.task_spec import TaskData
+from hifi_cli.tasks.task_spec import RowCount, TaskData
 
 
 def collect(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, RowCount]]:
