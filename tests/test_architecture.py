@@ -24,12 +24,14 @@ LEVELS = [
     {"library"},
     {"results"},
     {"runs"},
-    {"methods", "tasks", "grids"},
-    {"models", "reports"},
+    {"methods", "grids"},
+    {"reports"},
+    {"tasks"},
+    {"models"},
     {"study"},  # the part of results that reports read
     {"records"},
     {"config"},
-    {"scoring", "files", "hub"},
+    {"scoring", "statistics", "files", "hub"},
     {"errors", "version", "wording"},
 ]
 WITHOUT_TORCH = ["config", "records", "study", "grids", "reports"]

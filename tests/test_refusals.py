@@ -119,7 +119,7 @@ def test_a_kind_of_claim_that_there_is_not_is_named_in_short(hifi):
     content = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"], "claims": {"better": claim}}
     Path("claims.yaml").write_text(yaml.safe_dump(content))
     answer = hifi("claims", "claims.yaml")
-    assert answer.code == 2 and "claims.better.kind: 'better' is not one of 'superior'" in answer.err
+    assert answer.code == 2 and "claims.better.kind: 'better' is not one of 'difference'" in answer.err
 
 
 def test_a_figure_with_overrides_does_not_replace_the_plain_one(tiny):
@@ -130,7 +130,7 @@ def test_a_figure_with_overrides_does_not_replace_the_plain_one(tiny):
     assert answer.code == 2 and "k=99: the encoder has only 4 heads in a layer" in answer.err
 
 
-CLAIM = {"kind": "superior", "text": "t", "where": "w", "first": "bitfit", "second": "full-ft"}
+CLAIM = {"kind": "difference", "text": "t", "where": "w", "first": "bitfit", "second": "full-ft"}
 CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"]}
 
 
@@ -138,7 +138,7 @@ CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tas
     ("changes", "message"),
     [
         ({"second": "ful-ft"}, "unknown method 'ful-ft'; did you mean 'full-ft'?"),
-        ({"second": "bitfit"}, "`first` and `second` are the same method"),
+        ({"second": "bitfit"}, "a method is in `first` and in `second`"),
         ({"tasks": ["rtee"]}, "unknown task 'rtee'; did you mean 'rte'?"),
     ],
 )

@@ -276,17 +276,18 @@ def of_runs(first: RunDirectory, second: RunDirectory) -> VerdictTable:
             raise UsageError(f"the runs differ in {key.replace('_', ' ')}; compare runs of the same data")
     if metric not in METRICS:
         raise UsageError(f"{task}: {metric} cannot be computed from single predictions")
-    ids, labels, ours = predictions.read(first.path, task)
-    other_ids, other_labels, theirs = predictions.read(second.path, task)
-    if ids != other_ids or labels.tolist() != other_labels.tolist():
+    rows = [pd.DataFrame([row.model_dump() for row in run.read_predictions()]) for run in (first, second)]
+    if not rows[0][["id", "label"]].equals(rows[1][["id", "label"]]):
         raise UsageError(f"{first.path} and {second.path} predict different examples; train one of them again")
+    labels, ours = predictions.as_numbers(rows[0], first.path, task)
+    _, theirs = predictions.as_numbers(rows[1], second.path, task)
     scores = [100 * METRICS[metric](labels, side) for side in (ours, theirs)]
     low, high = bootstrap_interval(METRICS[metric], labels, ours, theirs)
-    rows = [TableRow(str(run.path), (TableCell(score),)) for run, score in zip((first, second), scores, strict=True)]
+    shown = [TableRow(str(run.path), (TableCell(score),)) for run, score in zip((first, second), scores, strict=True)]
     notes = [
         f"first minus second: {scores[0] - scores[1]:+.2f} points {_interval((100 * low, 100 * high))} (95 % interval, paired"
         f" bootstrap of {len(labels):,} examples, {RESAMPLES:,} draws)",
         "about these two trained models and new examples; another seed may give another result",
     ]
     title = f"Two runs of {label_of('tasks', task)}, {metric} of the stored predictions"
-    return VerdictTable(title, [TableHeading("Score", 2)], rows, "Run", notes)
+    return VerdictTable(title, [TableHeading("Score", 2)], shown, "Run", notes)
