@@ -39,7 +39,7 @@ def test_a_cell_and_a_comparison_name_the_changed_keys(hifi, train):
     notes = cells(hifi)
     assert [note for note in notes["full-ft"] if "protocol's" in note] == [NOTE]
     assert not any("protocol's" in note for note in notes["linear-probing"])
-    compared = json.loads(hifi("compare", "linear-probing", "full-ft", "--include", "unequal", "--format", "json").out)
+    compared = json.loads(hifi("compare", "linear-probing", "full-ft", "--include", "unequal", "--format", "json").out)[0]
     assert [note for note in compared["notes"] if "protocol's:" in note] == [f"Full-FT on RTE: {NOTE}"]
     assert hifi("report").code == 0
     assert NOTE.replace("'", "&#x27;") in Path("results/report.html").read_text().replace("&#39;", "&#x27;")
