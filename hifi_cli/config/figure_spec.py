@@ -107,12 +107,6 @@ def csv_path(name: str, results_dir: Path, changes: list[str]) -> Path:
     return results_dir / "figures" / f"{safe_name('-'.join([stem, *changes]))}.csv"
 
 
-def name_of(csv: Path) -> str | None:
-    """Return the name of the shipped figure that a CSV is of, from its path; None: of no shipped one."""
-    names = [name for name in registry.names("figures") if csv.stem == name or csv.stem.startswith(f"{name}-")]
-    return max(names, key=len, default=None)
-
-
 def read_record(csv: Path) -> FigureRecord:
     """Read the JSON next to a figure's CSV.
 

@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from hifi_cli.config import registry
+from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of, name_of
 from hifi_cli.config.sources import train_arguments
@@ -332,8 +332,11 @@ def _of_methods(claim: DifferenceClaim, first: str, second: str, context: Contex
 
 
 def figure_csv(results_dir: Path, name: str, words: Sequence[str]) -> pd.DataFrame | None:
-    """Return the CSV of a figure by name, with the words (protocol, backbone) that `hifi figure` was given, if there is one."""
-    path = results_dir / "figures" / f"{safe_name('-'.join([name_of(name), *words]))}.csv"
+    """Return the CSV of a figure by name, with the words (protocol, backbone) that `hifi figure` was given, if there is one.
+
+    A figure that was computed with keys of its own, such as limit=32, has another name.
+    """
+    path = figure_spec.csv_path(name_of(name), results_dir, list(words))
     return pd.read_csv(path) if path.is_file() else None
 
 
