@@ -101,7 +101,7 @@ def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
         assert cell["value"] == pytest.approx(mean) and cell["notes"] == [note]
         assert hifi("report", *words).code == 0
         page = Path("results/report.html").read_text()
-        assert f">{mean}<" in page and note in page
+        assert f">{mean} ±" in page and note in page
 
 
 def test_a_mean_over_fewer_seeds_than_others_says_so(hifi):
