@@ -7,17 +7,26 @@ from hifi_cli.version import __version__
 
 if TYPE_CHECKING:
     from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
-    from hifi_cli.reports.run_listing import results
+    from hifi_cli.reports.run_listing import read_results
     from hifi_cli.results.export import open_model
 
-__all__ = ["ScoredHeads", "__version__", "merge_heads", "open_model", "results", "score_heads", "select_heads", "tune_heads"]
+__all__ = [
+    "ScoredHeads",
+    "__version__",
+    "merge_heads",
+    "open_model",
+    "read_results",
+    "score_heads",
+    "select_heads",
+    "tune_heads",
+]
 # Idle OpenMP threads sleep instead of spinning; read when torch is imported. Two runs at once with two threads each on two
 # cores took 178 s without and 22.7 s with it, one run alone 16.5 s either way.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _MODULES = {
     "open_model": "hifi_cli.results.export",
-    "results": "hifi_cli.reports.run_listing",
+    "read_results": "hifi_cli.reports.run_listing",
 }  # of the other names: library
 
 

@@ -209,15 +209,17 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
         UsageError: it is not a JSON object.
     """
     try:
-        value = json.loads(read_bytes(path, at_most=_MAX_JSON_BYTES).decode("utf-8"))
-        printable_value: dict[str, Any] = printable_values(value)
+        text = read_bytes(path, at_most=_MAX_JSON_BYTES).decode("utf-8")
+        value = json.loads(text)
+        if "\\" in text or "\x7f" in text or not text.isascii():  # else there is none; looking at every text takes time
+            value = printable_values(value)
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not a readable {what} file ({error}); delete it and make it again") from None
     if not isinstance(value, dict):
         raise UsageError(f"{path} is not a {what} file (no JSON object); delete it and make it again")
-    return printable_value
+    return value
 
 
 def printable_values(value: Any) -> Any:

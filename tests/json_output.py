@@ -7,3 +7,30 @@ def printed(answer):
     """The JSON that a command printed."""
     assert answer.code == 0, answer.err
     return json.loads(answer.out)
+
+
+def tables_of(answer):
+    """The tables that `hifi table` printed; each row has its `cells` by column (value, std, notes) and `scores` by seed."""
+    content = printed(answer)
+    tables = content if isinstance(content, list) else [content]
+    for table in tables:
+        for number, row in enumerate(table["rows"]):
+            keys = [key for key in row if key not in ("method", "label", "source", "notes")]
+            notes = row.pop("notes", {})
+            row["notes"] = notes.get("row", [])
+            row["cells"] = {
+                key: {"value": row[key], "std": row.get(f"{key}_std"), "notes": notes.get(key, [])}
+                for key in keys
+                if not key.endswith(("_std", "_seeds"))
+            }
+            row["scores"] = {}
+            for run in table.get("scores", []):
+                if run["row"] == number:
+                    row["scores"].setdefault(run["column"], []).append(run["score"])
+    return tables
+
+
+def table_of(answer):
+    """The one table that `hifi table` printed."""
+    (table,) = tables_of(answer)
+    return table

@@ -28,10 +28,10 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.runs import model_runner
-from hifi_cli.runs.method_costs import random_examples
 from hifi_cli.runs.model_runner import ModelRunner
 from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks import task_spec
+from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
 
 DEVICE = "meta"
@@ -146,6 +146,18 @@ def new_trainer(config: RunConfig, shape: dict[str, int], device: str) -> Traine
     trainer = Trainer(runner, method, batch * 10, calibration_batches=[batch])
     trainer.model.train()
     return trainer
+
+
+def random_examples(number: int, encoder: Encoder) -> list[Example]:
+    """Texts of random tokens with random labels."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = min(64, encoder.model.config.max_position_embeddings // 2)
+    ids = torch.randint(10, encoder.model.config.vocab_size, (number, tokens), generator=generator).int().numpy()
+    labels = torch.randint(2, (number,), generator=generator).tolist()
+    return [
+        Example(Row(id=str(index), sequences=(), label=label), ({"input_ids": text},))
+        for index, (text, label) in enumerate(zip(ids, labels, strict=True))
+    ]
 
 
 def cut(example: Example, tokens: int) -> Example:

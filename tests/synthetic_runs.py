@@ -105,6 +105,7 @@ def write_run(
         "scores": {"last": score if last is None else last, "best": score, "max": score if top is None else top},
         "epochs": {"total": epochs, "last": epochs, "best": 2, "max": 2},
         "metrics": {primary: score, **(metrics or {})},
+        "epoch_metrics": [line for line in curve or [] if "epoch" in line],
     }  # fmt: skip
     names = {"protocol": protocol, "backbone": {"name": backbone}, "task": task, "method": method, "seed": seed, "shots": shots}
     heads = {"rank": _protocols_rank(protocol, method, task), "seed": None}

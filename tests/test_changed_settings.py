@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from json_output import table_of
 from synthetic_runs import flatten
 
 import hifi_cli
@@ -27,8 +28,8 @@ def train(hifi, encoders, data):
 def cells(hifi, *words):
     """The notes of the cells of RTE in a table, by method."""
     return {
-        row["name"]: row["cells"]["rte"].get("notes", [])
-        for row in json.loads(hifi("table", *words, "--format", "json").out)["rows"]
+        row["method"]: row["cells"]["rte"].get("notes", [])
+        for row in table_of(hifi("table", *words, "--format", "json"))["rows"]
     }
 
 
@@ -54,7 +55,7 @@ def test_limits_and_other_shots_are_no_changed_keys(hifi, train):
 def test_results_have_the_settings_as_columns(train, tmp_path):
     train("--method", "bitfit", "learning_rate=1e-5", "epochs=1")
     train("--method", "lora", "settings.r=2", "epochs=2")
-    runs = hifi_cli.results(tmp_path / "results").set_index("method")
+    runs = hifi_cli.read_results(tmp_path / "results").set_index("method")
     for method in ("bitfit", "lora"):
         stored = flatten(yaml.safe_load((Path(runs.loc[method, "path"]) / "config.yaml").read_text()))
         for key in ("learning_rate", "epochs", "batch_size", "heads.k", "task_head.kind"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from hifi_processes import environment
+from json_output import table_of
 from project_files import copy_yaml
 
 from hifi_cli.cli.options import parse_seeds
@@ -52,8 +53,7 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
     assert again.err.count("finished before") == 2
     evaluated = hifi("eval", RUN, "--data-dir", data)
     assert "logits identical" in evaluated.out
-    table = hifi("table", "--format", "json")
-    rows = {row["label"]: row for row in json.loads(table.out)["rows"]}
+    rows = {row["label"]: row for row in table_of(hifi("table", "--format", "json"))["rows"]}
     stored = [100 * json.loads(Path(f"{RUN.parent}/seed{seed}/results.json").read_text())["scores"]["best"] for seed in (1, 2)]
     assert rows["HiFi (layer-wise)"]["scores"] == {"rte": stored}
 
@@ -370,7 +370,7 @@ def test_the_choices_of_options_are_those_of_the_code_behind_them():
     from hifi_cli.cli import ls, options
     from hifi_cli.config.choices import MeasuredRanking, Ranking
     from hifi_cli.records.run_status import RunState
-    from hifi_cli.reports.formats import FORMATS
+    from hifi_cli.reports.render import FORMATS
     from hifi_cli.runs import head_measures
     from hifi_cli.scoring import ranking
 

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from json_output import table_of
 from tiny_inputs import QUICK
 
 from hifi_cli.files import file_digest
@@ -17,7 +18,7 @@ def stored(backbone, method, seed):
 
 def cell_of(answer, task="rte"):
     """The only cell of a table of one method, and its scores."""
-    (row,) = [row for row in json.loads(answer.out)["rows"] if row["source"] == "runs"]
+    (row,) = [row for row in table_of(answer)["rows"] if row["source"] == "runs"]
     return row["cells"][task], row["scores"][task]
 
 

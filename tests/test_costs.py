@@ -1,74 +1,63 @@
-"""HiFi's tables 1 (measured) and 4 (counted), and what training costs."""
+"""Tables of what finished runs took, beside Full-FT, and of the rows of the data."""
 
 import json
-import multiprocessing
-from functools import partial
-from pathlib import Path
 
 import pytest
-from hifi_processes import COPY_METHOD
-from parameter_formulas import Shape, trained_count
+from json_output import table_of
+from synthetic_runs import write_run
 
 from hifi_cli.config import registry
-from hifi_cli.runs import method_costs
+
+PLACE = {"protocol": "laptop", "backbone": "minilm"}
 
 
-def test_table_1_tells_what_each_method_adds_and_stores(hifi, encoders, monkeypatch):
-    monkeypatch.setattr(method_costs, "ROUNDS", 1)
-    monkeypatch.setattr(method_costs, "TOKENS", 16)
-    rows = ["full-ft", "lora", "adapter", "diff-pruning", "hifi-layerwise", "hifi-midtop", "prefix-tuning"]
-    Path("mine.yaml").write_text(
-        f"description: mine\nkind: costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n"
-    )
-    answer = hifi("table", "mine.yaml", "--format", "json")
-    assert answer.code == 0, answer.err
-    cost_files = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/costs").rglob("*.json")}
-    assert cost_files.keys() == set(rows)
-    plain = cost_files["full-ft"]
-    shape = Shape(2, 4, 32, 48, 0)
-    assert plain["stored_bytes"] == pytest.approx(plain["plain_bytes"], rel=0.2)
-    assert (plain["added_in_training"], plain["added_in_result"], plain["modules_added"]) == (0, 0, 0)
-    assert (cost_files["lora"]["added_in_training"], cost_files["lora"]["added_in_result"]) == (trained_count("lora", shape), 0)
-    adapter = trained_count("adapter", shape) - shape.norms
-    assert (cost_files["adapter"]["added_in_training"], cost_files["adapter"]["added_in_result"]) == (adapter, adapter)
-    assert cost_files["adapter"]["modules_added"] == 2 * 2 * 2
-    assert cost_files["diff-pruning"]["added_in_training"] > plain["total"]
-    assert cost_files["diff-pruning"]["added_in_result"] == 0
-    assert (cost_files["hifi-layerwise"]["added_in_training"], cost_files["hifi-layerwise"]["modules_added"]) == (0, 0)
-    saved = cost_files["hifi-layerwise"]["stored_bytes"] - cost_files["hifi-midtop"]["stored_bytes"]
-    assert saved == pytest.approx(4 * trained_count("hifi-midtop", shape), rel=0.1)
-    assert all(cost["latency"] > 0 for cost in cost_files.values())
-    assert "already" not in answer.err and hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
+def write_costs(method, task, seed, time_s, *, device="CPU", memory=100, stored=1000, **changes):
+    """A finished run of 3 epochs on a device."""
+    provenance = {"command": ["hifi"], "hifi": "0", "git": None, "python": "3", "libraries": {}, "device": device, "threads": 1,
+                  "platform": "Linux"}  # fmt: skip
+    measured = {"time_s": time_s, "peak_memory_bytes": memory, "delta_bytes": stored, "provenance": provenance}
+    write_run("results", method, task, seed, 0.5, **PLACE, **measured, **changes)
 
 
-@pytest.mark.slow
-def test_the_cost_table_sets_training_beside_full_ft(hifi, encoders, monkeypatch):
-    monkeypatch.setattr(method_costs, "ROUNDS", 1)
-    elsewhere, copy = method_costs.measure_in_subprocess, multiprocessing.get_context(COPY_METHOD)
-    monkeypatch.setattr(multiprocessing, "get_context", {"spawn": copy}.get)  # a new process would import everything again
+def test_costs_are_those_of_the_runs_relative_to_full_ft_on_the_same_task_and_device(hifi):
+    for seed in (1, 2):
+        write_costs("full-ft", "rte", seed, 30.0)
+        write_costs("full-ft", "cola", seed, 60.0)
+    write_costs("bitfit", "rte", 1, 15.0, memory=50, stored=10)
+    write_costs("bitfit", "rte", 2, 21.0, memory=50, stored=10)
+    write_costs("bitfit", "cola", 1, 60.0, memory=100, stored=30)
+    write_costs("lora", "mrpc", 1, 30.0)  # no run of Full-FT there
+    write_costs("adapter", "rte", 1, 1.0, device="GPU")  # nor on that machine
+    table = table_of(hifi("table", "cost", "--format", "json"))
+    rows = {row["method"]: row for row in table["rows"]}
+    assert [rows["full-ft"][key] for key in ("time", "memory", "stored")] == [1, 1, 1]
+    assert rows["bitfit"]["time"] == pytest.approx((18 / 30 + 60 / 60) / 2)  # per epoch; all have three
+    assert rows["bitfit"]["memory"] == pytest.approx((0.5 + 1) / 2)
+    assert rows["bitfit"]["stored"] == pytest.approx((0.01 + 0.03) / 2)
+    assert rows["bitfit"]["stored_mb"] == pytest.approx(20e-6) and rows["bitfit"]["trained_percent"] == 4.0
+    assert rows["lora"]["time"] is None and rows["adapter"]["time"] is None
+    (note,) = [note for note in table["notes"] if note.startswith("left out")]
+    assert "lora" in note and "adapter" in note and " bitfit" not in note
+    assert "│" not in hifi("table", "cost").out and hifi("table", "cost", "--strict").code == 1
 
-    def near(config, rival):
-        return (elsewhere if config.method == "hifi-midtop" else partial(method_costs.measure_training, threads=1))(
-            config, rival
-        )
 
-    monkeypatch.setattr(method_costs, "measure_in_subprocess", near)
-    rows = ["hifi-layerwise", "hifi-midtop", "eh-ft-bitfit", "linear-probing"]
-    Path("mine.yaml").write_text(
-        f"description: mine\nkind: training-costs\nprotocol: hifi\nbackbone: {encoders['bert']}\nrows: [{', '.join(rows)}]\n"
-    )
-    answer = hifi("table", "mine.yaml", "--format", "json")
-    assert answer.code == 0, answer.err
-    cost_files = {
-        path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in Path("results/training-costs").rglob("*.json")
-    }
-    assert cost_files.keys() == {"full-ft", *rows}
-    for name, cost in cost_files.items():
-        assert cost["step_ratio"] > 0 and cost["step_s"] > 0
-        assert (cost["scoring_fraction"] > 0) == name.startswith("hifi") and cost["scoring_fraction"] < 1
-    stored = cost_files["hifi-layerwise"]["stored_bytes"] / cost_files["full-ft"]["stored_bytes"]
-    assert f"x {stored:.3g} (" in answer.out
-    assert hifi("table", "mine.yaml").err.count("measuring") == 0  # measured once
+def test_epochs_count_and_limited_runs_do_not(hifi):
+    write_costs("full-ft", "rte", 1, 30.0)
+    write_costs("bitfit", "rte", 1, 60.0, epochs=6)
+    write_costs("bitfit", "rte", 2, 1.0, limited=True, setting="limit")
+    rows = {row["method"]: row for row in table_of(hifi("table", "cost", "--format", "json"))["rows"]}
+    assert rows["bitfit"]["time"] == pytest.approx(1.0)
+
+
+def test_hifis_table_1_has_the_printed_marks_beside_our_costs(hifi):
+    write_costs("full-ft", "rte", 1, 30.0)
+    write_costs("hifi-layerwise", "rte", 1, 27.0)
+    rows = {row["method"]: row for row in table_of(hifi("table", "hifi-1", "--format", "json"))["rows"]}
+    marks = ["Extra param.", "Corrupt struc.", "Infer. delay", "Store cons."]
+    assert [rows["adapter"][mark] for mark in marks] == ["✓", "✓", "✓", "×"]  # noqa: RUF001
+    assert [rows["hifi-layerwise"][mark] for mark in marks] == ["×", "×", "×", "×"]  # noqa: RUF001
+    assert rows["hifi-layerwise"]["time"] == pytest.approx(0.9)
+    assert r"$\checkmark$" in hifi("table", "hifi-1", "--format", "tex").out
 
 
 def test_every_table_of_both_papers_is_there(hifi):
@@ -78,8 +67,7 @@ def test_every_table_of_both_papers_is_there(hifi):
 
 def test_table_4_counts_the_data_at_hand(hifi, data):
     answer = hifi("table", "hifi-4", "--data-dir", data, "--published", "--format", "json")
-    assert answer.code == 0, answer.err
-    table = json.loads(answer.out)
-    text = json.dumps(table)
-    assert '"48"' in text and "2,490" in text
-    assert "the official release has 2,490 rows" in text
+    table = table_of(answer)
+    train = {row["source"]: row for row in table["rows"] if row["label"] == "train"}
+    assert (train["runs"]["rte"], train["published"]["rte"]) == (48, 2490)
+    assert "the official release has 2,490 rows" in json.dumps(table)

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 
+import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from project_files import copy_yaml
@@ -13,36 +14,39 @@ from tiny_inputs import QUICK
 
 from hifi_cli.files import command_line, read_json
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.reports.formats import FORMATS, csv_table
-from hifi_cli.reports.table import MissingRuns, Table, TableCell, TableHeading, TableRow
+from hifi_cli.reports.render import FORMATS, Table, render
 from hifi_cli.runs import run as runs
 
 HTML = "<img src=x onerror=alert(1)>"
 BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]
 
 
-def table(text="", command="", cell=None):
+def table(text="", command=""):
     """A table with a text wherever a text may stand."""
-    headings = [TableHeading(f"column {text}"), TableHeading("setting", None)]
-    cells = (cell or TableCell(51.25, 1.5, notes=(f"footnote {text}",)), TableCell(text=f"value {text}"))
-    lines = [
-        TableRow(f"label {text}", cells),
-        TableRow(f"label {text}", (TableCell(50.0), TableCell(text="-")), source="published"),
-    ]
+    frame = pd.DataFrame(
+        {
+            "label": [f"label {text}", f"label {text}"],
+            "source": ["runs", "published"],
+            "number": [51.25, 50.0],
+            "number_std": [1.5, None],
+            "setting": [f"value {text}", None],
+        }
+    )
     return Table(
         f"title {text}",
-        headings,
-        lines,
+        frame,
+        {"number": f"column {text}", "setting": "setting"},
         corner=f"corner {text}",
+        footnotes={(0, "number"): [f"footnote {text}"]},
         notes=[f"note {text}"],
-        missing=[MissingRuns("m", ("t",), (1,), command)],
+        missing=[command],
     )
 
 
 @pytest.mark.parametrize("newline", BREAKS)
 def test_no_line_break_gets_out_of_a_comment_or_into_a_caption(newline):
     command = f"hifi train --results-dir 'a{newline}\\input{{/etc/passwd}}{newline}{newline}b'"
-    lines = re.split("[\n\r\x0b\x0c\x85\u2028]", FORMATS["tex"]([table(f"x{newline}{newline}y", command)]))
+    lines = re.split("[\n\r\x0b\x0c\x85\u2028]", render("tex", [table(f"x{newline}{newline}y", command)]))
     at = lines.index(r"\begin{table}")
     assert all(line.startswith("%") for line in lines[:at])
     assert not any("/etc/passwd" in line for line in lines[at:])
@@ -51,7 +55,7 @@ def test_no_line_break_gets_out_of_a_comment_or_into_a_caption(newline):
 
 
 def test_markdown_holds_no_html_of_a_name():
-    text = FORMATS["md"]([table(f"{HTML} | & \n\n<script>", f"hifi train --results-dir '`{HTML}`'")])
+    text = render("md", [table(f"{HTML} | & \n\n<script>", f"hifi train --results-dir '`{HTML}`'")])
     html = MarkdownIt("commonmark").enable("table").render(text)
     assert "<img" not in html
     assert "<script" not in html
@@ -66,26 +70,17 @@ FORMULAS = ["=1+1", "=cmd|' /C calc'!A0", "+1+1", "-1+1", "@SUM(A1)", "\t=1+1", 
 
 @pytest.mark.parametrize("text", FORMULAS)
 def test_no_cell_of_a_csv_is_a_formula(text):
-    escaped_table = Table(
-        text, [TableHeading(text), TableHeading("setting")], [TableRow(text, (TableCell(-51.25), TableCell(text=text)))]
-    )
-    rows = list(csv.reader(io.StringIO(csv_table.as_csv([escaped_table]), newline="")))
+    frame = pd.DataFrame({"label": [text], text: [text], "number": [-51.25]})
+    rows = list(csv.reader(io.StringIO(render("csv", [Table(text, frame, {})]), newline="")))
     said = f"'{text.strip()}"
-    assert rows == [["method", "source", said, "setting"], [said, "runs", "-51.25", said]]
+    assert rows == [["label", said, "number"], [said, said, "-51.25"]]
 
 
 def test_numbers_in_a_csv_stay_numbers():
     texts = ["-1.5", "+3", "1e-4", "-", "a=b", "3 of 5"]
-    escaped_table = Table(
-        "",
-        [TableHeading(f"h{at}") for at, _ in enumerate(texts)],
-        [TableRow("x", tuple(TableCell(text=text) for text in texts))],
-    )
-    _, row = csv.reader(io.StringIO(csv_table.as_csv([escaped_table])))
-    assert row[2:] == texts
-    number = Table("", [TableHeading("h")], [TableRow("x", (TableCell(-0.5, 0.25),), source="difference")])
-    _, row = csv.reader(io.StringIO(csv_table.as_csv([number])))
-    assert [float(value) for value in row[2:4]] == [-0.5, 0.25]
+    frame = pd.DataFrame({f"h{at}": [text] for at, text in enumerate(texts)} | {"number": [-0.5]})
+    _, row = csv.reader(io.StringIO(render("csv", [Table("", frame, {})])))
+    assert row == [*texts, "-0.5"]
 
 
 @pytest.mark.parametrize("word", ["a b", "a\nb", "it's\n\\n", "\x1b[2J", "é\u2028ü", "", "$HOME `ls`", "\udcff\n"])

@@ -15,7 +15,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
 from hifi_cli.grids.jobs import Job
 from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
-from hifi_cli.reports.run_records import Results
+from hifi_cli.results.study import Study
 
 pytestmark = pytest.mark.slow
 
@@ -247,7 +247,7 @@ def test_a_conflict_names_the_variant(hifi, finish_run, tiny):
     answer = tiny("train", "--method", "full-ft", "learning_rate=0.5")
     assert answer.code == 4 and "variant=NAME" in answer.err
     assert tiny("train", "--method", "full-ft", "learning_rate=0.5", "variant=fast").code == 0
-    assert Results(Path("results")).variants.total() == 1
+    assert Study(Path("results")).runs["variant"].notna().sum() == 1
 
 
 def test_another_encoder_in_a_directory_of_the_same_name_is_another_run(hifi, finish_run, encoders, data, tmp_path):
@@ -334,21 +334,10 @@ def test_a_refused_method_stops_a_list_before_any_training(hifi, encoders, data)
 
 def test_the_command_of_a_missing_run_repeats_the_data_directory(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, backbone="bert-large")
-    missing = json.loads(hifi("table", "hifi-2", "--data-dir", "glue data", "--format", "json").out)["missing"]
-    assert missing and all(entry["command"].endswith("--data-dir 'glue data'") for entry in missing)
+    (missing,) = json.loads(hifi("table", "hifi-2", "--data-dir", "glue data", "--format", "json").out)["missing"]
+    assert missing.endswith("hifi grid hifi-2 --data-dir 'glue data'")
     answer = hifi("claims", "hifi", "--data-dir", "glue_data")
     assert answer.code == 0 and "--data-dir glue_data" in answer.out
-
-
-@pytest.mark.parametrize(("key", "value"), [("path", "encoders/mine"), ("hub", "owner/mine")])
-def test_the_command_of_a_missing_run_names_the_backbone_as_it_was_given(hifi, key, value):
-    for seed, method in ((1, "full-ft"), (2, "full-ft"), (1, "bitfit")):
-        run = write_run("results", method, "rte", seed, 0.6, backbone="mine")
-        results = read_json(run / "results.json")
-        results["config"]["backbone"][key] = value
-        (run / "results.json").write_text(json.dumps(results))
-    (missing,) = json.loads(hifi("table", "--format", "json").out)["missing"]
-    assert f"--method bitfit --backbone {value} --protocol hifi --seeds 2" in missing["command"]
 
 
 def test_a_copy_of_a_task_is_told_from_the_original(hifi):

@@ -23,10 +23,9 @@ from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.records.run_files import EpochMetrics
 from hifi_cli.records.run_status import RunState, RunStatus, status
-from hifi_cli.reports import table_types
-from hifi_cli.reports.table_spec import ScoresSpec
+from hifi_cli.reports import table_spec
 
-TABLES = [name for name in registry.names("tables") if isinstance(table_types.load(name), ScoresSpec)]
+TABLES = [name for name in registry.names("tables") if table_spec.load(name).kind == "scores"]
 
 
 @cache
@@ -36,7 +35,7 @@ def cells_of_grid(name):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
-    table = table_types.load(name)
+    table = table_spec.load(name)
     all_cells = {
         (cell.method, cell.task, cell.seed, cell.config.protocol, cell.config.backbone.name) for cell in cells_of_grid(name)
     }
@@ -143,7 +142,7 @@ def test_jobs_hold_every_cell_once_and_none_holds_too_many(processes):
 
 def test_what_is_chosen_by_scores_waits_for_them():
     needing = {job.cells[0].method for job in jobs.training_jobs(cells(name="hifi-3"), 500) if job.needs}
-    assert needing == {row.method for row in table_types.load("hifi-3").rows}
+    assert needing == {row.method for row in table_spec.load("hifi-3").rows}
     assert not any(job.needs for job in jobs.training_jobs(cells(name="ehft-1"), 500))
     assert grid_cells.chooses_heads("eh-ft-hifi")
     assert len(jobs.scoring_jobs(cells(name="hifi-3", tasks=["rte", "mrpc"]))) == 2

@@ -66,8 +66,7 @@ def test_the_commands_that_are_left_print_json(hifi, tiny):
 def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):
     write_runs()
     printed(hifi("table", "--format", "json"))
-    main, _ = printed(hifi("compare", "full-ft", "bitfit", "--format", "json"))
-    (row,) = main["rows"]
+    (row,) = printed(hifi("compare", "full-ft", "bitfit", "--format", "json"))[0]["rows"]
     assert row["verdict"] == "no conclusion" and isinstance(row["cells"]["p_holm"]["value"], float)
     claims = printed(hifi("claims", "hifi/trains-4-percent", "--format", "json"))
     assert claims["rows"][0]["verdict"] == "not run"
@@ -93,7 +92,7 @@ def test_runs_are_listed_with_header_sorted_and_filtered(hifi):
     scores = [run["score"] for run in by_score]
     assert scores == sorted(scores, reverse=True) and scores[0] == pytest.approx(70.0)
     only = printed(hifi("ls", "runs", "--methods", "bitfit,lora", "--task", "rte", "--format", "json"))
-    assert [(run["method"], run["seed"], run["flags"]) for run in only] == [("bitfit", 1, []), ("bitfit", 2, ["collapsed"])]
+    assert [(run["method"], run["seed"], run["flags"]) for run in only] == [("bitfit", 1, ""), ("bitfit", 2, "collapsed")]
     rows = list(csv.DictReader(io.StringIO(hifi("ls", "runs", "--protocol", "laptop", "--format", "csv").out)))
     assert [(row["task"], float(row["score"]), row["flags"], float(row["metrics.matthews"])) for row in rows] == [
         ("cola", 50.0, "limited", 50.0)
@@ -109,12 +108,12 @@ def test_a_negative_score_is_listed_before_a_run_without_a_score(hifi):
 
 def test_results_are_a_data_frame_with_a_row_per_run(hifi, tmp_path):
     write_runs()
-    runs = hifi_cli.results("results")
+    runs = hifi_cli.read_results("results")
     assert len(runs) == 5 and runs.score.dtype == float
     assert runs[runs.method == "full-ft"].score.mean() == pytest.approx(61.5)
     assert runs.groupby("method")["seed"].count().to_dict() == {"bitfit": 2, "full-ft": 2, "lora": 1}
     (tmp_path / "empty").mkdir()
-    empty = hifi_cli.results(tmp_path / "empty")
+    empty = hifi_cli.read_results(tmp_path / "empty")
     assert len(empty) == 0 and "score" in empty.columns
     with pytest.raises(MissingError, match="no directory nowhere"):
-        hifi_cli.results("nowhere")
+        hifi_cli.read_results("nowhere")

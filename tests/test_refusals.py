@@ -1,6 +1,5 @@
 """What is refused before anything runs, with a message that says what is wrong."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -78,14 +77,6 @@ def test_runs_that_were_copied_without_weights_say_so(finish_run, hifi, data, co
     more = {"predict": [data / "RTE/dev.tsv"], "export": ["--to", "out"]}.get(command, ["--data-dir", data])
     answer = hifi(command, run, *more)
     assert answer.code == 3 and "delta.safetensors: copy the run with its weights (--weights)" in answer.out + answer.err
-
-
-def test_a_run_of_other_settings_is_not_offered_to_be_replaced(hifi):
-    for seed in (1, 2):
-        write_run("results", "full-ft", "rte", seed, 0.5, setting="other")
-    write_run("results", "full-ft", "rte", 3, 0.5)
-    commands = [line["command"] for line in json.loads(hifi("table", "--seeds", "1-4", "--format", "json").out)["missing"]]
-    assert commands and not any("--force" in command for command in commands)
 
 
 def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):

@@ -1,9 +1,9 @@
 """A table's row that shows the best of several methods, as EH-FT's top-k does."""
 
-import json
 from pathlib import Path
 
 import pytest
+from json_output import table_of
 from synthetic_runs import write_run
 
 from hifi_cli.grids import cells as cells_of
@@ -28,8 +28,8 @@ def runs_of_three(hifi):
 
 def row_of(answer):
     assert answer.code == 0, answer.err
-    content = json.loads(answer.out)
-    return content, next(row for row in content["rows"] if row["name"] == "top-k" and row["source"] == "runs")
+    content = table_of(answer)
+    return content, next(row for row in content["rows"] if row["method"] == "top-k" and row["source"] == "runs")
 
 
 def test_each_cell_is_the_best_of_the_methods_and_says_which(runs_of_three):
@@ -44,15 +44,15 @@ def test_each_cell_is_the_best_of_the_methods_and_says_which(runs_of_three):
     alone = runs_of_three(
         "table", "ehft-1", "--tasks", "rte,cola", "--methods", "top-k-12", "--seeds", "1,2", "--format", "json"
     )
-    assert json.loads(alone.out)["rows"][0]["cells"]["rte"]["value"] == pytest.approx(71.0)  # a row of its own
+    assert table_of(alone)["rows"][0]["cells"]["rte"]["value"] == pytest.approx(71.0)  # a row of its own
 
 
 def test_what_was_not_run_of_them_is_missing_and_told(hifi):
     write_run("results", "top-k-6", "rte", 1, 0.8, protocol="ehft", backbone="roberta-large")
     content, row = row_of(hifi("table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1", "--format", "json"))
     assert row["cells"]["rte"]["notes"][-1].endswith("; no run of top-k, top-k-12")
-    missing = " ".join(entry["command"] for entry in content["missing"])
-    assert "--method top-k " in missing and "--method top-k-12 " in missing and "top-k-6" not in missing
+    (missing,) = content["missing"]
+    assert missing == "2 runs (Top-k): hifi grid ehft-1 --tasks rte --methods top-k,top-k-6,top-k-12 --seeds 1"
     assert hifi("table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1", "--strict").code == 1
 
 
@@ -62,7 +62,7 @@ def test_the_papers_numbers_stand_beside_the_best(runs_of_three):
             "table", "ehft-1", "--tasks", "rte", "--methods", "top-k", "--seeds", "1,2", "--published", "--format", "json"
         )
     )
-    rows = {row["source"]: row["cells"]["rte"]["value"] for row in content["rows"] if row["name"] == "top-k"}
+    rows = {row["source"]: row["cells"]["rte"]["value"] for row in content["rows"] if row["method"] == "top-k"}
     assert rows["published"] == 86.55 and rows["difference"] == pytest.approx(86.0 - 86.55)
 
 

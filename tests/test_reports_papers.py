@@ -1,15 +1,12 @@
 """The papers' tables: their numbers fed in as runs come out as printed, and what does not follow is marked."""
 
-import json
-
 import pytest
+from json_output import table_of
 from synthetic_runs import write_paper_runs
 
 from hifi_cli.config import registry
-from hifi_cli.reports import published, table_types
-from hifi_cli.reports.run_records import Results
-from hifi_cli.reports.table import deviation, number
-from hifi_cli.reports.table_request import TableRequest
+from hifi_cli.reports import other_tables, published, table_spec, tables
+from hifi_cli.results.study import Study
 
 WITH_SCORES = ["hifi-2", "hifi-2-fewshot", "hifi-3", "hifi-6", "ehft-1", "ehft-2", "ehft-3", "ehft-4", "superglue"]
 # bold (1) and underlined (2) as far as our copy of the paper shows them
@@ -51,61 +48,54 @@ VERDICTS = {
 
 
 def built(name, results_dir, **options):
-    spec = table_types.load(name)
-    return spec, table_types.build(spec, TableRequest(Results(results_dir), **options))
+    return tables.build(table_spec.load(name), Study(results_dir), tables.TableOptions(**options))
 
 
 @pytest.mark.parametrize("name", WITH_SCORES)
 def test_a_papers_numbers_come_out_as_it_prints_them(name, tmp_path):
-    spec = table_types.load(name)
+    spec = table_spec.load(name)
     _, paper = published.load(spec.published)
     write_paper_runs(tmp_path, spec, paper)
-    _, table = built(name, tmp_path)
-    lines = {line.method: line for line in table.rows}
+    table = built(name, tmp_path)
+    lines = {method: row for row, method in enumerate(table.frame["method"])}
     for row in [row for row in spec.rows if row.method]:
         line, printed = lines[row.method], paper.rows[row.published_name]
-        for index, column in enumerate(spec.columns):
+        for column in spec.columns:
             mean, spread = (
                 paper.mean(row.published_name, column.published_name),
                 paper.deviation(row.published_name, column.published_name),
             )
-            said = number(table.headings[index], line.cells[index])
+            said, deviation = table.cell(line, column.name)
             assert said == ("-" if mean == "illegible" else f"{mean:.{paper.decimals}f}"), (row.method, column)
             if isinstance(mean, float) and isinstance(spread, float):
-                assert deviation(table.headings[index], line.cells[index]) == f"{spread:.{paper.decimals}f}"
+                assert deviation == f"{spread:.{paper.decimals}f}"
         if printed.average is not None:
-            at = len(spec.columns)
             follows = (spec.published, row.published_name) not in VERDICTS
-            assert (number(table.headings[at], line.cells[at]) == f"{printed.average:.{paper.decimals}f}") == follows, (
-                row.method
-            )
-    for name_of_column, marks in MARKS.get(name, {}).items():
-        names = [column.published_name for column in spec.columns] + ["Avg."]
-        index = names.index(name_of_column)
+            assert (table.cell(line, "average")[0] == f"{printed.average:.{paper.decimals}f}") == follows, row.method
+    for column, marks in MARKS.get(name, {}).items():
+        key = "average" if column == "Avg." else next(each.name for each in spec.columns if each.published_name == column)
         for method, place in marks.items():
-            assert lines[method].cells[index].place == place, (name_of_column, method)
+            assert table.places.get((lines[method], key)) == place, (column, method)
 
 
 @pytest.mark.parametrize("name", WITH_SCORES)
 def test_the_papers_numbers_stand_beside_ours_with_no_difference(name, tmp_path):
-    spec = table_types.load(name)
+    spec = table_spec.load(name)
     _, paper = published.load(spec.published)
     write_paper_runs(tmp_path, spec, paper)
-    _, table = built(name, tmp_path, published=True)
-    differences = [line for line in table.rows if line.source == "difference"]
+    table = built(name, tmp_path, published=True)
+    differences = [row for row, source in enumerate(table.sources) if source == "difference"]
     assert len(differences) == len([row for row in spec.rows if row.method])
-    for line in differences:
-        for heading, cell in zip(table.headings, line.cells, strict=True):
-            if heading.label == "Avg." and VERDICTS.get((spec.published, line.method)) == "rounding":
-                assert abs(cell.mean) == pytest.approx(10**-paper.decimals)
+    for row in differences:
+        method = table.frame["method"][row]
+        for key in table.headings:
+            if key == "average" and VERDICTS.get((spec.published, method)) == "rounding":
+                assert abs(table.frame[key][row]) == pytest.approx(10**-paper.decimals)
                 continue
-            assert cell.mean is None or number(heading, cell, signed=True).strip("+0.") == "", (line.method, heading.label)
-            assert not [note for note in cell.notes if "no difference" in note]
-    assert any("published:" in note for note in table.notes)
-    is_of_a_test_server = name in ("hifi-2", "superglue")
-    assert any("GLUE test server" in note and "our split is validation" in note for note in table.notes) is is_of_a_test_server
-    assert ("GLUE test server scores" in table.title and "ours: validation scores" in table.title) is is_of_a_test_server
-    assert "scores, published" not in built(name, tmp_path, published=False)[1].title
+            assert table.cell(row, key)[0].strip("+0.") in ("", "-"), (method, key)
+            assert not [note for note in table.footnotes.get((row, key), []) if "no difference" in note]
+    (note,) = [note for note in table.notes if note.startswith("published:")]
+    assert ("GLUE test server" in note and "our split is validation" in note) is (name in ("hifi-2", "superglue"))
 
 
 def test_every_printed_average_is_recomputed():
@@ -152,9 +142,8 @@ def test_the_footnotes_reach_the_page(hifi):
 
 
 def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
-    rows = json.loads(
-        hifi("table", "hifi-2", "--published", "--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json").out
-    )["rows"]
+    words = ["--published", "--tasks", "rte,mrpc", "--methods", "hifi-layerwise", "--format", "json"]
+    rows = table_of(hifi("table", "hifi-2", *words))["rows"]
     paper = next(row for row in rows if row["source"] == "published")
     assert paper["cells"]["average"]["value"] == pytest.approx((89.7 + 71.5) / 2)
     assert "mean of the 2 columns shown; the paper's average has 9 columns" in paper["cells"]["average"]["notes"]
@@ -162,10 +151,10 @@ def test_other_columns_take_the_mean_of_the_cells_shown(hifi):
 
 @pytest.mark.parametrize("name", registry.names("tables"))
 def test_every_table_loads_and_fits_its_paper(name):
-    spec = table_types.load(name)
+    spec = table_spec.load(name)
     if spec.published:
         _, paper = published.load(spec.published)
-        assert [column.published_name for column in spec.columns] == list(paper.columns)
+        assert [column.published_name for column in spec.columns] == ([] if spec.kind == "costs" else list(paper.columns))
         assert [row.published_name for row in spec.rows] == ([] if spec.kind == "statistics" else list(paper.rows))
         if spec.kind == "scores":
             assert (spec.decimals, spec.backbone) == (paper.decimals, paper.backbone)
@@ -179,8 +168,8 @@ def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):
     write_run("results", "full-ft", "mrpc", 1, 0.9, primary_metric="accuracy")
     line = next(
         row
-        for row in json.loads(
-            hifi("table", "hifi-2", "--published", "--tasks", "mrpc", "--methods", "full-ft", "--format", "json").out
+        for row in table_of(
+            hifi("table", "hifi-2", "--published", "--tasks", "mrpc", "--methods", "full-ft", "--format", "json")
         )["rows"]
         if row["source"] == "difference"
     )
@@ -189,14 +178,13 @@ def test_a_difference_of_other_metrics_is_refused(tmp_path, hifi):
 
 
 def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
-    spec, table = built("hifi-5", tmp_path)
-    _, paper = published.load(spec.published)
+    table = other_tables.settings(table_spec.load("hifi-5"), show_published=False)
+    _, paper = published.load("hifi/hyper-parameters")
     same = 0
-    for line in [line for line in table.rows if line.source == "runs"]:
-        for index, cell in enumerate(line.cells):
-            if cell.text is not None:
-                assert (cell.text == paper.rows[line.method].texts[index]) is (not cell.notes)
-                same += not cell.notes
+    for line in [line for line in table.frame.to_dict("records") if line["source"] == "runs"]:
+        printed = dict(zip(paper.columns, paper.rows[line["method"]].texts, strict=True))
+        same += sum(line[key] == printed[key] for key in table.headings)
+    assert not any(table.footnotes.values())
     assert same == 10 * 9  # every cell of the paper's table
     own_table = tmp_path / "mine.yaml"
     own_table.write_text((registry.find("tables", "hifi-5")).read_text().replace("protocol: hifi\n", "protocol: laptop\n"))

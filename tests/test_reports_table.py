@@ -7,38 +7,42 @@ import sys
 from pathlib import Path
 
 import pytest
+from json_output import table_of, tables_of
 from project_files import copy_yaml
 from synthetic_runs import write_run
 
 from hifi_cli.config import registry
-from hifi_cli.reports.score_table import METRIC_NAMES
+from hifi_cli.reports.tables import METRIC_NAMES
 from hifi_cli.tasks import task_spec
 
 
 def rows_of(answer):
-    return {(row["name"], row["source"]): row for row in json.loads(answer.out)["rows"]}
+    return {(row["method"], row["source"]): row for row in table_of(answer)["rows"]}
 
 
-def test_missing_runs_come_as_commands_that_make_them(users_table, hifi):
-    missing = json.loads(hifi("table", users_table, "--format", "json").out)["missing"]
-    words = "--backbone bert-large --protocol hifi"
-    assert [entry["command"] for entry in missing] == [
-        f"hifi train --task stsb --method bitfit {words} --seeds 2",
-        f"hifi train --task stsb --method bitfit {words} --seeds 1 --force",  # a limited run is in its place
-        f"hifi train --task rte,cola,stsb --method linear-probing {words} --seeds 1,2",
-    ]
+def test_what_is_missing_is_one_command_of_the_tables_grid(users_table, hifi):
+    """The limited run of BitFit on STS-B counts as missing: the table leaves it out."""
+    words = ["--results-dir", "results"]
+    (missing,) = table_of(hifi("table", users_table, *words, "--format", "json"))["missing"]
+    assert missing == "8 runs (Bit_Fit & more on STS-B; Probing): hifi grid mine.yaml"
+    printed_commands = hifi("grid", users_table, "--print").out
+    assert all(f"--task {task} --method full-ft,bitfit,linear-probing" in printed_commands for task in ("rte", "cola", "stsb"))
     assert hifi("table", users_table).code == 0
     assert hifi("table", users_table, "--strict").code == 1
     assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
+    chosen = ["--methods", "bitfit", "--tasks", "stsb", "--seeds", "1-3", "--data-dir", "glue data"]
+    (missing,) = table_of(hifi("table", users_table, *chosen, "--format", "json"))["missing"]
+    assert missing == (
+        "3 runs (Bit_Fit & more): hifi grid mine.yaml --tasks stsb --methods bitfit --seeds 1-3 --data-dir 'glue data'"
+    )
     assert "--results-dir elsewhere" in hifi("table", users_table, "--results-dir", "elsewhere", "--format", "json").out
 
 
-def test_a_limited_run_is_missing_also_if_it_collapsed(hifi):
-    write_run("results", "full-ft", "rte", 1, 0.7, collapsed=True)
-    write_run("results", "full-ft", "rte", 2, 0.7, limited=True, collapsed=True, setting="limit")
-    write_run("results", "full-ft", "rte", 3, 0.7)
-    missing = json.loads(hifi("table", "--seeds", "1,2,3", "--format", "json").out)["missing"]
-    assert [(runs["seeds"], "--force" in runs["command"]) for runs in missing] == [([2], True)]
+def test_a_table_of_what_there_is_misses_nothing(hifi):
+    write_run("results", "full-ft", "rte", 1, 0.7)
+    answer = hifi("table", "--seeds", "1,2", "--strict", "--format", "json")
+    assert answer.code == 0 and table_of(answer)["missing"] == []
+    assert table_of(answer)["rows"][0]["cells"]["rte"]["notes"] == ["1 of 2 seeds"]
 
 
 def test_every_metric_of_a_shipped_task_has_a_heading():
@@ -50,10 +54,10 @@ def test_an_empty_cell_is_incomplete_even_when_nothing_is_missing(users_table, h
     write_run("results", "full-ft", "cola", 1, 0.0, collapsed=True)
     write_run("results", "full-ft", "cola", 2, 0.0, collapsed=True)
     assert hifi("table", users_table, "--strict", "--methods", "full-ft").code == 0
-    answer = hifi("table", users_table, "--strict", "--methods", "full-ft", "--exclude", "collapsed", "--format", "json")
-    assert answer.code == 1 and json.loads(answer.out)["missing"] == []
-    cell = rows_of(answer)["full-ft", "runs"]["cells"]["cola"]
-    assert cell == {"value": None, "notes": ["2 collapsed runs left out (by --exclude collapsed)"]}
+    words = ["table", users_table, "--methods", "full-ft", "--exclude", "collapsed", "--format", "json"]
+    assert hifi(*words, "--strict").code == 1
+    cell = rows_of(hifi(*words))["full-ft", "runs"]["cells"]["cola"]
+    assert cell == {"value": None, "std": None, "notes": ["2 collapsed runs left out (by --exclude collapsed)"]}
 
 
 @pytest.mark.parametrize(
@@ -83,11 +87,7 @@ def test_a_run_unlike_the_others_never_slips_into_a_mean(changes, said, hifi):
         assert cell["value"] == 50.0
     else:
         assert cell["value"] == pytest.approx(60.0)
-        assert (
-            "1 of 3 runs limited, included"
-            if word == "limited"
-            else said.replace("left out (--include unequal includes them)", "included")
-        ) in cell["notes"]
+        assert said not in cell["notes"]
 
 
 def test_collapsed_runs_count_and_a_footnote_says_how_many(hifi):
@@ -108,29 +108,29 @@ def test_a_mean_over_fewer_seeds_than_others_says_so(hifi):
     for seed in (1, 2, 3):
         write_run("results", "full-ft", "rte", seed, 0.6)
     write_run("results", "bitfit", "rte", 1, 0.7)
-    rows = {row["name"]: row["cells"]["rte"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
+    rows = {row["method"]: row["cells"]["rte"] for row in table_of(hifi("table", "--format", "json"))["rows"]}
     assert rows["bitfit"]["notes"] == ["1 seed, others have up to 3"] and not rows["full-ft"].get("notes")
 
 
 def test_a_run_with_two_marks_needs_both(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5)
     write_run("results", "full-ft", "rte", 2, 0.7, limited=True, collapsed=True, setting="limit")
-    for words, mean, note in (
+    for words, mean, *notes in (
         ([], 50.0, "1 limited run left out (--include limited includes them)"),
-        (["--exclude", "collapsed"], 50.0, "1 collapsed run left out (by --exclude collapsed)"),
+        (["--exclude", "collapsed"], 50.0, "1 limited run left out (--include limited includes them)"),
         (["--include", "limited", "--exclude", "collapsed"], 50.0, "1 collapsed run left out (by --exclude collapsed)"),
-        (["--include", "limited"], 60.0, "1 of 2 runs collapsed and limited, included"),
+        (["--include", "limited"], 60.0, "1 of 2 runs collapsed, included", "1 of 2 runs limited, included"),
     ):
         cell = rows_of(hifi("table", "--format", "json", *words))["full-ft", "runs"]["cells"]["rte"]
-        assert (cell["value"], cell["notes"]) == (pytest.approx(mean), [note])
+        assert (cell["value"], cell["notes"]) == (pytest.approx(mean), notes)
 
 
 def test_a_number_never_stands_under_another_metrics_name(hifi):
     write_run("results", "bitfit", "mrpc", 1, 0.6, primary_metric="accuracy", metrics={"f1": 0.7})
     write_run("results", "full-ft", "mrpc", 1, 0.8, primary_metric="f1")
-    content = json.loads(hifi("table", "--format", "json").out)
-    assert content["columns"][0] == {"name": "mrpc", "label": "MRPC (Acc.)"}
-    cells = {row["name"]: row["cells"]["mrpc"] for row in content["rows"]}
+    content = table_of(hifi("table", "--format", "json"))
+    assert content["headings"]["mrpc"] == "MRPC (Acc.)"
+    cells = {row["method"]: row["cells"]["mrpc"] for row in content["rows"]}
     assert cells["bitfit"]["value"] == 60.0 and cells["full-ft"]["value"] is None
     assert cells["full-ft"]["notes"] == ["1 run left out: no accuracy stored for this score"]
 
@@ -139,9 +139,9 @@ def test_other_backbones_and_protocols_stand_in_tables_of_their_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5)
     write_run("results", "full-ft", "rte", 1, 0.7, backbone="minilm")
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="laptop")
-    tables = json.loads(hifi("table", "--format", "json").out)
+    tables = tables_of(hifi("table", "--format", "json"))
     assert [table["rows"][0]["scores"] for table in tables] == [{"rte": [score]} for score in (50.0, 70.0, 90.0)]
-    assert json.loads(hifi("table", "--backbone", "minilm", "--format", "json").out)["rows"][0]["scores"] == {"rte": [70.0]}
+    assert table_of(hifi("table", "--backbone", "minilm", "--format", "json"))["rows"][0]["scores"] == {"rte": [70.0]}
 
 
 def test_seeds_beyond_the_tables_own_are_left_out_with_a_word(users_table, hifi):
@@ -171,8 +171,17 @@ def test_a_cell_under_other_conditions_is_shown_apart(changes, said, hifi):
     rows = rows_of(hifi("table", "--format", "json"))
     cell = rows["bitfit", "runs"]["cells"]["rte"]
     assert cell["value"] == 90.0 and cell["notes"] == [f"not compared with the column's other runs, which differ in {said}"]
-    places = {name: [cell.get("place") for cell in list(row["cells"].values())[:3]] for (name, _), row in rows.items()}
-    assert places == {"bitfit": [1, None, None], "full-ft": [None, 2, 2], "lora": [2, 1, 1]}  # CoLA, RTE, Avg.
+    lines = {
+        line.split("|")[1].strip(): line.split("|")[2:5]
+        for line in hifi("table", "--format", "md").out.splitlines()
+        if "|" in line
+    }
+    marks = {name: ["1" if "**" in cell else "2" if "<u>" in cell else "" for cell in cells] for name, cells in lines.items()}
+    assert (marks["BitFit"], marks["Full-FT"], marks["LoRA"]) == (
+        ["1", "", ""],
+        ["", "2", "2"],
+        ["2", "1", "1"],
+    )  # CoLA, RTE, Avg.
 
 
 def test_full_shot_and_few_shot_runs_stand_in_tables_of_their_own(hifi):
@@ -182,44 +191,38 @@ def test_full_shot_and_few_shot_runs_stand_in_tables_of_their_own(hifi):
         write_run("results", "lora", "rte", seed, 0.55, shots=16)
     write_run("results", "lora", "rte", 1, 0.52, shots=4)
     titles, scores = [], []
-    for table in json.loads(hifi("table", "--format", "json").out):
+    for table in tables_of(hifi("table", "--format", "json")):
         titles.append(table["title"])
-        scores.append({row["name"]: row["scores"]["rte"] for row in table["rows"]})
+        scores.append({row["method"]: row["scores"]["rte"] for row in table["rows"]})
     assert [re.search(r"bert-large(, \d+-shot)?, best", title).group(1) for title in titles] == [None, ", 4-shot", ", 16-shot"]
     assert scores[0] == {"bitfit": [70.0, 70.0]} and scores[1] == {"lora": [52.0]}
     assert {name: values[0] for name, values in scores[2].items()} == pytest.approx({"bitfit": 50.0, "lora": 55.0})
-    assert json.loads(hifi("table", "--shots", "4", "--format", "json").out)["rows"][0]["scores"] == {"rte": [52.0]}
-    text = hifi("report") and Path("results/report.html").read_text()
-    assert (
-        text.count('id="run-hifi-bert-large-rte-bitfit-full-1"') == text.count('id="run-hifi-bert-large-rte-bitfit-16-1"') == 1
-    )
+    assert table_of(hifi("table", "--shots", "4", "--format", "json"))["rows"][0]["scores"] == {"rte": [52.0]}
 
 
 def test_a_layout_takes_the_runs_of_its_protocols_shots(users_table, hifi):
     write_run("results", "full-ft", "rte", 1, 0.2, shots=16)
-    content = json.loads(hifi("table", users_table, "--format", "json").out)
+    content = table_of(hifi("table", users_table, "--format", "json"))
     assert content["rows"][0]["scores"]["rte"] == pytest.approx([87.0, 88.0])
     assert content["notes"] == ["1 16-shot run not in this table (--shots 16 shows them)"]
-    content = json.loads(hifi("table", users_table, "--shots", "16", "--format", "json").out)
+    content = table_of(hifi("table", users_table, "--shots", "16", "--format", "json"))
     assert content["rows"][0]["scores"] == {"rte": [20.0]}
-    assert content["missing"][0]["command"].endswith("--seeds 2 --shots 16")
+    assert content["missing"][0].endswith("hifi grid mine.yaml shots=16")
     write_run("results", "full-ft", "rte", 1, 0.3, shots=16, protocol="hifi-fewshot")
     write_run("results", "full-ft", "rte", 1, 0.9, protocol="hifi-fewshot")
-    content = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--format", "json").out)
+    content = table_of(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--format", "json"))
     assert content["rows"][0]["scores"] == {"rte": [30.0]}  # that protocol has 16 shots
     assert content["notes"] == ["1 full-shot run not in this table (--shots full shows them)"]
-    assert "--shots" not in content["missing"][0]["command"]
-    missing = json.loads(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json").out)[
-        "missing"
-    ]
-    assert missing[0]["command"].endswith("shots=null")
+    assert "shots" not in content["missing"][0]
+    missing = table_of(hifi("table", "hifi-2-fewshot", "--tasks", "rte", "--shots", "full", "--format", "json"))["missing"]
+    assert missing[0].endswith("shots=null")
 
 
 def test_each_score_is_the_epochs_own(hifi):
     write_run("results", "full-ft", "rte", 1, 0.6, last=0.5, top=0.7)
     for score, value in (("best", 60.0), ("last", 50.0), ("max", 70.0)):
-        assert json.loads(hifi("table", "--score", score, "--format", "json").out)["rows"][0]["scores"] == {"rte": [value]}
-    compared = json.loads(hifi("table", "--compare-scores", "--format", "json").out)
+        assert table_of(hifi("table", "--score", score, "--format", "json"))["rows"][0]["scores"] == {"rte": [value]}
+    compared = tables_of(hifi("table", "--compare-scores", "--format", "json"))
     assert [next(iter(table["rows"][0]["scores"].values())) for table in compared] == [[60.0], [50.0], [70.0]]
     assert [re.search(r"(best|last|maximum)[^)]*", table["title"]).group(1) for table in compared] == [
         "best",
@@ -240,7 +243,7 @@ def test_another_metric_at_another_epoch_comes_from_the_epochs_log_or_not_at_all
         row = rows_of(hifi("table", users_table, "--score", score, "--format", "json"))["full-ft", "runs"]
         cells_by_choice[score] = (row["scores"]["stsb.pearson"], row["cells"]["stsb.pearson"].get("notes"))
     lost = ["1 run left out: no pearson stored for this score"]
-    assert cells_by_choice == {"best": ([40.0, 40.0], None), "last": ([30.0], lost), "max": ([50.0], lost)}
+    assert cells_by_choice == {"best": ([40.0, 40.0], []), "last": ([30.0], lost), "max": ([50.0], lost)}
 
 
 def test_a_protocol_that_reports_the_maximum_keeps_the_best_epochs_other_metrics(users_table, hifi):
@@ -269,8 +272,8 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         "--format",
         "json",
     )
-    content = json.loads(answer.out)
-    assert [column["label"] for column in content["columns"][:2]] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
+    content = table_of(answer)
+    assert list(content["headings"].values())[:2] == ["CoLA (Matt.)", "MRPC (F1)"]  # the paper's order
     assert (
         content["notes"][0]
         == "not the table's own setting: protocol laptop instead of hifi, backbone minilm instead of bert-large"
@@ -287,7 +290,7 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["--include", "all"], "'all' is not one of limited, unequal"),
         (["--exclude", "limited"], "'limited' is not one of collapsed"),
         (["hifi-1", "--tasks", "rte"], "hifi table hifi-1 does not use --tasks: leave it out"),
-        (["cost", "--tasks", "rte", "--seeds", "1"], "hifi table cost does not use --seeds and --tasks: leave them out"),
+        (["cost", "--tasks", "rte", "--seeds", "1"], "hifi table cost does not use --tasks: leave it out"),
         (["cost", "--published"], "hifi table cost does not use --published"),
         (["hifi-4", "--methods", "lora"], "hifi table hifi-4 does not use --methods"),
         (["hifi-4", "--protocol", "demo", "--backbone", "demo"], "does not use --protocol and --backbone: leave them out"),
@@ -300,7 +303,7 @@ def test_a_laptops_runs_in_a_papers_layout(hifi):
         (["--include", "limited", "--include", "unequal"], "--include is given twice"),
         (["--seed", "1", "--seeds", "2"], "--seeds is given twice"),
         (["--shots", "0"], "--shots 0: a number of training rows per class, or full, is required"),
-        (["odd.yaml"], "unknown kind 'score'; did you mean 'scores'?"),
+        (["odd.yaml"], "kind: Input should be 'scores', 'settings', 'costs' or 'statistics', not 'score'"),
         (["worse.yaml"], "rows.0.metod"),
         (["metric.yaml"], "column rte: unknown metric 'acuracy'; did you mean 'accuracy'"),
         (["seeds.yaml"], "seeds: a seed is named twice"),
@@ -343,10 +346,10 @@ def test_paths_of_own_files_serve_tables_comparisons_and_grids(hifi):
     assert "--task mytask.yaml --method mymethod.yaml" in hifi("grid", "grid.yaml", "--print").out
     for method, score in (("mymethod", 0.7), ("bitfit", 0.6)):
         write_run("results", method, "mytask", 1, score, protocol="myprotocol")
-    table = json.loads(hifi("table", "mine.yaml", "--format", "json").out)
+    table = table_of(hifi("table", "mine.yaml", "--format", "json"))
     assert [row["cells"]["mytask"]["value"] for row in table["rows"]] == [70, 60] and not table["missing"]
     of_options = ("--protocol", "myprotocol.yaml", "--tasks", "mytask.yaml")
-    (row,) = json.loads(hifi("table", *of_options, "--methods", "mymethod.yaml", "--format", "json").out)["rows"]
+    (row,) = table_of(hifi("table", *of_options, "--methods", "mymethod.yaml", "--format", "json"))["rows"]
     assert row["cells"]["mytask"]["value"] == 70
     answer = hifi("compare", "mymethod.yaml", "bitfit", *of_options)
     assert answer.code == 0 and "1 pair" in answer.out, answer.err

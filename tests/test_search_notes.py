@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import yaml
+from json_output import table_of, tables_of
 from project_files import copy_yaml
 from synthetic_grids import write_cell
 from synthetic_runs import method_search, write_run, write_search
@@ -27,14 +28,11 @@ def chosen(cell):
 
 
 def notes_of(hifi):
-    content = json.loads(hifi("table", "--format", "json").out)
-    return {row["name"]: chosen(row["cells"]["rte"]) for row in content["rows"]}, content["notes"]
+    content = table_of(hifi("table", "--format", "json"))
+    return {row["method"]: chosen(row["cells"]["rte"]) for row in content["rows"]}, content["notes"]
 
 
-UNEQUAL = (
-    "a search chose the settings of the cells with such a footnote; the others have given settings, or those of another method's"
-    " search"
-)
+UNEQUAL = "settings were searched for some cells only, as their footnotes say: the others have given settings"
 
 
 def test_tables_say_what_was_searched_and_with_what_budget(hifi):
@@ -67,18 +65,19 @@ def test_one_setting_for_several_tasks_is_that_with_the_highest_mean(hifi):
         method_search("cola", "lora", [0.2, 0.2, None]),
         varied={name: {"learning_rate": ["2e-05", "3e-05", "1e-05"]} for name in ("full-ft", "bitfit", "lora")},
     )
-    table = json.loads(hifi("table", "search", "--format", "json").out)
+    table = table_of(hifi("table", "search", "--format", "json"))
     assert table["title"] == "Search tuning (protocol hifi, backbone bert-large)"
     rows: dict[str, list] = {"full-ft": [], "bitfit": [], "lora": []}
     for row in table["rows"]:
         values = [row["cells"][key]["value"] for key in ("rte", "cola", "mean", "best_on")]
-        rows[row["name"]].append([round(value, 9) if isinstance(value, float) else value for value in values])
+        rows[row["method"]].append([round(value, 9) if isinstance(value, float) else value for value in values])
     assert rows == {
-        "full-ft": [[60, 40, 50, []], [70, 10, 40, ["RTE"]], [50, 60, 55, ["CoLA", "mean (at an end of the range)"]]],
-        "bitfit": [[20, None, None, []], [30, None, None, ["RTE"]], [10, None, None, []]],
-        "lora": [[10, 20, 15, ["CoLA"]], [20, 20, 20, ["mean"]], [30, "diverged", None, ["RTE"]]],
+        "full-ft": [[60, 40, 50, ""], [70, 10, 40, "RTE"], [50, 60, 55, "CoLA, mean (at an end of the range)"]],
+        "bitfit": [[20, None, None, ""], [30, None, None, "RTE"], [10, None, None, ""]],
+        "lora": [[10, 20, 15, "CoLA"], [20, 20, 20, "mean"], [30, None, None, "RTE"]],
     }
     assert table["rows"][0]["label"] == "Full-FT, learning_rate=1e-05"
+    assert "| diverged |" in hifi("table", "search", "--format", "md").out
     commands = [note for note in table["notes"] if "hifi train" in note]
     assert len(commands) == 2 and "--task rte,cola --method full-ft,lora " in commands[0]
     assert "--task rte --method bitfit " in commands[1], "it was not searched on CoLA"
@@ -89,7 +88,7 @@ def test_a_setting_chosen_over_tasks_is_named_in_cells_of_all_tasks(hifi):
         with_setting(write_run("results", "full-ft", task, 1, 0.5), learning_rate=rate)
     searches = [method_search("rte", "full-ft", [0.6, 0.7, 0.5]), method_search("cola", "full-ft", [0.4, 0.1, 0.6])]
     write_search("results", *searches, varied={"full-ft": {"learning_rate": ["1e-05", "2e-05", "3e-05"]}})
-    (row,) = json.loads(hifi("table", "--format", "json").out)["rows"]
+    (row,) = table_of(hifi("table", "--format", "json"))["rows"]
     notes = {task: chosen(cell) for task, cell in row["cells"].items() if task in ("rte", "cola", "mrpc", "sst2")}
     note = "setting chosen by search tuning over RTE and CoLA: 3 settings of learning_rate (1e-05, 2e-05, 3e-05), chosen on holdout"
     assert notes == {"rte": [note], "cola": [note], "mrpc": [note], "sst2": []}
@@ -131,7 +130,7 @@ def test_a_search_keeps_what_it_set_for_every_run(hifi):
     keys = ("epochs", "dropout", "batch_size", "learning_rate", "selection")
     assert [config[key] for key in keys] == [1, 0.25, 8, 0.002, "validation"]
     note = "set for every run: epochs=1 dropout=0.25 selection=holdout batch_size=8"
-    assert note in json.loads(hifi("table", "search", "--format", "json").out)["notes"]
+    assert note in table_of(hifi("table", "search", "--format", "json"))["notes"]
 
 
 def test_a_run_without_what_the_search_set_has_no_footnote(hifi):
@@ -160,7 +159,7 @@ def test_settings_of_a_users_own_files_are_stored_by_name_and_the_printed_comman
         ("mytask", "mymethod"),
         ("demo-entailment", "mymethod"),
     ]
-    (command,) = [note for note in json.loads(hifi("table", "search", "--format", "json").out)["notes"] if "hifi train" in note]
+    (command,) = [note for note in table_of(hifi("table", "search", "--format", "json"))["notes"] if "hifi train" in note]
     words = shlex.split(command.partition(": hifi ")[2])
     assert words[words.index("--task") + 1] == "mytask.yaml,demo-entailment"
     answer = hifi(*words, "--dry-run")
@@ -179,9 +178,8 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
     def shown(*words):
         answer = hifi("table", "search", "--format", "json", *words)
         assert answer.code == 0, answer.err
-        content = json.loads(answer.out)
-        tables = content if isinstance(content, list) else [content]
-        return [([*table["rows"][0]["cells"]], {row["name"] for row in table["rows"]}) for table in tables]
+        tables = tables_of(answer)
+        return [([*table["rows"][0]["cells"]], {row["method"] for row in table["rows"]}) for table in tables]
 
     assert shown("tuning", "--tasks", "rte", "--methods", "lora") == [(["rte", "seeds", "best_on"], {"lora"})]
     assert shown("--backbone", "minilm") == shown("--tasks", "mrpc") == [(["mrpc", "seeds", "best_on"], {"full-ft"})]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from json_output import table_of
 from tiny_inputs import HEADS, LAYERS
 
 from hifi_cli.records.run_directory import RunDirectory
@@ -44,7 +45,7 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, r
 def test_the_runs_of_a_table_may_have_drawn_different_random_heads(tiny, hifi):
     assert tiny("train", "--method", "hifi-random", "--seeds", "1,2", "epochs=1").code == 0
     answer = hifi("table", "--methods", "hifi-random", "--tasks", "rte", "--format", "json")
-    (row,) = (row for row in json.loads(answer.out)["rows"] if row["name"] == "hifi-random" and row["source"] == "runs")
+    (row,) = (row for row in table_of(answer)["rows"] if row["method"] == "hifi-random" and row["source"] == "runs")
     assert row["cells"]["rte"]["std"] is not None, answer.out
 
 

@@ -2,15 +2,12 @@
 
 import csv
 import json
-import shlex
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
 from project_files import copy_yaml
 
-from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, task_from_data, task_spec
 from hifi_cli.tasks.task_from_data import task_yaml
@@ -323,26 +320,6 @@ def test_two_possible_labels_are_asked_for_and_csv_line_ends_need_no_note(tmp_pa
         spec_of(path)
     assert spec_of(path, "label=opinion")[1]["labels"] == ["x", "y"]
     assert not [message for message in caplog.messages if "CRLF" in message]
-
-
-def test_the_command_for_a_missing_run_names_the_tasks_own_yaml(hifi, encoders, tmp_path):
-    rows = [f"the {word} {verb},{'good' if verb == 'runs' else 'bad'}" for word in "abcdefghij" for verb in ("runs", "falls")]
-    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    words = ["train", "--task", "reviews.csv", "--backbone", encoders["bert"]]
-    for more in (["--method", "full-ft", "--seeds", "1,2"], ["--method", "linear-probing"]):
-        answer = hifi(*words, *more)
-        assert answer.code == 0, answer.err
-    registry._user_files.clear()  # as in a new process
-    (missing,) = json.loads(hifi("table", "--format", "json").out)["missing"]
-    assert "own/tasks/reviews.yaml" in missing["command"] and "not available" not in missing["command"]
-    again = hifi(*shlex.split(missing["command"])[1:], "--backbone", encoders["bert"], "--dry-run")
-    assert again.code == 0 and "reviews/linear-probing/seed2 (new)" in again.out, again.err
-    registry._user_files.clear()
-    task = next(Path("results").rglob("own/tasks/reviews.yaml"))
-    for copy in Path("results").rglob("own/tasks/reviews.yaml"):
-        copy.write_text(f"evaluate: ./code.py\n{task.read_text()}")  # a YAML that names code is not named
-    (missing,) = json.loads(hifi("table", "--format", "json").out)["missing"]
-    assert "own/tasks" not in missing["command"]
 
 
 def test_empty_lines_of_a_csv_are_no_rows(tmp_path):

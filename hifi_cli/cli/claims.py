@@ -49,19 +49,18 @@ def claims(
     from hifi_cli.reports import claim_spec
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports.formats import render
-    from hifi_cli.reports.run_records import Results
     from hifi_cli.results.study import Study
 
     table_format = options.table_format(format, out)
     files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
-    results, counted = Results(results_dir, data_dir), options.counted_flags(include, exclude)
+    study, counted = Study(results_dir), options.counted_flags(include, exclude)
     for name in {name_of(file.protocol): None for file in files.values()}:
-        if results.records and name not in results.names["protocols"]:
-            options.logger.warning(f"note: {results.no_setting_error(protocol=name)}")
-    study = Study(results_dir)
+        if len(study.shown) and name not in study.names("protocol"):
+            options.logger.warning(f"note: {study.no_setting_error(protocol=name)}")
+    arguments = ["--results-dir", str(results_dir)] if results_dir != Path("results") else []
+    arguments += ["--data-dir", str(data_dir)] if data_dir else []
     decided = [
-        (file, verdicts.evaluate(file, study, score=score, counted=counted, arguments=results.arguments))
-        for file in files.values()
+        (file, verdicts.evaluate(file, study, score=score, counted=counted, arguments=arguments)) for file in files.values()
     ]
     text = render(table_format, [verdicts.build(file, found) for file, found in decided], standalone=standalone)
     write_or_print(text, out, "claims")

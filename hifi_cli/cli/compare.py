@@ -58,17 +58,16 @@ def compare(
     from hifi_cli.reports import compare as comparisons
     from hifi_cli.reports import pairs
     from hifi_cli.reports.formats import render
-    from hifi_cli.reports.run_records import Results
     from hifi_cli.reports.table_spec import check_names
     from hifi_cli.results.study import Study
 
     table_format = options.table_format(format, out)
     protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
-    results = Results(results_dir).or_only_subdirectory(protocol)
+    study = Study(results_dir).or_only_subdirectory(protocol)
     are_runs = all(Path(word).is_dir() for word in methods)
     if not are_runs:
         methods = [name for word in methods for name in run_names("methods", word)]
-        check_names("methods", methods, results.names["methods"])
+        check_names("methods", methods, study.names("method"))
     if len(set(methods)) < 2 or len(set(methods)) < len(methods):
         raise UsageError("hifi compare needs two or more different methods: hifi compare hifi-layerwise full-ft")
     if are_runs:
@@ -80,11 +79,10 @@ def compare(
         first, second = (RunDirectory(Path(word)) for word in methods)
         tables = [comparisons.of_runs(first, second)]
     else:
-        if not results.records:
-            raise results.no_run_error(f"hifi compare {' '.join(methods)}")
+        if study.shown.empty:
+            raise study.no_run_error(f"hifi compare {' '.join(methods)}")
         task_names = run_names("tasks", tasks)
-        check_names("tasks", task_names, results.names["tasks"])
-        study = Study(results.directory)
+        check_names("tasks", task_names, study.names("task"))
         chosen = {"protocol": protocol, "backbone": backbone, "shots": options.shots_of_runs(shots)}
         tables = comparisons.compare(
             study,

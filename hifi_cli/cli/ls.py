@@ -109,13 +109,13 @@ def ls(
 def _print_runs(results_dir: Path, states: options.Words, sort: RunSortKey, names: dict[str, list[str]], form: str) -> None:
     from hifi_cli.records.run_directory import has_runs
     from hifi_cli.reports.run_listing import list_runs
-    from hifi_cli.reports.run_records import Results
+    from hifi_cli.results.study import Study
 
     if not has_runs(results_dir):
-        results = Results(results_dir)
-        results_dir = results.or_only_subdirectory().directory
-        if results_dir == results.directory:
-            raise results.no_run_error("hifi ls runs")
+        study = Study(results_dir)
+        results_dir = study.or_only_subdirectory().directory
+        if results_dir == study.directory:
+            raise study.no_run_error("hifi ls runs")
     show.print_runs(list_runs(results_dir, states=states, sort=sort, **names), form)
 
 

@@ -361,7 +361,7 @@ def names(text: str | None) -> list[str]:
 
 def counted_flags(include: Words | None, exclude: Words | None) -> frozenset[str]:
     """The flags of runs that are counted, as `--include` and `--exclude` say."""
-    from hifi_cli.reports.run_filter import COUNTED
+    from hifi_cli.reports.pairs import COUNTED
 
     return COUNTED.union(include or ()).difference(exclude or ())
 

@@ -61,35 +61,36 @@ def report(
     from hifi_cli.cli import show
     from hifi_cli.cli.run_names import only_run_name
     from hifi_cli.config import registry
-    from hifi_cli.errors import MissingError
+    from hifi_cli.errors import MissingError, UsageError
     from hifi_cli.files import suffix_of_output, write_text
     from hifi_cli.records.search_result import SearchResult
-    from hifi_cli.reports import claim_spec, html, score_table, search_table, table_spec, table_types
+    from hifi_cli.reports import claim_spec, html, other_tables, table_spec
     from hifi_cli.reports import claims as verdicts
-    from hifi_cli.reports.run_records import Results
-    from hifi_cli.reports.table_request import TableRequest
+    from hifi_cli.reports import tables as score_tables
     from hifi_cli.results.study import Study
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
-    results = Results(results_dir, data_dir).or_only_subdirectory()
-    searches = search_table.build_all(results.directory) if SearchResult.paths(results.directory) else []
-    if not results.records and not searches:
-        raise results.no_run_error("hifi report")
+    study = Study(results_dir).or_only_subdirectory()
+    searches = other_tables.searches(study.directory) if SearchResult.paths(study.directory) else []
+    if study.shown.empty and not searches:
+        raise study.no_run_error("hifi report")
     reference = only_run_name("methods", compare) or html.REFERENCE
-    if compare and reference not in results.names["methods"]:
-        table_spec.check_names("methods", [reference], results.names["methods"])
+    if compare and reference not in study.names("method"):
+        table_spec.check_names("methods", [reference], study.names("method"))
         raise MissingError(f"no finished run of {reference}; make one with hifi train --method {reference}")
-    own_specs = [table_spec.by_names(table_types.load(name)) for name in options.names(tables)]
-    specs = own_specs or [*score_table.specs_of(results.records)]
-    counted, study = options.counted_flags(include, exclude), Study(results.directory)
+    own_specs = [table_spec.by_names(table_spec.load(name)) for name in options.names(tables)]
+    if unfit := [name for name, spec in zip(options.names(tables), own_specs, strict=True) if spec.kind != "scores"]:
+        raise UsageError(f"hifi report shows tables of scores, and {unfit[0]} is none: hifi table {unfit[0]}")
+    specs = own_specs or score_tables.specs_of(study)
+    counted = options.counted_flags(include, exclude)
     decided = []
     for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec in specs):
         for name in options.names(claims) or registry.names("claims"):
             if protocol in registry.names("protocols") and (claims or protocol in claim_spec.protocols_of(name)):
                 file = claim_spec.load(name, protocol=protocol, backbone=backbone)
                 decided.append((file, verdicts.evaluate(file, study, score=score, counted=counted)))
-    built = table_types.build_all(specs, TableRequest(results, score, counted, published))
+    built = score_tables.build_all(specs, study, score_tables.TableOptions(score, counted, published))
     shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *searches]
-    target = out or results.directory / "report.html"
+    target = out or study.directory / "report.html"
     write_text(target, html.render(study, shown, decided))
     show.print_path(target, format)

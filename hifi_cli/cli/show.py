@@ -13,10 +13,11 @@ import yaml
 from hifi_cli.wording import counted_noun
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hifi_cli.config.sources import ResolvedConfig
     from hifi_cli.grids.jobs import Job, JobOptions
     from hifi_cli.records.head_files import HeadScores, HeadSelection
-    from hifi_cli.reports.run_listing import ListedRun
     from hifi_cli.results.reload import Evaluation
     from hifi_cli.runs.plan import ModelSize
 
@@ -144,30 +145,22 @@ def print_evaluation(evaluation: "Evaluation") -> None:
         print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
 
 
-def print_runs(runs: "list[ListedRun]", form: str) -> None:
+def print_runs(runs: "pd.DataFrame", form: str) -> None:
     """The runs of a results directory: a table with a header, JSON, or CSV."""
-    if form == "json":
-        return print_json(runs)
     if form == "csv":
-        import csv
-        import sys
-
-        from hifi_cli.reports.run_listing import flat, flat_keys
-
-        rows = [flat(run) for run in runs]
-        columns = [*flat_keys(), *sorted({key for row in rows for key in row if key.startswith("metrics.")})]
-        writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-        writer.writeheader()
-        return writer.writerows(rows)
+        return print(runs.to_csv(index=False, lineterminator="\n"), end="")
+    runs = runs.astype(object).where(runs.notna(), None)
+    if form == "json":
+        return print_json(runs.to_dict("records"))
     from hifi_cli.wording import format_duration
 
     lines = [("state", "score", "metric", "flags", "time", "run")]
-    for run in runs:
-        score = "" if run.score is None else f"{run.score:.2f}"
-        took = "" if run.time_s is None else format_duration(run.time_s)
-        lines.append((run.state, score, run.metric or "", " ".join(run.flags), took, run.path))
+    for run in runs.to_dict("records"):
+        score = "" if run["score"] is None else f"{run['score']:.2f}"
+        took = "" if run["time_s"] is None else format_duration(run["time_s"])
+        lines.append((run["state"], score, run["metric"] or "", run["flags"], took, run["path"]))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    details = ["", *(f"  {run.detail}" if run.detail else "" for run in runs)]
+    details = ["", *(f"  {detail}" if detail else "" for detail in runs["detail"])]
     for line, detail in zip(lines, details, strict=True):
         cells = (f"{cell:{'>' if at in (1, 4) else '<'}{widths[at]}}" for at, cell in enumerate(line))
         print("  ".join(cells).rstrip() + detail)

@@ -1,14 +1,20 @@
 """`hifi table`: finished runs beside one another and beside the papers' numbers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hifi_cli.cli import options
 
-if TYPE_CHECKING:
-    from hifi_cli.reports.table_spec import TableSpec
+_OF_RUNS = ("seeds", "shots", "score", "compare_scores", "include", "exclude")  # options that select runs and scores
+_UNUSED = {  # options that have no effect, by kind of table
+    "scores": (),
+    "settings": _OF_RUNS,
+    "costs": ("tasks", "shots", "score", "compare_scores", "published"),
+    "statistics": (*_OF_RUNS, "methods", "protocol", "backbone"),
+    "search": (*_OF_RUNS, "published"),
+}
 
 
 def table(
@@ -67,95 +73,90 @@ def table(
     from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.cli.run_names import only_run_name, run_names
     from hifi_cli.cli.show import write_or_print
+    from hifi_cli.config import registry
     from hifi_cli.errors import UsageError
-    from hifi_cli.reports import score_table, search_table, server_scores, table_spec, table_types
-    from hifi_cli.reports.formats import render
-    from hifi_cli.reports.run_records import Results
-    from hifi_cli.reports.table_request import TableRequest
+    from hifi_cli.files import command_line
+    from hifi_cli.reports import other_tables, server_scores, table_spec, tables
+    from hifi_cli.reports.render import render
+    from hifi_cli.results.study import Study
 
     table_format = options.table_format(format, out)
     counted, shots = options.counted_flags(include, exclude), options.shots_of_runs(shots)
-    results = Results(results_dir, data_dir)
     if search and name != "search":
         raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
-    layout = table_types.load(name) if name and name != "search" else None
-    reads_runs = layout is None or isinstance(layout, table_spec.ScoresSpec)  # whose names are those that runs have
-    if reads_runs:
-        protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
-        layout = layout and table_spec.by_names(layout)
-    if test_scores and (not isinstance(layout, table_spec.ScoresSpec) or score or compare_scores):
+    layout = table_spec.load(name) if name and name != "search" else None
+    kind = "search" if name == "search" else layout.kind if layout else "scores"
+    if test_scores and (not layout or kind != "scores" or score or compare_scores):
         raise UsageError(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
         )
-    unused = table_types.TABLE_TYPES[layout.kind].unused if layout else ()
-    unused = (*table_types.OF_RUNS, "published") if name == "search" else unused
     given: dict[str, Any] = {"seeds": seeds, "shots": shots, "score": score, "compare_scores": compare_scores}
     given |= {"include": include, "exclude": exclude, "tasks": tasks, "methods": methods, "published": published}
     given |= {"protocol": protocol, "backbone": backbone}
-    refuse_unused(f"hifi table {name}", {option: given[option] for option in unused})
-    if name == "search":
-        tables = search_table.build_all(
-            results.or_only_subdirectory().directory,
-            [search] if search else [],
+    refuse_unused(f"hifi table {name}", {option: given[option] for option in _UNUSED[kind]})
+    if kind in ("scores", "costs", "search"):  # whose names are those that runs have
+        protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
+        task_names, method_names = run_names("tasks", tasks), run_names("methods", methods)
+        layout = layout and table_spec.by_names(layout)
+    else:
+        task_names, method_names = options.names(tasks), options.names(methods)
+    study = Study(results_dir).or_only_subdirectory(protocol or (layout.protocol if layout else None))
+    if kind == "search":
+        grids = [search] if search else []
+        where: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names, "methods": method_names}
+        shown = other_tables.searches(study.directory, grids, **where)
+        return write_or_print(render(table_format, shown, standalone=standalone), out, "table")
+    if not layout and study.shown.empty:
+        raise study.no_run_error("hifi table")
+    specs = [layout] if layout else tables.specs_of(study, protocol=protocol, backbone=backbone, shots=shots)
+    if not specs:
+        raise study.no_setting_error(protocol=protocol, backbone=backbone, shots=shots)
+    known: dict[str, set[str]] = {"methods": set(), "tasks": set()}
+    if kind in ("scores", "costs"):
+        known = {"methods": study.names("method"), "tasks": study.names("task")}
+    specs = [
+        table_spec.with_changes(
+            spec,
             protocol=protocol,
             backbone=backbone,
-            tasks=run_names("tasks", tasks),
-            methods=run_names("methods", methods),
+            methods=method_names,
+            tasks=task_names,
+            seeds=options.parse_seeds(seeds) if seeds else None,
+            shots=shots,
+            known=known,
         )
-    else:
-        results = results.or_only_subdirectory(protocol or (layout.protocol if layout else None))
-        if not results.records and not layout:
-            raise results.no_run_error("hifi table")
-        layouts = [layout] if layout else score_table.specs_of(results.records, protocol, backbone, shots)
-        if not layouts:
-            raise results.no_setting_error(protocol=protocol, backbone=backbone, shots=shots)
-        specs = [
-            table_spec.with_changes(
-                spec,
-                protocol=protocol,
-                backbone=backbone,
-                methods=run_names("methods", methods) if reads_runs else options.names(methods),
-                tasks=run_names("tasks", tasks) if reads_runs else options.names(tasks),
-                seeds=options.parse_seeds(seeds) if seeds else None,
-                shots=shots,
-                known=results.names if tasks or methods else {},
-            )
-            for spec in layouts
-        ]
-        if layout:  # a user's own may name what there is not
-            table_spec.check_names("methods", [name for row in layout.rows for name in row.methods], results.names["methods"])
-            table_spec.check_names("tasks", [column.task for column in layout.columns], results.names["tasks"])
-        measurements = _measurements(specs[0], results_dir, data_dir)
-        server = server_scores.read(test_scores) if test_scores else None
-        request = TableRequest(results, score, counted, published, server, **measurements)
-        build = table_types.build_under_all_scores if compare_scores else table_types.build_all
-        tables = build(specs, request, layout=layout)
-        if not results.records and isinstance(layout, table_spec.ScoresSpec) and not server:
-            options.logger.warning(str(results.no_run_error(f"hifi table {name}")))
-    text = render(table_format, tables, standalone=standalone)
-    write_or_print(text, out, "table")
-    if strict and any(table.incomplete for table in tables):
-        raise typer.Exit(1)
-
-
-def _measurements(spec: "TableSpec", results_dir: Path, data_dir: Path | None) -> dict[str, Any]:
-    """The fields of `TableRequest` that a table of costs or of row counts requires; none for other tables."""
-    where = {"protocol": spec.protocol, "backbone": spec.backbone}
-    names = [row.method for row in spec.rows if row.method]
-    if spec.kind == "costs":
-        from hifi_cli.runs.method_costs import result_costs
-
-        return {"result_costs": {name: result_costs(name, **where, results_dir=results_dir) for name in names}}
-    if spec.kind == "training-costs":
-        from hifi_cli.reports.cost_table import FULL_FT
-        from hifi_cli.runs.method_costs import training_costs
-
-        methods = dict.fromkeys([FULL_FT, *names])
-        costs = {name: training_costs(name, reference=FULL_FT, **where, results_dir=results_dir) for name in methods}
-        return {"training_costs": costs}
-    if spec.kind == "statistics":
+        for spec in specs
+    ]
+    for spec in specs if layout else ():  # a user's own may name what there is not
+        table_spec.check_names("methods", spec.methods, known["methods"])
+        table_spec.check_names("tasks", spec.tasks, known["tasks"])
+    if kind == "settings":
+        shown = [other_tables.settings(spec, show_published=published) for spec in specs]
+    elif kind == "statistics":
         from hifi_cli.tasks import row_counts
 
-        tasks = dict.fromkeys(column.task for column in spec.columns)
-        return {"row_counts": row_counts.collect(tasks, data_dir=data_dir)}
-    return {}
+        counts = [row_counts.collect(spec.tasks, data_dir=data_dir) for spec in specs]
+        shown = [other_tables.row_counts(spec, of, show_published=published) for spec, of in zip(specs, counts, strict=True)]
+    elif kind == "costs":
+        shown = [other_tables.costs(spec, study, counted=counted) for spec in specs]
+    else:
+        words = ["hifi", "grid", str(name)]  # the command that makes the runs of the table
+        every_method = ",".join(registry.argument_of("methods", method) for method in specs[0].methods)  # also of best_of
+        named: dict[str, Any] = {"tasks": tasks, "methods": methods and every_method, "seeds": seeds}
+        named |= {"protocol": given["protocol"], "backbone": given["backbone"], "data-dir": data_dir}
+        named |= {"results-dir": results_dir if results_dir != Path("results") else None}
+        words += [word for option, value in named.items() if value for word in (f"--{option}", str(value))]
+        words += {None: [], "full": ["shots=null"]}.get(shots, [f"shots={shots}"])
+        server = server_scores.read(test_scores) if test_scores else None
+        table_options = tables.TableOptions(score, counted, published, server, command_line(words) if layout else "")
+        build_all = tables.build_under_all_scores if compare_scores else tables.build_all
+        shown = build_all(specs, study, table_options)
+        if layout and study.shown.empty and not server:
+            options.logger.warning(str(study.no_run_error(f"hifi table {name}")))
+    for table in shown if layout else ():
+        changes = [(key, getattr(layout, key), getattr(specs[0], key)) for key in ("protocol", "backbone")]
+        if changed := [f"{key} {now} instead of {before}" for key, before, now in changes if now != before]:
+            table.notes.insert(0, f"not the table's own setting: {', '.join(changed)}")
+    write_or_print(render(table_format, shown, standalone=standalone), out, "table")
+    if strict and any(table.is_incomplete for table in shown):
+        raise typer.Exit(1)

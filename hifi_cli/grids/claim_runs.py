@@ -25,7 +25,8 @@ def cells(file: ClaimsFile, grid: str, overrides: Sequence[str] = ()) -> list[Gr
         protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
         shots = str(claim.shots or shots_of(protocol))
         few = [] if shots == shots_of(protocol) else [f"shots={'null' if shots == 'full' else shots}"]
-        seeds = file.seeds[:1] if isinstance(claim, NumberClaim) else file.seeds  # a fixed property is that of any seed
+        is_fixed = isinstance(claim, NumberClaim) and claim.measure != "time"  # the same for every seed
+        seeds = file.seeds[:1] if is_fixed else file.seeds
         spec = Grid(grid, None, protocol, backbone, tasks_of(claim, file), methods, seeds, [])
         for cell in grid_cells.cells(spec, [*few, *overrides]) if methods else ():
             cells_by_path.setdefault(Path(cell.config.run_path), cell)

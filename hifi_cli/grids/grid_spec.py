@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hifi_cli.config import figure_spec as figures
@@ -11,9 +12,8 @@ from hifi_cli.config.figure_spec import FigureSpec
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import claim_spec, table_types
+from hifi_cli.reports import claim_spec, table_spec
 from hifi_cli.reports.claim_spec import ClaimsFile, methods_of
-from hifi_cli.reports.table_spec import ScoresSpec
 
 Values = dict[str, list[Any]]
 
@@ -85,6 +85,8 @@ def load(name: str) -> GridSpec:
     Raises:
         UsageError: an unknown name or key, or a key that varies over no value.
     """
+    if registry.is_file(name) and {"rows", "columns"} & registry.read_yaml(Path(name)).keys():  # the user's own table
+        return GridSpec(table=name)
     origin = str(registry.find("grids", name))
     spec = parse(GridSpec, registry.load("grids", name), origin)
     per_method = list(spec.methods.values()) if isinstance(spec.methods, dict) else []
@@ -127,10 +129,10 @@ def resolve(spec: GridSpec, name: str, claims: Sequence[str] = ()) -> Grid:
         return _of_figure(spec, spec.figure, name)
     if spec.claims:
         return _of_claims(spec, spec.claims, name, claims)
-    table = table_types.load(spec.table) if spec.table else None
-    has_runs = isinstance(table, ScoresSpec)  # a table of settings needs no run
-    tasks = spec.tasks or list(dict.fromkeys(column.task for column in table.columns) if table and has_runs else [])
-    methods = spec.methods or [method for row in (table.rows if table and has_runs else []) for method in row.methods]
+    table = table_spec.load(spec.table) if spec.table else None
+    has_runs = table is not None and table.kind == "scores"  # a table of settings needs no run
+    tasks = spec.tasks or (table.tasks if table and has_runs else [])
+    methods = spec.methods or (table.methods if table and has_runs else [])
     settings = {
         "protocol": spec.protocol or (table.protocol if table else None),
         "backbone": spec.backbone or (table.backbone if table else None),
@@ -146,7 +148,7 @@ def resolve(spec: GridSpec, name: str, claims: Sequence[str] = ()) -> Grid:
         backbone=str(settings["backbone"]),
         tasks=tasks,
         methods={method: {**spec.vary, **values} for method, values in vary.items()},
-        seeds=spec.seeds or (table.seeds if isinstance(table, ScoresSpec) else []) or [1],
+        seeds=spec.seeds or (table.seeds if table else []) or [1],
         config=[f"{key}={override_value(value)}" for key, value in flatten(spec.config).items()],
         trials=spec.trials,
     )

@@ -11,26 +11,26 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import file_digest
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import RunResult
 
 _NAMED = {"task", "method", "backbone", "protocol", "seed", "shots", "variant", "limit"}  # a table shows them itself
 _HOW = {"device", "log_every", "eval_batch_size", "gradient_accumulation_steps", "kernels", "padding_free"}
 _LONGEST = 40  # characters of a value
+Run = Mapping[str, Any]  # task, method, backbone, protocol, shots, setting and config of a finished run
 _configs: dict[tuple[object, ...], RunConfig | None] = {}  # there are fewer settings than runs
 
 
-def config_of(directory: RunDirectory, result: RunResult) -> RunConfig | None:
+def config_of(run: Run, own_files: Path) -> RunConfig | None:
     """Return the configuration that a run's protocol has for its method, task, backbone and shots; None where one is unknown.
 
-    A user's own task and method are those whose copies the run keeps.
+    Args:
+        own_files: where the run keeps copies of the user's own task and method.
     """
-    own = {(path.parent.name, path.stem): path for path in sorted(directory.user_files.glob("*/*.yaml"))}
+    own = {(path.parent.name, path.stem): path for path in sorted(own_files.glob("*/*.yaml"))} if own_files.is_dir() else {}
     digests = tuple((*name, file_digest(path)) for name, path in own.items())
-    key = (result.task, result.method, result.backbone, result.protocol, result.shots, digests)
+    key = (run["task"], run["method"], run["backbone"], run["protocol"], run["shots"], digests)
     if key not in _configs:
-        names = {key: getattr(result, key) for key in ("task", "method", "backbone", "protocol")}
-        _configs[key] = protocol_config(**names, overrides=[f"shots={override_value(result.shots)}"], own=own)
+        names = {key: run[key] for key in ("task", "method", "backbone", "protocol")}
+        _configs[key] = protocol_config(**names, overrides=[f"shots={override_value(run['shots'])}"], own=own)
     return _configs[key]
 
 
@@ -60,15 +60,15 @@ def protocol_config(
     return config.model_copy(update={"backbone": config.backbone.model_copy(update={"name": backbone})})
 
 
-def own_settings(directory: RunDirectory, result: RunResult) -> dict[str, tuple[Any, Any]]:
+def own_settings(run: Run, own_files: Path) -> dict[str, tuple[Any, Any]]:
     """Return the keys of a run's configuration that differ from its protocol's, by dotted key, with both values.
 
     Nothing is known, and none returned, where the protocol, the method or the task is unknown here.
     """
-    config = config_of(directory, result)
-    if config is None or config.setting_hash == result.setting_hash:
+    config = config_of(run, own_files)
+    if config is None or config.setting_hash == run["setting"]:
         return {}
-    own, expected = flatten(result.config), flatten(config.model_dump(mode="json"))
+    own, expected = flatten(run["config"]), flatten(config.model_dump(mode="json"))
     keys = RunConfig.model_fields.keys() - _NAMED
     return {
         key: (value, expected.get(key))
@@ -77,12 +77,10 @@ def own_settings(directory: RunDirectory, result: RunResult) -> dict[str, tuple[
     }
 
 
-def changed_settings(directory: RunDirectory, result: RunResult) -> str:
+def changed_settings(run: Run, own_files: Path) -> str:
     """Return `own_settings` but those that only say where and how, in words: `learning_rate 1e-5 (0.003)`."""
     return ", ".join(
-        f"{key} {_word(own)} ({_word(other)})"
-        for key, (own, other) in own_settings(directory, result).items()
-        if key not in _HOW
+        f"{key} {_word(own)} ({_word(other)})" for key, (own, other) in own_settings(run, own_files).items() if key not in _HOW
     )
 
 

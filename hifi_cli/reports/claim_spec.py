@@ -17,16 +17,7 @@ Margin = Annotated[float, Field(gt=0)]
 Shots = Annotated[int, Field(ge=1)] | Literal["full"] | None
 Filter = dict[str, Any]
 Names = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value), Field(min_length=1)]
-Measure = Literal[
-    "trained-percent",
-    "added-percent",
-    "added-parameters",
-    "added-modules",
-    "latency",
-    "stored-percent",
-    "step-time",
-    "scoring-percent",
-]
+Measure = Literal["trained-percent", "time"]
 
 
 class BaseClaim(ConfigModel):
@@ -110,11 +101,11 @@ class NumberClaim(BaseClaim):
     every: bool = False
     """Whether every repetition must lie within the bounds; otherwise the mean, with its interval over repetitions."""
     measure: Measure | None = None
-    """Instead of a figure: parameters of runs or a measured cost. Times are relative to the plain model or to Full-FT."""
+    """Instead of a figure: a number of finished runs; `time`, per epoch, relative to Full-FT's on the same task and device."""
     method: str | None = None
     """The method that is measured."""
     second_method: str | None = None
-    """If given, the number is divided by that of this method."""
+    """The method that times are relative to, in place of Full-FT."""
     unit: str = ""
     """Unit of the number."""
     stated: float | None = None
@@ -243,7 +234,9 @@ def methods_of(claim: Claim) -> list[str]:
     """Return the methods whose runs a claim is decided by; none where it is decided by a figure or by costs."""
     if isinstance(claim, DifferenceClaim):
         return [*claim.first, *claim.second]
-    return [claim.method] if claim.measure == "trained-percent" and claim.method else []
+    if claim.measure == "time":
+        return [str(claim.method), claim.second_method or "full-ft"]
+    return [claim.method] if claim.method else []
 
 
 def columns_of(claim: DifferenceClaim) -> dict[str, str]:

@@ -15,7 +15,7 @@ How a claim is decided (docs/claims.md):
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 from pathlib import Path
@@ -29,8 +29,7 @@ from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of, name_of
 from hifi_cli.config.sources import train_arguments
 from hifi_cli.errors import UsageError
-from hifi_cli.files import command_line, safe_name
-from hifi_cli.records.cost_files import ResultCosts, TrainingCosts
+from hifi_cli.files import command_line
 from hifi_cli.reports import pairs as run_pairs
 from hifi_cli.reports import predictions, published
 from hifi_cli.reports.claim_spec import (
@@ -47,7 +46,7 @@ from hifi_cli.reports.claim_spec import (
 )
 from hifi_cli.reports.pairs import COUNTED, Pairs
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.reports.table import DASH, MissingRuns, Table, TableCell, TableHeading, TableRow
+from hifi_cli.reports.table import DASH, MissingRuns, TableCell, TableHeading, TableRow, VerdictTable
 from hifi_cli.reports.table_spec import check_names, shots_of
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import LEVEL, Groups, mean_interval, seeds_needed, shows_above, t_quantile
@@ -278,8 +277,6 @@ def _decided(name: str, claim: Claim, file: ClaimsFile, context: Context) -> Cla
     reason = next((finding.reason for finding in findings if finding.reason), "")
     if verdict == "not run" and {*verdicts} != {"not run"}:
         verdict, reason = "undecided", f"{verdicts.count('not run')} of {len(findings)} comparisons not run"
-    if verdict == "undecided" and not reason and isinstance(claim, NumberClaim) and claim.measure:
-        reason = "within the noise of the measurement"
     elif verdict == "undecided" and not reason:
         more = [_more_seeds(finding, len(findings)) for finding in findings if finding.verdict == "undecided"]
         known = [number for number in more if number is not None]
@@ -403,44 +400,16 @@ def _of_measure(claim: NumberClaim, context: Context) -> tuple[Finding, list[Mis
         missing = [] if numbers else replace(context, seeds=context.seeds[:1]).missing_runs([method])[:1]
         values = {"": dict(enumerate(numbers))} if numbers else {}
         return Finding(label, values, frozenset(runs["path"]), exact=True, notes=notes), missing
-    measured = [_measured(measure, name, context) for name in (method, claim.second_method) if name]
-    if any(not numbers for numbers in measured):
-        table = "cost" if measure in ("step-time", "scoring-percent") else "hifi-1"
-        names = ",".join(filter(None, (method, claim.second_method)))
-        words = ["--methods", names, "--backbone", context.words[0]]
-        return Finding(label, {}, exact=True), context.command("table", table, *words)
-    numbers = measured[0]
-    if claim.second_method:
-        numbers = [own / other for own, other in zip(*measured, strict=False)]
-    values = {"": dict(enumerate(numbers))}
-    return Finding(label, values, frozenset(values[""]), exact=len(numbers) == 1, is_ratio=True), []
-
-
-def _measured(measure: str, method: str, context: Context) -> list[float]:
-    """Return a stored cost (a time: of each round), as measured on a CPU or a GPU; nothing: it was not measured."""
-    kind: Any = TrainingCosts if measure in ("step-time", "scoring-percent") else ResultCosts
-    reference = [FULL_FT] if kind is TrainingCosts else []
-    try:
-        config = kind.config_of(method, protocol=context.protocol, backbone=context.backbone)
-    except UsageError:  # the backbone was a local directory, whose costs cannot be found by its name
-        return []
-    own = kind.path_of(config, *reference, context.study.directory)
-    for path in sorted(own.parent.glob(f"{safe_name(method)}-*.json")):
-        costs = kind.read(path)
-        if path in (own, kind.path_of(config, *reference, context.study.directory, costs.provenance.device)):
-            return _NUMBERS[measure](costs)
-    return []
-
-
-_NUMBERS: dict[str, Callable[[Any], list[float]]] = {
-    "step-time": lambda costs: costs.step_ratio_rounds or [costs.step_ratio],
-    "scoring-percent": lambda costs: [100 * costs.scoring_fraction],
-    "added-parameters": lambda costs: [float(costs.added_in_result)],
-    "added-percent": lambda costs: [100 * costs.added_in_training / costs.total],
-    "added-modules": lambda costs: [float(costs.modules_added)],
-    "latency": lambda costs: costs.latency_rounds or [costs.latency],
-    "stored-percent": lambda costs: [100 * costs.stored_bytes / costs.plain_bytes],
-}
+    other = claim.second_method or FULL_FT
+    runs, notes = context.usable([method, other])
+    runs = runs.assign(time=runs["time_s"].astype(float) / runs["epochs"].astype(float)).dropna(subset="time")
+    usual = runs[runs["method"] == other].groupby(["task", "device"])["time"].mean()
+    ours = runs[runs["method"] == method].join(usual.rename("usual"), on=["task", "device"], how="inner")
+    times: Values = {}
+    for run in ours.itertuples():
+        times.setdefault(run.task, {})[run.seed] = run.time / run.usual
+    missing = [] if times else context.missing_runs([method, other])
+    return Finding(label, times, frozenset(runs["path"]), is_ratio=True, notes=notes), missing
 
 
 # Verdicts
@@ -591,7 +560,7 @@ def _half_width(table: PublishedTable, first: str, second: str, columns: list[st
 # The table of verdicts
 
 
-def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
+def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> VerdictTable:
     """Build the table of a file's claims; a footnote of each row holds the claim's text. Claims without runs are one line."""
     counts = Counter(result.verdict for result in results)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict))
@@ -600,7 +569,7 @@ def build(file: ClaimsFile, results: Sequence[ClaimResult]) -> Table:
         if result.verdict == "not run" and result.reason:
             unmet_claims.setdefault(result.reason, []).append(result.name)
     headings = [TableHeading(label) for label in ("Verdict", "Ours", "Interval", "Published", "Required", "Runs")]
-    return Table(
+    return VerdictTable(
         title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",
         headings=headings,
         rows=[_row(result) for result in results],
@@ -647,8 +616,8 @@ def _note(result: ClaimResult) -> list[str]:
     known = dict.fromkeys(task for finding in findings for task, values in finding.values.items() if values and task)
     sentences += [f"on {', '.join(label_of('tasks', task) for task in known)}"] if known else []
     has_interval = isinstance(claim, NumberClaim) and result.finding.interval and not claim.every
-    if isinstance(claim, NumberClaim) and has_interval and (claim.measure or claim.per != ["seed"]):
-        sentences.append(f"the interval is over {'rounds' if claim.measure else ' and '.join(claim.per) + 's'}")
+    if isinstance(claim, NumberClaim) and has_interval and claim.figure and claim.per != ["seed"]:
+        sentences.append(f"the interval is over {' and '.join(claim.per)}s")
     if len(findings) > 1 and result.verdict != "not run":
         sentences.append("; ".join(_comparison(result, finding) for finding in findings))
     sentences += [f"published: {'; '.join(finding.published.doubts)}" for finding in findings if finding.published.doubts]

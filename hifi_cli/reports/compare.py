@@ -13,7 +13,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports import pairs as run_pairs
 from hifi_cli.reports import predictions
 from hifi_cli.reports.pairs import COUNTED, Pairs
-from hifi_cli.reports.table import Table, TableCell, TableHeading, TableRow, signed_cell
+from hifi_cli.reports.table import TableCell, TableHeading, TableRow, VerdictTable, signed_cell
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import (
     LEVEL,
@@ -62,7 +62,7 @@ def compare(
     counted: Collection[str] = COUNTED,
     margin: float | None = None,
     details: bool = False,
-) -> list[Table]:
+) -> list[VerdictTable]:
     """Compare the first method with each of the others: verdicts, differences per task, and further numbers with `details`.
 
     Args:
@@ -82,7 +82,7 @@ def compare(
     sound = _corrected([_without_collapsed(pairs) for pairs in all_pairs])
     verdicts = [_verdict_both_ways(*both) for both in zip(comparisons, sound, strict=True)]
     title = f"{label_of('methods', first)} minus each other method"
-    table = Table(
+    table = VerdictTable(
         title=f"{title}, in points ({_setting(runs)})",
         headings=[
             TableHeading("Verdict"),
@@ -197,7 +197,7 @@ def _p_cell(p: float) -> TableCell:
     return TableCell(p, text="< 0.0001" if p < 0.0001 else f"{p:.4f}")
 
 
-def _per_task(title: str, all_pairs: Sequence[Pairs]) -> Table:
+def _per_task(title: str, all_pairs: Sequence[Pairs]) -> VerdictTable:
     """Build the table of differences per task, a column per other method."""
     by_method = [pairs.by_task for pairs in all_pairs]
     rows = []
@@ -206,10 +206,10 @@ def _per_task(title: str, all_pairs: Sequence[Pairs]) -> Table:
         cells = tuple(signed_cell(sum(seeds) / len(seeds)) if seeds else TableCell() for seeds in values)
         rows.append(TableRow(label_of("tasks", task), cells, method=task))
     headings = [TableHeading(pairs.labels[1], 2, name=pairs.second) for pairs in all_pairs]
-    return Table(f"{title}, per task", headings, rows, corner="Task")
+    return VerdictTable(f"{title}, per task", headings, rows, corner="Task")
 
 
-def _details(title: str, comparisons: Sequence[Comparison]) -> Table:
+def _details(title: str, comparisons: Sequence[Comparison]) -> VerdictTable:
     rows = []
     for comparison in comparisons:
         statistics, groups = comparison.statistics, comparison.pairs.groups
@@ -233,7 +233,7 @@ def _details(title: str, comparisons: Sequence[Comparison]) -> Table:
         "equal within: the smallest margin at which two one-sided t-tests show equality; seeds needed: per task, for 80 % power"
         " to show this difference"
     ]
-    return Table(f"{title}, details", headings, rows, "Minus", notes)
+    return VerdictTable(f"{title}, details", headings, rows, "Minus", notes)
 
 
 def _equality(pairs: Pairs, margin: float) -> str:
@@ -260,7 +260,7 @@ def _caveats(study: Study, runs: pd.DataFrame, score: Score | None) -> list[str]
     return notes
 
 
-def of_runs(first: RunDirectory, second: RunDirectory) -> Table:
+def of_runs(first: RunDirectory, second: RunDirectory) -> VerdictTable:
     """Compare two runs of one task by their predictions.
 
     Raises:
@@ -290,4 +290,4 @@ def of_runs(first: RunDirectory, second: RunDirectory) -> Table:
         "about these two trained models and new examples; another seed may give another result",
     ]
     title = f"Two runs of {label_of('tasks', task)}, {metric} of the stored predictions"
-    return Table(title, [TableHeading("Score", 2)], shown, "Run", notes)
+    return VerdictTable(title, [TableHeading("Score", 2)], shown, "Run", notes)

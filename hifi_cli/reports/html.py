@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
 from hifi_cli.files import digest
-from hifi_cli.reports import claims, compare, pairs, table
+from hifi_cli.reports import claims, compare, pairs
 from hifi_cli.reports.claim_spec import ClaimsFile
 from hifi_cli.reports.claims import ClaimResult
-from hifi_cli.reports.table import Table
+from hifi_cli.reports.render import Table, text_cell
 from hifi_cli.results.study import Study
 from hifi_cli.version import __version__
 
@@ -51,29 +51,22 @@ def comparisons(
             methods += [] if paired.frame.empty else [other]
         if len(methods) > 1:
             compared = runs[runs["method"].isin(methods)]
-            yield from compare.compare(study, compared, methods, score=score, counted=counted)
+            for table in compare.compare(study, compared, methods, score=score, counted=counted):
+                yield table.converted()
 
 
 def table_html(shown: Table) -> Markup:
     """Return a table by pandas's Styler, the best number of a column bold and the second underlined."""
-    cells = [
-        [
-            table.number(heading, cell, signed=row.source == "difference")
-            + (f" ±{spread}" if (spread := table.deviation(heading, cell)) else "")
-            + (f" [{table_marks}]" if (table_marks := shown.footnote_marks(cell.notes)) else "")
-            for heading, cell in zip(shown.headings, row.cells, strict=True)
-        ]
-        for row in shown.rows
-    ]
-    marks = [f" [{shown.footnote_marks(row.notes)}]" if row.notes else "" for row in shown.rows]
-    labels = [table.row_label(row) + mark for row, mark in zip(shown.rows, marks, strict=True)]
-    frame = pd.DataFrame(cells, [*range(len(labels))], [*range(len(shown.headings))])
+    keys = [*shown.headings]
+    cells = [[text_cell(shown, row, key) for key in keys] for row in range(len(shown.labels))]
+    labels = [label + (f" [{marks}]" if (marks := shown.marks_of(row)) else "") for row, label in enumerate(shown.labels)]
+    frame = pd.DataFrame(cells, [*range(len(labels))], [*range(len(keys))])
     places = {1: "font-weight: bold", 2: "text-decoration: underline"}
-    styles = pd.DataFrame([[places.get(cell.place or 0, "") for cell in row.cells] for row in shown.rows], frame.index)
-    styler = frame.style.set_uuid(digest(shown.title)[:8]).apply(lambda _: styles, axis=None).format(escape="html")
-    styler.format_index(lambda number: str(escape(labels[number]))).format_index(
-        lambda number: str(escape(shown.headings[number].label)), axis=1
-    )
+    styles = [[places.get(shown.places.get((row, key), 0), "") for key in keys] for row in range(len(labels))]
+    styler = frame.style.set_uuid(digest(shown.title)[:8])
+    styler.apply(lambda _: pd.DataFrame(styles, frame.index, frame.columns), axis=None).format(escape="html")
+    styler.format_index(lambda number: str(escape(labels[number])))
+    styler.format_index(lambda number: str(escape(shown.headings[keys[number]])), axis=1)
     return Markup(styler.to_html())
 
 

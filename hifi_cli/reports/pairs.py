@@ -1,19 +1,19 @@
 """Which finished runs may be compared, and the pairs of two methods' runs with the same task and seed."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import RunResult
 from hifi_cli.reports import changed_settings
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import Groups
-from hifi_cli.wording import counted_noun
+from hifi_cli.wording import counted_noun, number_ranges
 
 COUNTED = frozenset({"collapsed"})  # predicting one class is a result: leaving it out favors unstable methods
 # Columns of `Study.runs` that runs of different methods must share, with what messages call them
@@ -127,14 +127,15 @@ def comparable(runs: pd.DataFrame, counted: Collection[str]) -> tuple[pd.DataFra
         if len(flagged) and flag not in counted:
             runs = runs.drop(flagged.index)
             notes.append(f"{counted_noun(len(flagged), f'{flag} run')} left out ({_REMEDIES.get(flag, 'they have no score')})")
-    identities = pd.Series([str(row) for row in runs[[*IDENTITY]].itertuples(index=False, name=None)], runs.index, dtype=str)
+    full = runs[runs["limit"].isna()]  # the settings of limited runs differ by the limit at least
+    identities = pd.Series([str(row) for row in full[[*IDENTITY]].itertuples(index=False, name=None)], full.index, dtype=str)
     if identities.nunique() > 1 and "unequal" not in counted:
-        differing = [name for column, name in IDENTITY.items() if runs[column].nunique(dropna=False) > 1]
+        differing = [name for column, name in IDENTITY.items() if full[column].nunique(dropna=False) > 1]
         causes = " and ".join([name for name in differing if name != "settings"] or differing)
-        kept = runs[identities == identities.value_counts(sort=False).idxmax()]
-        left_out = counted_noun(len(runs) - len(kept), "run")
-        notes.append(f"{left_out} with different {causes} left out (--include unequal includes them)")
-        runs = kept
+        left_out = full[identities != identities.value_counts(sort=False).idxmax()]
+        runs = runs.drop(left_out.index)
+        number = counted_noun(len(left_out), "run")
+        notes.append(f"{number} with different {causes} left out (--include unequal includes them)")
     return runs, notes
 
 
@@ -168,7 +169,7 @@ def pair(
         remarks = []
         if unpaired := len({*cells[0]["seed"]} ^ {*cells[1]["seed"]}):
             remarks.append(f"{counted_noun(unpaired, 'run')} left out: the other method has no run with the same seed")
-        if differing := _disagreement(study, both, score):
+        if differing := _disagreement(study, both.to_dict("records"), score):
             remark = f"{labels[0]} and {labels[1]} differ in {differing}"
             is_compared = "unequal" in counted and "primary metric" not in differing
             advice = "" if "primary metric" in differing else "; --include unequal compares them"
@@ -203,7 +204,7 @@ def _merged(first: pd.DataFrame, second: pd.DataFrame, score: Score | None) -> p
     return both.assign(difference=both["score_first"] - both["score_second"]).dropna(subset="difference")
 
 
-def _disagreement(study: Study, both: pd.DataFrame, score: Score | None) -> str:
+def _disagreement(study: Study, both: Sequence[Mapping[Any, Any]], score: Score | None) -> str:
     """Return the conditions in which pairs of one task disagree, with both values; empty where they agree.
 
     Epochs may differ as their protocol has them for the two methods: HiFi trains BitFit as long as BitFit's own paper.
@@ -212,7 +213,7 @@ def _disagreement(study: Study, both: pd.DataFrame, score: Score | None) -> str:
         score: the score that is compared; if given, the epoch that each run reports does not matter.
     """
     found: dict[str, str] = {}
-    for pair in both.to_dict("records"):
+    for pair in both:
         for column, name in CONDITIONS.items():
             values = [pair[f"{column}_{side}"] for side in ("first", "second")]
             if str(values[0]) != str(values[1]) and not (score and column == "report"):
@@ -226,12 +227,12 @@ def _word(value: object) -> str:
     return "none" if value is None or value != value else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _has_protocols_epochs(study: Study, both: pd.DataFrame) -> bool:
+def _has_protocols_epochs(study: Study, both: Sequence[Mapping[Any, Any]]) -> bool:
     """Whether every run was trained for the epochs that its protocol has for its method and task."""
-    for side in ("first", "second"):
-        for path, epochs in zip(both[f"path_{side}"], both[f"epochs_{side}"], strict=True):
-            config = changed_settings.config_of(*_stored(study, path))
-            if config is None or config.epochs != epochs:
+    for pair in both:
+        for side in ("first", "second"):
+            config = changed_settings.config_of(*_stored(study, pair[f"path_{side}"]))
+            if config is None or config.epochs != pair[f"epochs_{side}"]:
                 return False
     return True
 
@@ -241,5 +242,37 @@ def changed(study: Study, path: str) -> str:
     return changed_settings.changed_settings(*_stored(study, path))
 
 
-def _stored(study: Study, path: str) -> tuple[RunDirectory, RunResult]:
-    return RunDirectory(study.directory / path), study.result(path)
+def _stored(study: Study, path: str) -> tuple[dict[str, Any], Path]:
+    record = study.records[path]
+    return {**record, "setting": record["setting_hash"]}, study.directory / path / "own"
+
+
+def averaged(
+    study: Study, runs: pd.DataFrame, seeds: Sequence[int], counted: Collection[str]
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the runs of one method on one task that belong in one mean, and notes on runs left out or unlike others.
+
+    Args:
+        seeds: only these; empty: all.
+    """
+    notes = []
+    chosen = runs[runs["seed"].isin(seeds)] if seeds else runs
+    if others := len(runs) - len(chosen):
+        every = number_ranges({*seeds, *runs["seed"]})
+        notes.append(f"{counted_noun(others, 'run')} with other seeds left out (--seeds {every} includes them)")
+    chosen, left_out = comparable(chosen, counted)
+    changes = dict.fromkeys(changed(study, path) for path in chosen.drop_duplicates("setting")["path"])
+    notes += [*left_out, *(f"not the protocol's: {text}" for text in changes if text)]
+    for flag, where in (("collapsed", chosen["collapsed"]), ("limited", chosen["limit"].notna())):
+        if where.any():
+            notes.append(f"{where.sum()} of {counted_noun(len(chosen), 'run')} {flag}, included")
+    if seeds and 0 < len(chosen) < len(seeds):
+        notes.append(f"{len(chosen)} of {len(seeds)} seeds")
+    return chosen, notes
+
+
+def disagreement(study: Study, first: pd.Series, second: pd.Series, score: Score | None) -> str:
+    """Return the conditions in which runs of two methods on one task disagree; empty where they agree."""
+    sides = ((first, "first"), (second, "second"))
+    pair = {f"{key}_{side}": run[key] for run, side in sides for key in ("path", *CONDITIONS)}
+    return _disagreement(study, [pair], score)

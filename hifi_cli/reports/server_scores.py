@@ -4,17 +4,16 @@ import csv
 import io
 import json
 import math
-import statistics
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_bytes
-from hifi_cli.reports.table import TableCell
 from hifi_cli.wording import counted_noun, number_ranges
 
 # The columns of the server's score page: task, and the metrics in the page's order.
@@ -40,34 +39,31 @@ class ServerScores:
     """The test scores of submissions.
 
     Attributes:
-        scores: in percent by seed, by method, task and metric.
+        frame: a row per submission and metric: method, seed, task, metric, score in percent.
     """
 
     path: Path
-    scores: Mapping[tuple[str, str, str], Mapping[int, float]]
+    frame: pd.DataFrame
 
-    def cell(self, method: str, task: str, metric: str | None, seeds: list[int]) -> TableCell:
-        """Return mean and standard deviation over submissions; a dash where there is none, a footnote on those left out.
+    def scores_of(self, method: str, task: str, metric: str | None, seeds: list[int]) -> tuple[pd.DataFrame, list[str]]:
+        """Seed and score of a cell's submissions, and notes on those left out.
 
         Args:
             seeds: only these; empty: all.
         """
-        by_seed = self.scores.get((method, task, metric or ""), {})
-        values = [score for seed, score in by_seed.items() if not seeds or seed in seeds]
-        notes = [f"{len(values)} of {len(seeds)} seeds"] if values and len(values) < len(seeds) else []
-        if others := len(by_seed) - len(values):
-            remedy = f"--seeds {number_ranges({*seeds, *by_seed})} includes them"
+        frame = self.frame
+        every = frame[(frame["method"] == method) & (frame["task"] == task) & (frame["metric"] == metric)]
+        scores = every[every["seed"].isin(seeds)] if seeds else every
+        notes = [f"{len(scores)} of {len(seeds)} seeds"] if 0 < len(scores) < len(seeds) else []
+        if others := len(every) - len(scores):
+            remedy = f"--seeds {number_ranges({*seeds, *every['seed']})} includes them"
             notes.append(f"{counted_noun(others, 'submission')} with other seeds left out ({remedy})")
-        return TableCell(
-            mean=statistics.fmean(values) if values else None,
-            deviation=statistics.stdev(values) if len(values) > 1 else None,
-            notes=tuple(notes),
-        )
+        return scores[["seed", "score"]], notes
 
     @property
     def methods(self) -> list[str]:
         """The methods that were submitted."""
-        return list(dict.fromkeys(method for method, _, _ in self.scores))
+        return [*self.frame["method"].unique()]
 
 
 def read(path: Path) -> ServerScores:
@@ -79,7 +75,7 @@ def read(path: Path) -> ServerScores:
         MissingError: the file does not exist.
         UsageError: an unknown method or column, a value that is no score, or a submission that stands there twice.
     """
-    scores: dict[tuple[str, str, str], dict[int, float]] = defaultdict(dict)
+    rows: list[dict[str, Any]] = []
     submissions = set()
     for where, line in _lines(path):
         method, seed = str(line.pop("method")), _seed(line.pop("seed"), where)
@@ -90,13 +86,13 @@ def read(path: Path) -> ServerScores:
         submissions.add((method, seed))
         for column, text in line.items():
             for metric, score in _scores(column, text, where):
-                scores[method, COLUMNS[column][0], metric][seed] = score
-    if not scores:
+                names = {"method": method, "seed": seed, "task": COLUMNS[column][0], "metric": metric}
+                rows.append({**names, "score": score})
+    if not rows:
         raise UsageError(f"{path}: no test scores; expected are the columns method, seed and {', '.join(COLUMNS)}")
-    highest = max(abs(score) for by_seed in scores.values() for score in by_seed.values())
-    if highest <= 1:
+    if (highest := max(abs(row["score"]) for row in rows)) <= 1:
         raise UsageError(f"{path}: the highest score is {highest:g}; write percentages, as on the score page")
-    return ServerScores(path, scores)
+    return ServerScores(path, pd.DataFrame(rows))
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

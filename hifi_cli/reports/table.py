@@ -1,50 +1,34 @@
-"""A table ready to print: headings, rows of cells, footnotes, and missing runs."""
+"""A table as comparisons and claims build it: headings, rows of cells, footnotes, and missing runs."""
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from decimal import ROUND_HALF_UP, Decimal
-from math import floor, log10
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hifi_cli.reports.run_records import RunRecord
+import pandas as pd
+
+from hifi_cli.reports import render
 
 DASH = "-"
 Source = Literal["runs", "published", "difference"]
 
 
 @dataclass(frozen=True)
-class SeedScore:
-    """The score of one seed in percent, and the run it comes from."""
-
-    seed: int
-    score: float
-    record: RunRecord
-
-
-@dataclass(frozen=True)
 class TableCell:
-    """A number with its standard deviation, footnotes and runs, or a text.
+    """A number with its standard deviation, and footnotes, or a text.
 
     Attributes:
         mean: None prints a dash.
         deviation: sample standard deviation over seeds; None for fewer than two.
         text: printed instead of a number.
         value: what the text says, for programs: a number, a list or a mapping; None: the mean, or else the text.
-        place: 1 for the best of its column, 2 for the second, by the printed number.
-        is_comparable: whether it is compared with the rest of its column.
         notes: footnotes.
-        seed_scores: the scores that the mean is computed from.
     """
 
     mean: float | None = None
     deviation: float | None = None
     text: str | None = None
     value: Any = None
-    place: int | None = None
-    is_comparable: bool = True
     notes: tuple[str, ...] = ()
-    seed_scores: tuple[SeedScore, ...] = ()
 
 
 def signed_cell(value: float) -> TableCell:
@@ -59,15 +43,11 @@ class TableHeading:
     Attributes:
         name: of the column for programs; empty: the label in lower case with underscores.
         decimals: of its numbers, the same in the whole column.
-        marks_best: whether the highest number of the column is marked, and the second.
-        unit: printed after each number.
     """
 
     label: str
     decimals: int = 1
-    marks_best: bool = False
     name: str = ""
-    unit: str = ""
 
     @property
     def key(self) -> str:
@@ -104,7 +84,7 @@ class MissingRuns:
 
 
 @dataclass(frozen=True)
-class Table:
+class VerdictTable:
     """A table ready to print.
 
     Attributes:
@@ -120,12 +100,6 @@ class Table:
     missing: list[MissingRuns] = field(default_factory=list)
 
     @property
-    def incomplete(self) -> bool:
-        """Whether a run is missing or one of our own cells is empty."""
-        own_cells = (cell for row in self.rows if row.source == "runs" for cell in row.cells)
-        return bool(self.missing) or any(cell.mean is None and cell.text is None for cell in own_cells)
-
-    @property
     def missing_commands(self) -> list[str]:
         """The commands of the missing runs; one for all methods whose runs have the same tasks, seeds and options."""
         methods: dict[tuple[str, str], dict[str, None]] = {}
@@ -136,84 +110,29 @@ class Table:
             f"{before} --method {','.join(names)} {after}" if after else before for (before, after), names in methods.items()
         ]
 
-    @property
-    def footnotes(self) -> dict[str, str]:
-        """The mark of every footnote, `a`, `b`, ..., in the order of first use."""
-        marks: dict[str, str] = {}
-        for row in self.rows:
-            for text in (*row.notes, *(note for cell in row.cells for note in cell.notes)):
-                marks.setdefault(text, _letters(len(marks)))
-        return marks
-
-    def footnote_marks(self, notes: Sequence[str]) -> str:
-        """Return the marks of some footnotes, separated by commas."""
-        marks = self.footnotes
-        return ",".join(sorted({marks[note] for note in notes}, key=lambda mark: (len(mark), mark)))
-
-
-def with_places(headings: list[TableHeading], rows: list[TableRow]) -> list[TableRow]:
-    """Mark the best and second of each column among the rows of one source.
-
-    Printed numbers are compared, so that equal printed numbers get equal marks, as in both papers.
-    """
-    cells = [list(row.cells) for row in rows]
-    for number, heading in enumerate(headings):
-        for source in ("runs", "published"):
-            column = [row.cells[number] if row.source == source else TableCell() for row in rows]
-            for index, place in _places(heading, column).items():
-                cells[index][number] = replace(cells[index][number], place=place)
-    return [replace(row, cells=tuple(row_cells)) for row, row_cells in zip(rows, cells, strict=True)]
-
-
-def number(heading: TableHeading, cell: TableCell, *, signed: bool = False) -> str:
-    """Return a cell's number or text as every format prints it, without standard deviation and footnotes."""
-    if cell.text is not None:
-        return cell.text
-    if cell.mean is None:
-        return DASH
-    printed = rounded(cell.mean, heading.decimals)
-    return f"{printed:{'+' if signed and printed else ''}}{heading.unit}"
-
-
-def deviation(heading: TableHeading, cell: TableCell) -> str | None:
-    """Return a cell's standard deviation as every format prints it; None where there is none."""
-    return None if cell.deviation is None else str(rounded(cell.deviation, heading.decimals))
-
-
-def rounded(value: float, decimals: int) -> Decimal:
-    """Round a number as it is printed: half up, as in both papers' averages (55.95 is 56.0), and never -0.0."""
-    exact = Decimal(f"{value:.9f}")  # the binary fraction of 55.95 is 55.949999999999996
-    return exact.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP) + 0
-
-
-def decimals_for(values: Iterable[float | None]) -> int:
-    """Return the decimals with which the smallest number of a column keeps two digits; at least one, at most six."""
-    smallest = min((abs(value) for value in values if value), default=1.0)
-    return min(6, max(1, 1 - floor(log10(smallest))))
-
-
-def row_label(row: TableRow) -> str:
-    """Return the label of a row: `published` and `difference` are indented below the method's own row."""
-    if row.source == "runs":
-        return row.label
-    return f"  {row.source}" if row.method else f"  {row.source}: {row.label}"  # a row that only the paper has names itself
-
-
-def _places(heading: TableHeading, column: list[TableCell]) -> dict[int, int]:
-    if not heading.marks_best:
-        return {}
-    means = {row: cell.mean for row, cell in enumerate(column) if cell.mean is not None and cell.is_comparable}
-    printed = {row: rounded(mean, heading.decimals) for row, mean in means.items()}
-    order = sorted(set(printed.values()), reverse=True)[:2]
-    if len(order) < 2:
-        return {}
-    return {row: 1 + order.index(value) for row, value in printed.items() if value in order}
-
-
-def _letters(index: int) -> str:
-    letters = ""
-    index += 1
-    while index:
-        index, rest = divmod(index - 1, 26)
-        letters = chr(ord("a") + rest) + letters
-    return letters
+    def converted(self) -> "render.Table":
+        """The same table as a DataFrame, which every format prints."""
+        frame_rows: list[dict[str, Any]] = []
+        texts: dict[tuple[int, str], str] = {}
+        footnotes: dict[tuple[int, str], list[str]] = {}
+        for number, row in enumerate(self.rows):
+            content: dict[str, Any] = {"method": row.method, "label": row.label, "source": row.source}
+            footnotes[number, ""] = list(row.notes)
+            for heading, cell in zip(self.headings, row.cells, strict=True):
+                value = next((value for value in (cell.mean, cell.value, cell.text) if value is not None), None)
+                content[heading.key] = None if value == DASH else value
+                content |= {f"{heading.key}_std": cell.deviation} if cell.deviation is not None else {}
+                texts |= {} if cell.text is None else {(number, heading.key): cell.text}
+                footnotes[number, heading.key] = list(cell.notes)
+            frame_rows.append(content)
+        return render.Table(
+            title=self.title,
+            frame=pd.DataFrame(frame_rows, columns=None if frame_rows else ["method", "label", "source"]),
+            headings={heading.key: heading.label for heading in self.headings},
+            corner=self.corner,
+            decimals={heading.key: heading.decimals for heading in self.headings},
+            texts=texts,
+            footnotes=footnotes,
+            notes=self.notes,
+            missing=self.missing_commands,
+        )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import ConfigModel, Seed
+from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.protocols import protocol_chain
 from hifi_cli.config.sources import run_name
 
@@ -52,7 +52,7 @@ class ColumnSpec(ConfigModel):
     metric: str | None = None
     """A key of results.json's `metrics`; default: the task's primary metric."""
     split: str | None = None
-    """In a table of row counts: suffix of the counted splits (MNLI: mismatched)."""
+    """In a table of numbers of rows: suffix of the counted splits (MNLI: mismatched)."""
     label: str | None = None
     """Label of the column; default: the task's own."""
     published: str | None = None
@@ -69,12 +69,12 @@ class ColumnSpec(ConfigModel):
 
 
 class TableSpec(ConfigModel):
-    """What the YAML of every kind of table says; a kind may add keys of its own."""
+    """What the YAML of a table says."""
 
     description: str = ""
     """What the table shows, in one line."""
-    kind: str = "scores"
-    """What the table shows: a key of `hifi_cli.reports.table_types.TABLE_TYPES`."""
+    kind: Literal["scores", "settings", "costs", "statistics"] = "scores"
+    """Scores of finished runs, settings of methods, costs of finished runs, or numbers of rows."""
     protocol: str
     """Protocol of the runs."""
     backbone: str
@@ -87,11 +87,6 @@ class TableSpec(ConfigModel):
     """Decimals of a score in percent."""
     published: str | None = None
     """The paper's table, as `file/table` in `configs/published`."""
-
-
-class ScoresSpec(TableSpec):
-    """A table of finished runs' scores."""
-
     shots: Annotated[int, Field(ge=1)] | Literal["full"] | None = None
     """Training rows per class of few-shot runs, or `full`; default: as the protocol has them."""
     seeds: list[Seed] = []
@@ -105,6 +100,25 @@ class ScoresSpec(TableSpec):
         if len(set(seeds)) < len(seeds):
             raise ValueError("a seed is named twice")
         return seeds
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of all rows."""
+        return list(dict.fromkeys(method for row in self.rows for method in row.methods))
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks of all columns."""
+        return list(dict.fromkeys(column.task for column in self.columns))
+
+
+def load(name: str) -> TableSpec:
+    """Load and validate the YAML of a table, or of a user's own file.
+
+    Raises:
+        UsageError: an unknown name, kind or key.
+    """
+    return parse(TableSpec, registry.load("tables", name), str(registry.find("tables", name)))
 
 
 def by_names(spec: TableSpec) -> TableSpec:
@@ -149,10 +163,8 @@ def with_changes(
     Raises:
         UsageError: a method or task has no YAML and no finished run, and is not in the table.
     """
-    options = {"protocol": protocol, "backbone": backbone}
+    options = {"protocol": protocol, "backbone": backbone, "seeds": seeds, "shots": shots}
     update: dict[str, Any] = {key: value for key, value in options.items() if value}
-    if isinstance(spec, ScoresSpec):
-        update |= {key: value for key, value in {"seeds": seeds, "shots": shots}.items() if value}
     if names := list(methods):
         rows = {row.method: row for row in spec.rows if row.method}
         check_names("methods", names, known["methods"] | rows.keys())

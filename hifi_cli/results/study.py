@@ -1,6 +1,7 @@
 """All finished runs of a results directory as one DataFrame, which tables, comparisons, claims and figures query."""
 
 import json
+import logging
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -9,16 +10,30 @@ from typing import Any
 import pandas as pd
 from pydantic import ValidationError
 
-from hifi_cli.config.base import describe_error, flatten
+from hifi_cli.config import registry
+from hifi_cli.config.base import describe_error
 from hifi_cli.config.run_config import run_path_of
-from hifi_cli.errors import UsageError
-from hifi_cli.files import digest, printable_values, read_json
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import command_line, digest, printable_values, read_json
+from hifi_cli.records.run_directory import RunDirectory, directories_with_runs
 from hifi_cli.records.run_files import RunResult
 
+logger = logging.getLogger("hifi")
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path
 PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions and logits as JSON
-_SCORES = ("last", "best", "max")
+SETTING = ["protocol", "backbone", "shots"]  # runs that differ in one of them never share a table
+_NAMES = ["protocol", "backbone", "task", "method", "variant", "seed", "shots"]
+# Keys of results.json that are columns as they are
+_COPIED = [
+    *[*_NAMES, "status", "reason", "collapsed", "limit", "split", "selection", "report", "metrics"],
+    *["time_s", "wall_s", "peak_memory_bytes", "delta_bytes", "precision", "method_code", "config", "config_hash"],
+]
+_SCORES = ["last", "best", "max"]
+_PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
+_COMPUTED = [
+    *["path", "metric", *_SCORES, "epochs", "epoch_last", "epoch_best", "epoch_max", *_PARAMS, "device"],
+    *["train_rows", "reported_rows", "truncated_train", "truncated_reported", "data", "weights", "heads", "setting"],
+]
 
 
 class Study:
@@ -81,95 +96,140 @@ class Study:
     def _stored(self) -> Iterator[tuple[str, dict[str, Any]]]:
         runs = self.directory / "runs"
         for file in (*runs.glob("*/*/*/*/seed*/results.json"), *runs.glob("*/*/*/*/*/seed*/results.json")):
-            path = file.parent.relative_to(self.directory).as_posix()
-            yield path, read_json(file, what="results")
+            yield file.parent.relative_to(self.directory).as_posix(), read_json(file, what="results")
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row a run.
+        """One row a run; the labels of the user's own methods and tasks are known from then on.
 
-        Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant), `seed`, `shots`; `status`
-        (done, diverged), `collapsed`, `limit`; `metric` (the primary one), `split`, `selection`, `report`; `last`, `best`,
-        `max`: the primary metric at these epochs, fractions of 1; `epochs`, `epoch_best`, `epoch_max`; `metrics`: every metric
-        at the kept epoch; `trainable`, `trainable_backbone`, `stored`, `total`: numbers of parameters; `train_rows`,
-        `reported_rows`, `truncated_train`, `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `delta_bytes`;
-        `precision`; what must agree where runs are averaged or compared: `data`, `weights`, `method_code`, `heads`, `setting`
-        (of the configuration without the seed); `config`: by dotted key.
+        Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant), `seed`, `shots` (None: all
+        rows); `status` (done, diverged), `reason`, `collapsed`, `limit`; `metric` (the primary one), `split`, `selection`,
+        `report`; `last`, `best`, `max`: the primary metric at these epochs, fractions of 1; `epochs`, `epoch_last`,
+        `epoch_best`, `epoch_max`; `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
+        `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`, `truncated_reported`; `time_s`,
+        `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`, `precision`; what must agree where runs are averaged or
+        compared: `data`, `weights`, `method_code`, `heads`, `setting` (of the configuration without the seed); `config`, as
+        it is nested, and `config_hash`.
+
+        Raises:
+            UsageError: a run is damaged, or at another path than its configuration's: a copy would count twice.
         """
-        frame = pd.DataFrame([_row(path, record, self.directory) for path, record in self.records.items()], columns=COLUMNS)
-        return frame.astype({"seed": int, "collapsed": bool})
+        rows = [row_of(path, record, self.directory) for path, record in self.records.items()]
+        frame = pd.DataFrame(rows, columns=[*_COMPUTED, *_COPIED], dtype=object)  # None of `shots` is a value of its own
+        self._use_own_files(frame)
+        numbers = dict.fromkeys(_SCORES, float) | dict.fromkeys(_PARAMS, int)
+        return frame.astype({"seed": int, "collapsed": bool, "time_s": float, **numbers})
+
+    def _use_own_files(self, frame: pd.DataFrame) -> None:
+        files: dict[tuple[str, str], Path] = {}
+        for kind, column in (("methods", "method"), ("tasks", "task")):
+            own = frame[~frame[column].isin(registry.names(kind))].drop_duplicates(column)
+            for name, path in zip(own[column], own["path"], strict=True):
+                file = self.directory / path / "own" / kind / f"{name}.yaml"
+                files |= {(kind, name): file} if file.is_file() else {}
+        registry.use_files_of_runs(files)
+
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The runs that tables show: without those of searches and other variants."""
+        return self.runs[self.runs["variant"].isna()]
+
+    def names(self, kind: str) -> set[str]:
+        """The names of a column (`method`, `task`) that have a finished run."""
+        return set(self.shown[kind])
 
     def epochs(self, path: str) -> pd.DataFrame:
         """The metrics of a run after each epoch, a row each; `selection` where the selection split is another one."""
         return pd.DataFrame(self.records[path]["epoch_metrics"]).set_index("epoch")
 
+    def scores(self, runs: pd.DataFrame, name: str | None, metric: str) -> pd.Series:
+        """A metric of some runs at the `last`, `best` or `max` epoch, as fractions of 1; NaN where a run did not keep it.
 
-# Keys of results.json that are columns as they are
-_COPIED = (
-    *("protocol", "backbone", "task", "method", "variant", "seed", "shots", "status", "collapsed", "limit"),
-    *(
-        "split",
-        "selection",
-        "report",
-        "metrics",
-        "time_s",
-        "wall_s",
-        "peak_memory_bytes",
-        "delta_bytes",
-        "precision",
-        "method_code",
-    ),
-)
-COLUMNS = [
-    *("path", "protocol", "backbone", "task", "method", "variant", "seed", "shots", "status", "collapsed", "limit"),
-    *("metric", "split", "selection", "report", *_SCORES, "epochs", "epoch_best", "epoch_max", "metrics"),
-    *(
-        "trainable",
-        "trainable_backbone",
-        "stored",
-        "total",
-        "train_rows",
-        "reported_rows",
-        "truncated_train",
-        "truncated_reported",
-    ),
-    *("time_s", "wall_s", "peak_memory_bytes", "delta_bytes", "precision"),
-    *("data", "weights", "method_code", "heads", "setting", "config"),
-]
+        Args:
+            name: None: the epoch that each run's protocol reports.
+        """
+        values = [self._score(run, name or run.report, metric) for run in runs.itertuples()]
+        return pd.Series(values, index=runs.index, dtype=float)
+
+    def _score(self, run: Any, name: str, metric: str) -> Any:
+        if metric == run.metric:
+            return getattr(run, name)
+        if name == ("last" if run.report == "last" else "best"):  # the model that was kept
+            return run.metrics.get(metric)
+        lines = [line for line in self.records[run.path].get("epoch_metrics", []) if metric in line]
+        if name == "max":
+            return max((line[metric] for line in lines), default=None) if pd.notna(run.max) else None
+        return next((line[metric] for line in lines if line["epoch"] == getattr(run, f"epoch_{name}")), None)
+
+    def or_only_subdirectory(self, protocol: str | None = None) -> "Study":
+        """This study; if it holds no run, that of the only directory inside that holds some, as `make demo` leaves them.
+
+        Args:
+            protocol: that directory must hold runs of this protocol.
+        """
+        inner = [] if self.records else directories_with_runs(self.directory)
+        inner = [path for path in inner if path.parent == self.directory]
+        if len(inner) != 1 or (protocol and not (inner[0] / "runs" / protocol).is_dir()):
+            return self
+        logger.info(f"no finished run in {self.directory}: reading {inner[0]}")
+        return Study(inner[0])
+
+    def no_run_error(self, command: str) -> MissingError:
+        """The error for a directory without a finished run that `command` could show; it says where runs are."""
+        if len(self.runs):
+            where = "" if self.directory == Path("results") else f" --results-dir {self.directory}"
+            return MissingError(
+                f"no finished run in {self.directory} but {len(self.runs)} of searches: hifi table search{where}"
+            )
+        if others := directories_with_runs(self.directory):
+            first = command_line([*command.split(), "--results-dir", str(others[0])])
+            return MissingError(f"no finished run in {self.directory}, but in {', '.join(map(str, others))}: {first}")
+        return MissingError(f"no finished run in {self.directory}; make one with hifi train")
+
+    def no_setting_error(self, **options: str | None) -> MissingError:
+        """The error for options (`protocol`, `backbone`, `shots`) that no finished run has; it says which there are."""
+        given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
+        present = [
+            f"protocol {protocol} (backbone {backbone}{f', {shots} shots' if shots else ''})"
+            for protocol, backbone, shots in sorted({*map(tuple, self.shown[SETTING].to_numpy())}, key=str)
+        ]
+        return MissingError(f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}")
 
 
-def _row(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]:
+def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]:
     """A run as a row of `Study.runs`.
 
     Raises:
         UsageError: a part is missing, or the run belongs at another path.
     """
     try:
-        epochs, scores, truncated = record["epochs"] or {}, record["scores"] or {}, record["truncated"] or {}
+        epochs, scores, truncated = record.get("epochs") or {}, record.get("scores") or {}, record.get("truncated") or {}
         row = {
-            **{key: record[key] for key in _COPIED},
+            **{key: record.get(key) for key in _COPIED},
             **{name: scores.get(name) for name in _SCORES},
-            **{key: record["params"][key] for key in ("trainable", "trainable_backbone", "stored", "total")},
+            **{f"epoch_{name}": epochs.get(name) for name in _SCORES},
+            **{key: record["params"][key] for key in _PARAMS},
             "path": path,
             "metric": record["primary_metric"],
+            "metrics": record.get("metrics") or {},
             "epochs": epochs.get("total"),
-            "epoch_best": epochs.get("best"),
-            "epoch_max": epochs.get("max"),
             "train_rows": record["n_examples"]["train"],
             "reported_rows": record["n_examples"]["reported"],
             "truncated_train": truncated.get("train"),
             "truncated_reported": truncated.get("reported"),
+            "device": record["provenance"]["device"],
             "data": digest(record["data"]),
             "weights": record["backbone_weights"],
             "heads": record["heads_sha256"],
             "setting": record["setting_hash"],
-            "config": flatten(record["config"]),
+            "config": dict(record["config"]),
         }
-    except (KeyError, TypeError, AttributeError) as error:
+        place = run_path_of(**{key: row[key] for key in _NAMES}).as_posix()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"{directory / path / 'results.json'} is damaged ({error}); train the run again with --force"
+            f"{directory / path / 'results.json'} is damaged ({problem}); train the run again with --force"
         ) from None
-    names = {key: row[key] for key in ("protocol", "backbone", "task", "method", "variant", "seed", "shots")}
-    if (place := run_path_of(**names).as_posix()) != path:
+    if place != path:
         raise UsageError(f"{directory / path} holds the run that belongs in {directory / place}: move it there, or a copy away")
     return row

@@ -245,14 +245,6 @@ def rows_digest(rows: Sequence[Row]) -> str:
 
 
 @dataclass(frozen=True)
-class RowCount:
-    """The rows of a split: on this machine, and of the official release; None where not known."""
-
-    rows: int | None
-    official: int | None
-
-
-@dataclass(frozen=True)
 class TaskData:
     """The rows of a task's splits, and their source.
 

@@ -1,4 +1,4 @@
-"""What is not an epoch: memory, scoring, processes, the command itself, files."""
+"""What is not an epoch: scoring, processes, the command itself, files."""
 
 import os
 import statistics
@@ -17,7 +17,7 @@ import torch
 from work import Work
 
 from hifi_cli.models import delta as deltas
-from hifi_cli.runs import head_selection, method_costs
+from hifi_cli.runs import head_selection
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
@@ -29,8 +29,6 @@ def measure(works: list[Work], results: Path, say: Callable[[str], None]) -> lis
     smallest = min(works, key=lambda work: work.tokens)
     entries = []
     for name, bar, unit, call in (
-        ("extra memory, HiFi (layer-wise) against Full-FT, fp32", 0.60, "ratio", lambda: memory(smallest, results, "fp32")),
-        ("the same, both in bf16", 0.60, "ratio", lambda: memory(smallest, results, "bf16")),
         *((f"hifi score, {SAMPLES} samples of {work.task}", 1.15, "ratio", partial(scoring, work)) for work in works),
         ("40 few-shot runs in one command against 40 processes", 0.15, "ratio", lambda: fewshot(smallest, results)),
         ("hifi --help", 0.3, "s", lambda: command("--help")),
@@ -40,20 +38,6 @@ def measure(works: list[Work], results: Path, say: Callable[[str], None]) -> lis
         entries.append({"work": name, "value": round(call(), 4), "unit": unit, "bar": bar})
         say(f"{name}: {entries[-1]['value']} {unit}")
     return entries
-
-
-def memory(work: Work, results: Path, precision: str) -> float:
-    """Peak of training beyond the loaded model, each time in a process of its own."""
-
-    def peak(method: str) -> float:
-        where = {"reference": "full-ft", "protocol": "laptop", "backbone": work.backbone, "precision": precision}
-        peaks = [
-            method_costs.training_costs(method, **where, results_dir=results / f"{precision}{number}").memory_bytes
-            for number in range(PROCESSES)
-        ]
-        return statistics.median(peaks)
-
-    return peak("hifi-layerwise") / peak("full-ft")
 
 
 def scoring(work: Work) -> float:

@@ -1,29 +1,18 @@
-"""Tables as text for a terminal, Markdown, LaTeX, CSV or JSON."""
+"""Comparisons and claims in every format: in JSON as they are, in the others as DataFrames."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from hifi_cli.errors import UsageError
-from hifi_cli.reports.formats import csv_table, json_table, latex, markdown, text
-from hifi_cli.reports.table import Table
-
-FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {
-    "text": text.render,
-    "md": markdown.render,
-    "tex": latex.render,
-    "csv": csv_table.as_csv,
-    "json": json_table.render,
-}
+from hifi_cli.reports import render as dataframes
+from hifi_cli.reports.formats import json_table
+from hifi_cli.reports.table import VerdictTable
 
 
-def render(name: str, tables: Sequence[Table], *, standalone: bool = False) -> str:
+def render(name: str, tables: Sequence[VerdictTable], *, standalone: bool = False) -> str:
     """Return tables in a format.
-
-    Args:
-        standalone: a complete LaTeX document instead of a fragment.
 
     Raises:
         UsageError: `standalone` with another format than tex.
     """
-    if standalone and name != "tex":
-        raise UsageError("--standalone is for --format tex")
-    return latex.document(tables) if standalone else FORMATS[name](tables)
+    if name == "json" and not standalone:
+        return json_table.render(tables)
+    return dataframes.render(name, [table.converted() for table in tables], standalone=standalone)

@@ -6,22 +6,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from hifi_cli.files import json_text
-from hifi_cli.reports.table import DASH, Table, TableCell, TableRow
+from hifi_cli.reports.table import DASH, TableCell, TableRow, VerdictTable
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-class SeedJson(_Part):
-    """The score of one seed."""
-
-    seed: int
-    """Seed of the run."""
-    score: float
-    """Score in percent."""
-    path: str
-    """Directory of the run."""
 
 
 class CellJson(_Part):
@@ -33,10 +22,6 @@ class CellJson(_Part):
     """Sample standard deviation over seeds."""
     text: str | None = None
     """What other formats print, where that is not the rounded number."""
-    runs: list[SeedJson] | None = None
-    """The runs that the mean is computed from."""
-    place: int | None = None
-    """1 for the best of the column, 2 for the second."""
     notes: list[str] | None = None
     """Footnotes."""
 
@@ -62,8 +47,6 @@ class RowJson(_Part):
     verdict: str | None = None
     """Of a comparison, about the first method: better, worse, no difference shown, no conclusion, depends on collapsed runs;
     of a claim: reproduced, not reproduced, undecided, not run."""
-    scores: dict[str, list[float]] | None = None
-    """Our scores of each seed in percent, by column name."""
     cells: dict[str, CellJson]
     """The cells by column name."""
     notes: list[str]
@@ -98,13 +81,13 @@ class TableJson(_Part):
     """Runs that the table requires."""
 
 
-def render(tables: Sequence[Table]) -> str:
+def render(tables: Sequence[VerdictTable]) -> str:
     """Return one table as an object, several as a list."""
     contents = [_table(table).model_dump(exclude_unset=True) for table in tables]
     return json_text(contents[0] if len(contents) == 1 else contents)
 
 
-def _table(table: Table) -> TableJson:
+def _table(table: VerdictTable) -> TableJson:
     columns = [ColumnJson(name=heading.key, label=heading.label) for heading in table.headings]
     missing = [
         MissingJson(method=runs.method, tasks=list(runs.tasks), seeds=list(runs.seeds), command=runs.command)
@@ -114,11 +97,9 @@ def _table(table: Table) -> TableJson:
     return TableJson(title=table.title, columns=columns, rows=rows, notes=table.notes, missing=missing)
 
 
-def _row(table: Table, row: TableRow) -> RowJson:
+def _row(table: VerdictTable, row: TableRow) -> RowJson:
     cells = {heading.key: _cell(cell) for heading, cell in zip(table.headings, row.cells, strict=True)}
     optional: dict[str, Any] = {"verdict": row.verdict} if row.verdict else {}
-    if any(cell.runs for cell in cells.values()):
-        optional["scores"] = {name: [run.score for run in cell.runs] for name, cell in cells.items() if cell.runs}
     return RowJson(name=row.method, label=row.label, source=row.source, **optional, cells=cells, notes=list(row.notes))
 
 
@@ -128,11 +109,6 @@ def _cell(cell: TableCell) -> CellJson:
     optional = {
         "std": cell.deviation,
         "text": text if value != text else None,
-        "runs": [
-            SeedJson(seed=seed_score.seed, score=seed_score.score, path=str(seed_score.record.directory.path))
-            for seed_score in cell.seed_scores
-        ],
-        "place": cell.place,
         "notes": list(cell.notes),
     }
     return CellJson(value=value, **{name: content for name, content in optional.items() if content not in (None, "", [])})
