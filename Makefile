@@ -53,19 +53,24 @@ reproduce-%: $(READY)
 	$(BIN)/hifi table $* --published
 
 # Both papers on MiniLM: HIFI_DATA_DIR=glue_data make reproduce-laptop trains what is missing (docs/laptop-study.md)
-LAPTOP := --results-dir results/laptop
-LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP) $(GRID)
-LAPTOP_FIGURES := ehft-7 ehft-1 ehft-stages
+LAPTOP_RUNS := --results-dir results/laptop-runs
+LAPTOP_GRID := $(BIN)/hifi grid $(LAPTOP_RUNS) $(GRID)
 OR_DIVERGED := || [ $$? -eq 1 ]  # a run that diverged ends a grid with 1, and is never repeated
 reproduce-laptop: $(READY)
+	if [ -f results/laptop/runs.jsonl ]; then $(BIN)/hifi results merge results/laptop $(LAPTOP_RUNS); fi
 	for grid in laptop-rates laptop-ehft-rates; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); $(BIN)/python scripts/choose_rates.py $$grid; done
 	for grid in laptop laptop-ehft; do $(LAPTOP_GRID) $$grid $(OR_DIVERGED); done
-	for figure in $(LAPTOP_FIGURES); do $(BIN)/hifi figure $$figure --train --protocol laptop-ehft $(LAPTOP) || exit 1; done
+	for figure in ehft-7 ehft-1 ehft-stages; do \
+		$(BIN)/hifi figure $$figure --train --protocol laptop-ehft $(LAPTOP_RUNS) || exit 1; \
+	done
+	rm -rf results/laptop  # its runs are among those of laptop-runs
+	$(BIN)/hifi results pack results/laptop-runs --out results/laptop
 	$(MAKE) laptop-tables
 
-# The tables, claims and report of the runs in results/laptop, which need no data and train nothing
+# The tables, claims and report of the packed runs in results/laptop, which need no data and train nothing
+LAPTOP := --results-dir results/laptop
 laptop-tables: $(READY)
-	for table in laptop laptop-ehft search; do \
+	for table in laptop laptop-ehft; do \
 		env -u HIFI_DATA_DIR $(BIN)/hifi table $$table $(LAPTOP) --format md --out results/laptop/tables/$$table.md || exit 1; \
 	done
 	for claims in 'hifi --protocol laptop' 'ehft --protocol laptop-ehft' 'rankings --protocol laptop'; do \

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-RESULTS = Path("results/laptop")
+RESULTS = Path("results/laptop-runs")
 
 
 def main(grid: str) -> None:

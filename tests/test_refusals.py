@@ -177,7 +177,7 @@ def test_a_claim_on_a_column_that_a_figure_does_not_have(hifi):
     kept = Path(__file__).parent / "stored_figures"
     for suffix in (".csv", ".json"):
         Path(f"results/figures/hifi-6-d-laptop{suffix}").write_text((kept / f"hifi-6-d-laptop{suffix}").read_text())
-    claim = {"kind": "property", "text": "t", "where": "w", "figure": "hifi-6-d", "per": ["layer"], "at_least": 1}
+    claim = {"kind": "number", "text": "t", "where": "w", "figure": "hifi-6-d", "per": ["layer"], "at_least": 1}
     for column, message in (
         ("nope", "has no column 'nope' (it has task, "),
         ("task", "column 'task' of the figure's CSV holds"),

@@ -117,9 +117,7 @@ def test_the_mean_is_over_tasks_as_in_the_table(hifi):
     assert cells["mean"]["value"] == pytest.approx((2.0 - 3.0) / 2)  # pooled over 12 pairs it would be +1.17
     assert cells["std_over_tasks"]["value"] == pytest.approx(5.0 / 2**0.5)
     assert rows[0]["tasks"] == pytest.approx({"cola": -3.0, "rte": 2.0})
-    averages = {
-        row["method"]: row["average"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]
-    }
+    averages = {row["method"]: row["average"] for row in json.loads(hifi("table", "--format", "json").out)["rows"]}
     assert averages["bitfit"] - averages["full-ft"] == pytest.approx(cells["mean"]["value"])
 
 

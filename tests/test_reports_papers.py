@@ -190,3 +190,20 @@ def test_settings_are_those_the_paper_prints_or_say_so(tmp_path, hifi):
     own_table.write_text((registry.find("tables", "hifi-5")).read_text().replace("protocol: hifi\n", "protocol: laptop\n"))
     text = hifi("table", own_table, "--methods", "full-ft", "--tasks", "rte", "--format", "md").out
     assert "| 32/1.5e-4<sup>a</sup> |" in text and "| 32/2e-5 |" in text and "differs from the paper" in text
+
+
+def test_the_shares_of_footnote_12_are_those_of_a_layer_of_bert_large(hifi):
+    import torch
+    from transformers import BertConfig
+    from transformers.models.bert.modeling_bert import BertLayer
+
+    with torch.device("meta"):
+        layer = BertLayer(BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096))
+    matrices = {name: value.numel() for name, value in layer.named_parameters() if value.dim() == 2}
+    attention = sum(count for name, count in matrices.items() if name.startswith("attention"))
+    shares = [round(100 * part / sum(matrices.values()), 1) for part in (sum(matrices.values()) - attention, attention)]
+    assert shares == [66.7, 33.3]
+    assert (
+        "footnote 12: 66.7 % of a layer's weights are in the feed-forward network and 33.3 % in attention"
+        in hifi("table", "hifi-1").out
+    )

@@ -133,7 +133,9 @@ def costs(spec: TableSpec, study: Study, *, counted: Collection[str]) -> Table:
     notes = ["time per epoch, peak memory and stored file relative to Full-FT's on the same task and device: means over tasks"]
     if alone := {*runs["method"]} - {*measured.index}:
         notes.append(f"left out, as Full-FT has no run on their tasks and devices: {', '.join(sorted(alone))}")
-    notes += [f"check marks as printed in {paper[0]}, table {paper[1].number}"] if paper else []
+    if paper:
+        notes.append(f"check marks as printed in {paper[0]}, table {paper[1].number}")
+        notes += [paper[1].note] if paper[1].note else []
     return Table(
         title=f"{spec.description} (protocol {spec.protocol}, backbone {spec.backbone})",
         frame=pd.DataFrame(rows, columns=["method", "label", "source", *printed, *measured.columns]),

@@ -41,6 +41,8 @@ class PublishedTable(ConfigModel):
     """Number of the table in the paper."""
     title: str
     """Title of the table."""
+    note: str | None = None
+    """A remark of the paper that belongs to the table."""
     backbone: str | None = None
     """Backbone that the numbers are of."""
     split: str | None = None
