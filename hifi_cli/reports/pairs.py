@@ -163,6 +163,7 @@ def pair(
         cells = []
         for method, label in zip((first, second), labels, strict=True):
             cell, left_out = comparable(of_task[of_task["method"] == method], counted)
+            left_out += _changes(study, cell)
             notes += [f"{label} on {label_of('tasks', task)}: {note}" for note in left_out]
             cells.append(cell)
         both = _merged(cells[0], cells[1], score)
@@ -242,6 +243,11 @@ def changed(study: Study, path: str) -> str:
     return changed_settings.changed_settings(*_stored(study, path))
 
 
+def _changes(study: Study, runs: pd.DataFrame) -> list[str]:
+    changes = dict.fromkeys(changed(study, path) for path in runs.drop_duplicates("setting")["path"])
+    return [f"not the protocol's: {text}" for text in changes if text]
+
+
 def _stored(study: Study, path: str) -> tuple[dict[str, Any], Path]:
     record = study.records[path]
     return {**record, "setting": record["setting_hash"]}, study.directory / path / "own"
@@ -261,8 +267,7 @@ def averaged(
         every = number_ranges({*seeds, *runs["seed"]})
         notes.append(f"{counted_noun(others, 'run')} with other seeds left out (--seeds {every} includes them)")
     chosen, left_out = comparable(chosen, counted)
-    changes = dict.fromkeys(changed(study, path) for path in chosen.drop_duplicates("setting")["path"])
-    notes += [*left_out, *(f"not the protocol's: {text}" for text in changes if text)]
+    notes += [*left_out, *_changes(study, chosen)]
     for flag, where in (("collapsed", chosen["collapsed"]), ("limited", chosen["limit"].notna())):
         if where.any():
             notes.append(f"{where.sum()} of {counted_noun(len(chosen), 'run')} {flag}, included")
