@@ -23,7 +23,7 @@ def test_every_source_of_randomness_goes_on_where_it_was(tmp_path):
 
     draw()  # NumPy then holds the second of two normal values
     file = Checkpoint(tmp_path / "state.pt", "run")
-    file.save(Progress(), {}, {}, optimizer, schedule, device)
+    file.save(Progress(), {}, None, {}, optimizer, schedule, device)
     drawn = draw()
     assert draw() != drawn
     restore(file.read(), optimizer, schedule, device)

@@ -101,10 +101,10 @@ def test_a_few_shot_run_reports_both_mnli_sets_and_its_table_has_an_average(hifi
             "json",
         ).out
     )
-    cells = table["rows"][0]["cells"]
+    row = table["rows"][0]
     matched, mismatched = (100 * results["metrics"][key] for key in ("accuracy", "accuracy_mismatched"))
-    assert cells["mnli-m"]["value"] == pytest.approx(matched) and cells["mnli-mm"]["value"] == pytest.approx(mismatched)
-    assert cells["average"]["value"] == pytest.approx((matched + mismatched) / 2)
+    assert row["mnli-m"] == pytest.approx(matched) and row["mnli-mm"] == pytest.approx(mismatched)
+    assert row["average"] == pytest.approx((matched + mismatched) / 2)
 
 
 def test_one_mnli_model_predicts_all_three_test_sets(make, task_kinds_data, tmp_path):
