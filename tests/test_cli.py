@@ -367,14 +367,12 @@ def test_each_command_has_help_in_panels_and_an_example_that_it_accepts(hifi):
 def test_the_choices_of_options_are_those_of_the_code_behind_them():
     from typing import get_args
 
-    from hifi_cli.cli import ls, options
+    from hifi_cli.cli import ls
     from hifi_cli.config.choices import MeasuredRanking, Ranking
     from hifi_cli.records.run_status import RunState
-    from hifi_cli.reports.render import FORMATS
     from hifi_cli.runs import head_measures
     from hifi_cli.scoring import ranking
 
-    assert get_args(options.Format) == tuple(FORMATS)
     assert {*ls._STATES, RunState.ABSENT} == set(RunState)
     assert {*ranking.RANKINGS, "random", *head_measures.MEASURES} == set(get_args(Ranking))
     assert tuple(head_measures.MEASURES) == get_args(MeasuredRanking)

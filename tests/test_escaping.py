@@ -5,6 +5,7 @@ import io
 import json
 import re
 import subprocess
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -12,9 +13,10 @@ from markdown_it import MarkdownIt
 from project_files import copy_yaml
 from tiny_inputs import QUICK
 
+from hifi_cli.cli import options
 from hifi_cli.files import command_line, read_json
 from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.reports.render import FORMATS, Table, render
+from hifi_cli.reports.render import Table, render
 from hifi_cli.runs import run as runs
 
 HTML = "<img src=x onerror=alert(1)>"
@@ -123,8 +125,8 @@ def test_no_control_character_of_a_name_reaches_a_terminal_a_table_or_a_card(hif
     answers.append(hifi("train", "--task", "mine.yaml", "--method", "bitfit", *words))
     assert [answer.code for answer in answers] == [0] * 3
     (run,) = (path for path in tmp_path.rglob("bitfit/seed1") if path.is_dir())
-    assert any("Mine" in answer.out for answer in [hifi("table", "--format", form) for form in FORMATS])
-    answers += [hifi("table", "--format", form) for form in FORMATS]
+    assert any("Mine" in answer.out for answer in [hifi("table", "--format", form) for form in get_args(options.Format)])
+    answers += [hifi("table", "--format", form) for form in get_args(options.Format)]
     answers += [hifi("ls", "runs"), hifi("predict", run, "colors.csv"), hifi("export", run, "--to", "out")]
     answers += [hifi("train", "--task", f"{red}.csv", "--method", "bitfit", *words), hifi("table", red)]
     assert shown in answers[-2].err and shown in answers[-1].err

@@ -19,8 +19,9 @@ from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec, scheduler
 from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.records import run_status
-from hifi_cli.records.run_directory import RunDirectory, finished_runs, run_directories
+from hifi_cli.records.run_directory import RunDirectory, run_directories
 from hifi_cli.records.run_status import RunState, status
+from hifi_cli.results.study import Study
 from hifi_cli.runs import head_selection
 
 
@@ -80,7 +81,8 @@ def test_a_finished_run_is_read_without_parsing_its_config(tmp_path, monkeypatch
     monkeypatch.setattr(registry, "parse_yaml", lambda text, path: parsed.append(path) or parse(text, path))
     directories = [store(cell, tmp_path) for cell in cells(seeds=2, tasks=["rte"], methods=["bitfit", "lora"])]
     parsed.clear()
-    assert [directory for directory, _ in finished_runs(tmp_path)] == sorted(directories, key=lambda run: run.path)
+    paths = [directory.path.relative_to(tmp_path).as_posix() for directory in directories]
+    assert list(Study(tmp_path).runs.path) == sorted(paths)
     assert not parsed
 
 

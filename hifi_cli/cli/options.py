@@ -21,7 +21,7 @@ DEFAULT_PROTOCOL = "hifi"
 DEFAULT_SEEDS = "1"
 HEAD_METHOD = "hifi-layerwise"  # whose settings score and select start from
 
-Format = Literal["text", "md", "tex", "csv", "json"]  # the keys of hifi_cli.reports.formats.FORMATS
+Format = Literal["text", "md", "tex", "csv", "json"]
 logger = logging.getLogger("hifi")
 
 

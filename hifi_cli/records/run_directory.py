@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -286,23 +286,6 @@ def _run_folders(results_dir: Path) -> Iterator[str]:
         if {"config.yaml", "results.json", "failure.json"} & set(files):
             subfolders[:] = [name for name in subfolders if name not in _SUBFOLDERS]
             yield folder
-
-
-def finished_runs(results_dir: Path) -> Iterator[tuple[RunDirectory, RunResult]]:
-    """Every finished run in a results directory, sorted by path; variants, which no table shows, are left out.
-
-    Raises:
-        UsageError: a run is damaged, or at another path than its configuration's.
-    """
-    for file in sorted((results_dir / "runs").glob("*/*/*/*/seed*/results.json")):
-        directory = RunDirectory(file.parent)
-        yield directory, directory.read_result(results_dir)
-
-
-def variant_paths(results_dir: Path) -> list[PurePath]:
-    """The paths in `runs` of all finished variants: protocol, backbone, task, method, variant, seed. No file is read."""
-    runs = results_dir / "runs"
-    return [file.parent.relative_to(runs) for file in sorted(runs.glob("*/*/*/*/*/seed*/results.json"))]
 
 
 def directories_with_runs(results_dir: Path) -> list[Path]:

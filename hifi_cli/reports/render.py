@@ -16,7 +16,6 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import json_text
 
 DASH = "-"
-FORMATS = ("text", "md", "tex", "csv", "json")
 WIDTH = 100  # columns of text in a file or a pipe
 _LABEL_WIDTH = 24  # of the rows' labels where a table is too wide
 Place = tuple[int, str]  # a cell: number of the row and key of the column; the column is "" for the row as a whole

@@ -44,7 +44,6 @@ METRICS: dict[Kind, list[str]] = {
 SEPARATOR = "|"  # between the labels of a row
 MAX_CLASSES = 1000
 LISTED = 6  # labels in the message
-_MADE_FROM = "# made from "  # the first words of such a YAML
 
 
 def split_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -81,13 +80,7 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
     name = _task_name(source)
     content = _recognize(name, table, options)
     parse(TaskSpec, content, source)
-    return name, f"{_MADE_FROM}{source}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)}"
-
-
-def made_from(task: Path) -> str | None:
-    """The data file or hub dataset that a task's YAML was made from; None for any other YAML."""
-    first = task.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix(_MADE_FROM) if first.startswith(_MADE_FROM) else None
+    return name, f"# made from {source}\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)}"
 
 
 def _task_name(source: str) -> str:
