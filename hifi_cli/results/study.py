@@ -200,9 +200,10 @@ def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]
     """A run as a row of `Study.runs`.
 
     Raises:
-        UsageError: a part is missing, or the run belongs at another path.
+        UsageError: a part is missing or of a wrong type, or the run belongs at another path.
     """
     try:
+        RunResult.model_validate(record)
         epochs, scores, truncated = record.get("epochs") or {}, record.get("scores") or {}, record.get("truncated") or {}
         row = {
             **{key: record.get(key) for key in _COPIED},
@@ -227,6 +228,8 @@ def row_of(path: str, record: dict[str, Any], directory: Path) -> dict[str, Any]
         place = run_path_of(**{key: row[key] for key in _NAMES}).as_posix()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
+        if isinstance(error, ValidationError):
+            problem = describe_error(error, RunResult)
         raise UsageError(
             f"{directory / path / 'results.json'} is damaged ({problem}); train the run again with --force"
         ) from None
