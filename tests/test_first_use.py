@@ -158,7 +158,7 @@ def write_search(chosen="0.002", backbone="tiny-bert"):
     SearchResult(grid="my-search", protocol="hifi", backbone=backbone, searches=[search]).write(path)
     for variant in ("a", "b"):
         for seed in (1, 2):
-            run = write_run("results", "full-ft", "rte", seed, 0.6, backbone=backbone)
+            run = write_run("results", "full-ft", "rte", seed, 0.6, backbone=backbone, variant=variant)
             target = run.parent / variant / run.name
             target.parent.mkdir(exist_ok=True)
             run.rename(target)

@@ -62,7 +62,7 @@ def report(
     from hifi_cli.cli.run_names import only_run_name
     from hifi_cli.config import registry
     from hifi_cli.errors import MissingError, UsageError
-    from hifi_cli.files import suffix_of_output, write_text
+    from hifi_cli.files import command_line, suffix_of_output, write_text
     from hifi_cli.records.search_result import SearchResult
     from hifi_cli.reports import claim_spec, html, other_tables, table_spec
     from hifi_cli.reports import claims as verdicts
@@ -89,7 +89,12 @@ def report(
             if protocol in registry.names("protocols") and (claims or protocol in claim_spec.protocols_of(name)):
                 file = claim_spec.load(name, protocol=protocol, backbone=backbone)
                 decided.append((file, verdicts.evaluate(file, study, score=score, counted=counted)))
-    built = score_tables.build_all(specs, study, score_tables.TableOptions(score, counted, published))
+    place = ["--results-dir", str(study.directory)] if study.directory != Path("results") else []
+    grids = [command_line(["hifi", "grid", name, *place]) for name in options.names(tables)] or [""] * len(specs)
+    built = [
+        score_tables.build(spec, study, score_tables.TableOptions(score, counted, published, grid=grid))
+        for spec, grid in zip(specs, grids, strict=True)
+    ]
     shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *searches]
     target = out or study.directory / "report.html"
     write_text(target, html.render(study, shown, decided))
