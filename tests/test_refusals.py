@@ -192,10 +192,10 @@ def test_the_suffix_of_the_file_names_the_format(hifi):
     write_run("results", "full-ft", "rte", 1, 0.5)
     for suffix, content in (
         ("md", "|---|"),
-        ("csv", "method,source"),
+        ("csv", "method,label,source"),
         ("tex", "\\begin{tabular}"),
         ("json", '"rows"'),
-        ("txt", "┃"),
+        ("txt", "─"),
     ):
         assert hifi("table", "--out", f"table.{suffix}").code == 0
         assert content in Path(f"table.{suffix}").read_text(), suffix

@@ -71,7 +71,6 @@ def test_tables_show_means_published_numbers_and_footnotes(hifi):
     assert "62.0 ±2.8" in cells_of(page_of(hifi("report")), "Full-FT")
     text = page_of(hifi("report", "--tables", "hifi-2,hifi-3", "--published", "--out", "elsewhere/page.html"))
     assert "HiFi, table 2" in text and "HiFi, table 3" in text and "the mean of its 9 cells is 81.10" in text
-    assert "missing: <code>hifi train" in text
     assert hifi("report", "--results-dir", "nowhere").code == 3
 
 

@@ -26,7 +26,7 @@ LIMITS = {
     "adapter": 1.25,
     "eh-ft-lora-reserve": 1.4,
     "rocoft-column": 1.5,
-    "adalora": 4.5,  # updates of all six matrices, a penalty, and peft's allocator, which goes through them one by one
+    "adalora": 4.6,  # updates of all six matrices, a penalty, and peft's allocator, which goes through them one by one
     "boft": 1.45,
     "hifi-dora": 1.4,
 }
