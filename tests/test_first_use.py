@@ -172,8 +172,8 @@ def test_a_search_has_a_table_and_runs_left_out_are_counted(hifi, tmp_path):
         assert answer.code == 3 and "no finished run in results but 4 of searches: hifi table search" in answer.err
     answer = hifi("table", "search", "--format", "md")
     assert answer.code == 0, answer.err
-    assert "| Full-FT, learning_rate=0.0005 heads.k=1 | 60.00<sub>±1.00</sub> | 2 |  |" in answer.out
-    assert "| Full-FT, learning_rate=0.002 heads.k=1 | 70.00<sub>±1.00</sub> | 2 | RTE |" in answer.out
+    assert "| Full-FT, learning_rate=0.0005 heads.k=1 | 60.00 ±1.00 | 2 |  |" in answer.out
+    assert "| Full-FT, learning_rate=0.002 heads.k=1 | 70.00 ±1.00 | 2 | RTE |" in answer.out
     assert "-c results/grids/my-search/chosen-hifi-tiny-bert.json" in answer.out
     assert hifi("table", "search", "my-search", "--format", "md").out == answer.out
     assert hifi("report").code == 0

@@ -195,7 +195,7 @@ def test_the_suffix_of_the_file_names_the_format(hifi):
         ("csv", "method,label,source"),
         ("tex", "\\begin{tabular}"),
         ("json", '"rows"'),
-        ("txt", "┃"),
+        ("txt", "─"),
     ):
         assert hifi("table", "--out", f"table.{suffix}").code == 0
         assert content in Path(f"table.{suffix}").read_text(), suffix
