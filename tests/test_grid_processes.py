@@ -98,7 +98,10 @@ def test_a_grid_from_begin_to_end(encoders, data, tmp_path, hifi, tiny, monkeypa
     assert "failed: cola/bitfit/seed1: hifi: " in failed.err
     assert "repeat it: hifi train --task cola" in failed.err
     assert run_paths(tmp_path) == [run]
-    assert fingerprint(run) == before
+    repaired = fingerprint(run)
+    for results, _ in (before, repaired):  # the same files, reached by another --data-dir
+        del results["data_origin"]
+    assert repaired == before
     failure = read_json(tmp_path / "results/runs/hifi/tiny-bert/cola/bitfit/seed1/failure.json")
     assert "CoLA" in failure["lines"][-1]
     repeated = hifi(*command, "--tasks", "rte")

@@ -175,8 +175,8 @@ def _parquet(path: Path, name: str) -> Iterator[RawRecord]:
     try:
         file = parquet.ParquetFile(path)
         groups = [file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups)]
-        # A row has at most the bytes of its group, where a repeated text counts once: no batch is larger than the bound.
-        for batch in file.iter_batches(max(1, min(1024, MAX_BYTES // max([1, *groups])))):
+        # A row has at most the bytes of its group, where a repeated text counts once: no batch is large beside the bound.
+        for batch in file.iter_batches(max(1, min(1024, MAX_BYTES // 8 // max([1, *groups])))):
             size += batch.nbytes
             if size > MAX_BYTES:
                 raise UsageError(f"{name} holds more than {MAX_BYTES:,} bytes, the maximum for such a file")
