@@ -164,7 +164,9 @@ def hifi(
         with pytest.raises(SystemExit) as stopped:
             main()
         printed = capsys.readouterr()
-        logging.getLogger("hifi").propagate = True  # as before the command, for tests that read the log
+        # As before the command, for tests that read the log
+        logging.getLogger("hifi").propagate = True
+        logging.getLogger("hifi").setLevel(logging.INFO)
         return CommandResult(int(stopped.value.code or 0), printed.out, printed.err)
 
     return run
