@@ -10,8 +10,7 @@ from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.runs import run as runs
 from hifi_cli.runs.checkpoint import Checkpoint
 
-# Of the machine and of the command, not of the run
-MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance", "data_origin"}
+MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance"}  # of the machine, not of the run
 
 
 def run_path(root, method="hifi-layerwise"):

@@ -146,14 +146,12 @@ def test_two_lines_on_a_terminal_however_wide(start_logger, monkeypatch, width):
     assert "\x1b[2m" in said
 
 
-def test_no_live_display_on_a_dumb_terminal_or_when_quiet(start_logger, monkeypatch):
+def test_no_live_display_on_a_dumb_terminal_or_when_quiet(start_logger, monkeypatch, caplog):
     for term, level in [("dumb", logging.INFO), ("xterm", logging.ERROR)]:
         monkeypatch.setattr(sys, "stderr", Terminal())
         monkeypatch.setenv("TERM", term)
-        logging.getLogger("hifi").setLevel(level)
-        with start_logger() as metric_logger:
+        with caplog.at_level(level, "hifi"), start_logger() as metric_logger:
             metric_logger.on_log(LINES[1])
-        logging.getLogger("hifi").setLevel(logging.INFO)
         assert "\x1b" not in sys.stderr.getvalue()
 
 
