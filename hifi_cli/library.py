@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import HeadsConfig, ScoringConfig
 from hifi_cli.errors import UsageError
+from hifi_cli.heads.ranking import ChosenHeads, choose_heads
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.methods.hifi import HiFi
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.scoring.ranking import ChosenHeads, choose_heads
 
 _INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds")
 
@@ -90,7 +90,7 @@ def select_heads(
 
     Args:
         k: heads per layer; on average for `global`.
-        rank: `pagerank`, `pagerank-personalized`, `richness`, `correlation`, `random`, ...: see `hifi_cli.scoring.ranking`.
+        rank: `pagerank`, `pagerank-personalized`, `richness`, `correlation`, `random`, ...: see `hifi_cli.heads.ranking`.
         strategy: `layerwise` (every layer), `midtop` (the upper half) or `global` (k heads per layer on average).
         damping, epsilon: PageRank's d and bound.
         seed: draws the heads of `random`.

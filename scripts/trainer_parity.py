@@ -30,9 +30,9 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
 from hifi_cli.models.pretrained import locate
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.run import run
 from hifi_cli.tasks.batches import training_order
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.run import run
 
 TASKS = {"cola": {"epochs": 2, "batch_size": 32}, "cb": {"epochs": 10, "batch_size": 16}}
 LEARNING_RATES = {"full-ft": 5e-5, "lora": 1e-3}

@@ -18,9 +18,9 @@ from tiny_inputs import FAMILIES, QUICK, TINY, write_data, write_encoder, write_
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks import data_sources
+from hifi_cli.training import run as runs
+from hifi_cli.training.resources import ResourceCache
 
 torch.set_num_threads(1)
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before CUDA starts

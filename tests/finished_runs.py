@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.checkpoint import Checkpoint
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import run as runs
+from hifi_cli.training.checkpoint import Checkpoint
 
 MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance"}  # of the machine, not of the run
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import reload
-from hifi_cli.runs import prepared_run
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.prepared_run import RunInputs
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
+from hifi_cli.training import prepared_run
+from hifi_cli.training import run as runs
+from hifi_cli.training.prepared_run import RunInputs
+from hifi_cli.training.splits import load_splits
 
 
 def prepare(make, resources, method, *overrides, **names):

@@ -27,12 +27,12 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.runs import model_runner
-from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
+from hifi_cli.training import model_runner
+from hifi_cli.training.model_runner import ModelRunner
+from hifi_cli.training.trainer import Trainer
 
 DEVICE = "meta"
 _ROOT = Path(__file__).parent.parent

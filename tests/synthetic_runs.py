@@ -13,8 +13,8 @@ from hifi_cli.config import figure_spec
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
-from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.reports.published import PublishedTable
+from hifi_cli.results.search_result import MethodSearch, SearchResult, SettingScore
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 

@@ -18,15 +18,15 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.figures import damping, figure, head_ranking, richness, singular_values, training_curves, tsne
 from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.export import write_hf
 from hifi_cli.results.reload import reload
-from hifi_cli.runs import head_selection
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.prepared_run import ModelInputs, prepare
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import padding_values, training_order
 from hifi_cli.tasks.tokenization import single_sequences
+from hifi_cli.training import head_selection
+from hifi_cli.training import run as runs
+from hifi_cli.training.prepared_run import ModelInputs, prepare
+from hifi_cli.training.splits import load_splits
 
 pytestmark = pytest.mark.slow
 

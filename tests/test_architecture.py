@@ -23,22 +23,22 @@ LEVELS = [
     {"__init__"},
     {"library"},
     {"results"},
-    {"runs"},
+    {"training"},
     {"methods", "grids"},
     {"reports"},
     {"tasks"},
     {"models"},
-    {"study"},  # the part of results that reports read
-    {"records"},
+    {"records"},  # the part of results that reports and training read
     {"config"},
-    {"scoring", "statistics", "files", "hub"},
+    {"heads", "statistics", "files", "hub"},
     {"errors", "version", "wording"},
 ]
-WITHOUT_TORCH = ["config", "records", "study", "grids", "reports"]
+WITHOUT_TORCH = ["config", "records", "grids", "reports"]
+RECORDS = {f"hifi_cli.results.{name}" for name in ("record", "directory", "status", "stored_file", "search_result", "study")}
 
 
 def name_of(path):
-    """`hifi_cli.runs.trainer` for hifi_cli/runs/trainer.py; a package's name for its __init__.py."""
+    """`hifi_cli.training.trainer` for hifi_cli/training/trainer.py; a package's name for its __init__.py."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -78,8 +78,8 @@ def imports():
 
 
 def package_of(module):
-    if module == "hifi_cli.results.study":
-        return "study"
+    if module in RECORDS or module == "hifi_cli.heads.head_files":
+        return "records"
     return module.split(".")[1] if "." in module else "__init__"
 
 
@@ -122,7 +122,7 @@ def test_methods_import_neither_one_another_nor_what_runs_them():
 
 
 def test_no_methods_name_appears_in_the_trainer():
-    text = MODULES["hifi_cli.runs.trainer"].read_text()
+    text = MODULES["hifi_cli.training.trainer"].read_text()
     assert [name for name in registry.names("methods") if f'"{name}"' in text] == []
 
 
@@ -147,7 +147,7 @@ def test_no_two_public_classes_have_one_name():
 
 def test_light_packages_never_load_torch():
     """Every module of them, one after the other in one process that has nothing else loaded."""
-    modules = [*(module for module in MODULES if package_of(module) in WITHOUT_TORCH), "hifi_cli.scoring.ranking"]
+    modules = [*(module for module in MODULES if package_of(module) in WITHOUT_TORCH), "hifi_cli.heads.ranking"]
     modules += ["hifi_cli.results.share"]
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
     ended = subprocess.run([sys.executable, "-c", code, *modules], capture_output=True, text=True, check=False)

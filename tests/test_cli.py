@@ -15,8 +15,8 @@ from project_files import copy_yaml
 
 from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
-from hifi_cli.runs.prepared_run import ModelInputs, prepare
-from hifi_cli.runs.splits import load_splits
+from hifi_cli.training.prepared_run import ModelInputs, prepare
+from hifi_cli.training.splits import load_splits
 from hifi_cli.wording import first_of, number_ranges
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
@@ -369,9 +369,9 @@ def test_the_choices_of_options_are_those_of_the_code_behind_them():
 
     from hifi_cli.cli import ls
     from hifi_cli.config.choices import MeasuredRanking, Ranking
-    from hifi_cli.records.run_status import RunState
-    from hifi_cli.runs import head_measures
-    from hifi_cli.scoring import ranking
+    from hifi_cli.heads import ranking
+    from hifi_cli.results.status import RunState
+    from hifi_cli.training import head_measures
 
     assert {*ls._STATES, RunState.ABSENT} == set(RunState)
     assert {*ranking.RANKINGS, "random", *head_measures.MEASURES} == set(get_args(Ranking))

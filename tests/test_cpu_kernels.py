@@ -16,11 +16,11 @@ from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout, FastLinear, FastRowLinear, linear
 from hifi_cli.models.encoder import additive_mask
 from hifi_cli.models.row_linear import RowLinear
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
+from hifi_cli.training import run as runs
+from hifi_cli.training.splits import load_splits
 
 
 def test_noise_has_its_rate_and_follows_torchs_generator():

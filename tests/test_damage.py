@@ -11,11 +11,11 @@ from finished_runs import fingerprint, flip_bit, read_json, truncate
 from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed, Terminated, UsageError
-from hifi_cli.records import run_directory
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import checkpoint
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.results import directory as run_directory
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import checkpoint
+from hifi_cli.training import run as runs
+from hifi_cli.training.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
 

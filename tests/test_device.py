@@ -13,19 +13,19 @@ from prepared_models import prepare
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import checkpoint, model_runner
-from hifi_cli.runs import device as devices
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.device import select_device
-from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.prepared_run import RunInputs
-from hifi_cli.runs.prepared_run import prepare as prepare_inputs
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.trainer import Callback, Trainer
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
+from hifi_cli.training import checkpoint, model_runner
+from hifi_cli.training import device as devices
+from hifi_cli.training import run as runs
+from hifi_cli.training.device import select_device
+from hifi_cli.training.model_runner import ModelRunner
+from hifi_cli.training.prepared_run import RunInputs
+from hifi_cli.training.prepared_run import prepare as prepare_inputs
+from hifi_cli.training.splits import load_splits
+from hifi_cli.training.trainer import Callback, Trainer
 
 
 @pytest.fixture

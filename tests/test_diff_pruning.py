@@ -10,12 +10,12 @@ import torch
 from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import base
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate, reload
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import collate
+from hifi_cli.training import run as runs
+from hifi_cli.training.splits import load_splits
+from hifi_cli.training.trainer import Trainer
 
 SHARED = ["dropout=0.0", "warmup=0", "settings.search_fraction=0.999"]
 

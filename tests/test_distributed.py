@@ -13,10 +13,10 @@ from hifi_processes import ProcessCopy
 from two_processes import SETTINGS
 
 from hifi_cli.config.sources import resolve
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.training import run as runs
+from hifi_cli.training.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from tiny_inputs import QUICK
 
 from hifi_cli.cli import options
 from hifi_cli.files import command_line, read_json
-from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports.render import Table, render
-from hifi_cli.runs import run as runs
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import run as runs
 
 HTML = "<img src=x onerror=alert(1)>"
 BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x85", "\u2028"]

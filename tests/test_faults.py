@@ -25,12 +25,12 @@ from tiny_inputs import QUICK
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import run as runs
-from hifi_cli.runs import trainer
-from hifi_cli.runs.checkpoint import Checkpoint
-from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import run as runs
+from hifi_cli.training import trainer
+from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.model_runner import ModelRunner
+from hifi_cli.training.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ import pytest
 
 from hifi_cli.errors import UsageError
 from hifi_cli.results.study import Study
-from hifi_cli.runs import run as runs
 from hifi_cli.tasks import fewshot, task_spec
 from hifi_cli.tasks.task_spec import Row
+from hifi_cli.training import run as runs
 
 CB = task_spec.load("cb")
 ROWS = [Row(str(at), ((f"text {at}", "x"),), at % 3) for at in range(300)]

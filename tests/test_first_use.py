@@ -14,7 +14,7 @@ from hifi_cli.cli import show
 from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
 from hifi_cli.grids.jobs import Job
-from hifi_cli.records.search_result import MethodSearch, SearchResult, SettingScore
+from hifi_cli.results.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.results.study import Study
 
 pytestmark = pytest.mark.slow

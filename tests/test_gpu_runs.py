@@ -4,12 +4,12 @@ import pytest
 import torch
 from finished_runs import fingerprint, load_arrays, read_json
 
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import head_selection, model_runner
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.device import device_name, select_device
-from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.training import head_selection, model_runner
+from hifi_cli.training import run as runs
+from hifi_cli.training.device import device_name, select_device
+from hifi_cli.training.resources import ResourceCache
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

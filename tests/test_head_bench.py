@@ -7,9 +7,9 @@ from scipy import stats
 
 from hifi_cli.config.figure_spec import read_record
 from hifi_cli.figures import figure, head_bench
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import run as runs
-from hifi_cli.scoring.ranking import Ranked
+from hifi_cli.heads.ranking import Ranked
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import run as runs
 
 METHODS = ("hifi-layerwise", "hifi-wo-corr", "hifi-gradient", "hifi-random", "bitfit")
 

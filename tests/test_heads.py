@@ -9,14 +9,14 @@ from tiny_inputs import FAMILIES, HIDDEN, WORDS
 
 from hifi_cli.methods import base
 from hifi_cli.models.task_heads import word_states
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.prepared_run import ModelInputs, prepare
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.batches import collate
+from hifi_cli.training import run as runs
+from hifi_cli.training.prepared_run import ModelInputs, prepare
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import load_splits
 
 MLP = ["task_head.kind=mlp", "task_head.width=24", "task_head.activation=relu"]
 PAD = {"input_ids": 0, "token_type_ids": 0}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from finished_runs import flip_bit, read_json
+from hifi_cli.records import run_status
 from synthetic_runs import write_run
 
 from hifi_cli.config import registry
@@ -18,11 +19,10 @@ from hifi_cli.files import bytes_digest, write_json
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec, scheduler
 from hifi_cli.grids.jobs import JobOptions
-from hifi_cli.records import run_status
-from hifi_cli.records.run_directory import RunDirectory, run_directories
-from hifi_cli.records.run_status import RunState, status
+from hifi_cli.results.directory import RunDirectory, run_directories
+from hifi_cli.results.status import RunState, status
 from hifi_cli.results.study import Study
-from hifi_cli.runs import head_selection
+from hifi_cli.training import head_selection
 
 
 def cells(seeds, **changes):

@@ -9,8 +9,8 @@ from hifi_processes import environment, train_command
 from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.training import run as runs
+from hifi_cli.training.model_runner import ModelRunner
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_error_names_the_setting_that_saves_memory(make, resources, monkeypa
 LIMITED = """
 import resource
 from hifi_cli.cli.app import main
-from hifi_cli.runs import trainer
+from hifi_cli.training import trainer
 
 create = trainer.PhaseState.create.__func__
 

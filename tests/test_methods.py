@@ -22,13 +22,13 @@ from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.cpu_kernels import FastLinear, FastRowLinear
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.row_linear import RowLinear
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate, reload
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.prepared_run import RunInputs, count_parameters, prepare, select_attention_heads
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
+from hifi_cli.training import run as runs
+from hifi_cli.training.prepared_run import RunInputs, count_parameters, prepare, select_attention_heads
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import load_splits
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
 # Of the adapter types of peft one goes through the whole suite; tests/test_peft.py holds for all.

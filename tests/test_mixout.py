@@ -9,8 +9,8 @@ from tiny_inputs import LAYERS, random_encoder
 from hifi_cli.methods import mixout
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import run as runs
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import run as runs
 
 
 def test_mixout_without_mixing_is_full_ft_without_dropout(make, resources):

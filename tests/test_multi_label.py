@@ -11,13 +11,13 @@ import torch
 from transformers import pipeline
 
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
+from hifi_cli.training import run as runs
+from hifi_cli.training.resources import ResourceCache
 
 TEXTS = ["the dog sees a cat", "a bird likes the fish", "the man hears a dog", "a girl knows the bird", "a big old fish now"]
 LABELS = [["dog", "cat"], ["bird", "fish"], ["dog"], ["bird"], []]

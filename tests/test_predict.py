@@ -9,11 +9,11 @@ import pytest
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.predict import predict, read
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks import readers, task_spec
+from hifi_cli.training import run as runs
+from hifi_cli.training.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
 

@@ -19,12 +19,12 @@ from hifi_cli.grids import grid_display
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import EpochMetrics, StepMetrics
-from hifi_cli.runs import metric_logger as metric_loggers
-from hifi_cli.runs import run as runs
-from hifi_cli.runs import trackers
-from hifi_cli.runs.metric_logger import MetricLogger, Throughput
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import EpochMetrics, StepMetrics
+from hifi_cli.training import metric_logger as metric_loggers
+from hifi_cli.training import run as runs
+from hifi_cli.training import trackers
+from hifi_cli.training.metric_logger import MetricLogger, Throughput
 from hifi_cli.wording import format_duration
 
 

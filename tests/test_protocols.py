@@ -9,9 +9,9 @@ from hifi_cli.config.protocols import protocol_chain, protocol_spec
 from hifi_cli.config.run_config import RunConfig, TaskHeadConfig, TrainingConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import run as runs
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import fewshot, task_spec
+from hifi_cli.training import run as runs
 
 QKVO = ["query", "key", "value", "output"]
 

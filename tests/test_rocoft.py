@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from hifi_cli.errors import UsageError
 from hifi_cli.models.row_linear import ColumnLinear, RowLinear
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import run as runs
+from hifi_cli.training import run as runs
 
 AXES = {"rocoft-row": 0, "rocoft-column": 1}
 every_axis = pytest.mark.parametrize("method", AXES)

@@ -12,7 +12,7 @@ from synthetic_runs import method_search, write_run, write_search
 
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec
-from hifi_cli.records.search_result import SearchResult
+from hifi_cli.results.search_result import SearchResult
 
 
 def with_setting(folder, **keys):

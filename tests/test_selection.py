@@ -10,11 +10,11 @@ import torch
 from json_output import table_of
 from tiny_inputs import HEADS, LAYERS
 
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import head_selection
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import load_splits
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import head_selection
+from hifi_cli.training import run as runs
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import load_splits
 
 
 def heads_of(config, resources):

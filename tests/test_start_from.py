@@ -5,11 +5,11 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.export import open_model, write_delta
 from hifi_cli.results.reload import evaluate, reload
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.training import run as runs
+from hifi_cli.training.resources import ResourceCache
 
 pytestmark = pytest.mark.slow
 

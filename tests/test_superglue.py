@@ -10,16 +10,16 @@ import pytest
 from tiny_inputs import QUICK, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.predict import predict
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.plan import plan
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import holdout_ids, load_splits
 from hifi_cli.tasks import data_sources, fewshot, local_files, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
+from hifi_cli.training import run as runs
+from hifi_cli.training.plan import plan
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import holdout_ids, load_splits
 
 pytestmark = pytest.mark.slow
 

@@ -8,14 +8,14 @@ import torch
 from tiny_inputs import ROWS_OF_A_KIND as ROWS
 
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.predict import predict_test
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.prepared_run import ModelInputs, prepare
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import collate
+from hifi_cli.training import run as runs
+from hifi_cli.training.prepared_run import ModelInputs, prepare
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import load_splits
 
 CASES = {
     "copa": [],

@@ -15,16 +15,16 @@ from hifi_cli.config.run_config import TaskHeadConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.models import pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks import data_sources, entities, fewshot, losses, metrics, task_from_data, task_spec
 from hifi_cli.tasks.batches import collate
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.row_formats import parse_label, parse_rows
 from hifi_cli.tasks.tokenization import UNREAD, Example, TokenizationSettings, tokenize
+from hifi_cli.training import run as runs
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import load_splits
 
 CONLL = task_spec.load("conll2003")
 

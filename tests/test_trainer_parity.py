@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from hifi_cli.runs import trainer
-from hifi_cli.runs.prepared_run import ModelInputs, prepare
-from hifi_cli.runs.splits import load_splits
 from hifi_cli.tasks.batches import training_order
+from hifi_cli.training import trainer
+from hifi_cli.training.prepared_run import ModelInputs, prepare
+from hifi_cli.training.splits import load_splits
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
 SETTINGS = ["dropout=0.0", "warmup=0.25", "weight_decay=0.1", "learning_rate=1e-3", "max_grad_norm=0.5"]

@@ -7,9 +7,9 @@ from prepared_models import prepare
 from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
 from hifi_cli.methods.bitfit import BitFit
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import run as runs
-from hifi_cli.runs import trainer
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import run as runs
+from hifi_cli.training import trainer
 
 
 @pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])

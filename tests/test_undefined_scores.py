@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.trainer import Trainer
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.training import run as runs
+from hifi_cli.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("task", ["rte", "stsb"])

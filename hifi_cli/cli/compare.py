@@ -54,11 +54,11 @@ def compare(
     from hifi_cli.cli.run_names import only_run_name, run_names
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
-    from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.reports import compare as comparisons
     from hifi_cli.reports import pairs
     from hifi_cli.reports.formats import render
     from hifi_cli.reports.table_spec import check_names
+    from hifi_cli.results.directory import RunDirectory
     from hifi_cli.results.study import Study
 
     table_format = options.table_format(format, out)

@@ -42,9 +42,9 @@ def evaluate(
     from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.cli.show import print_evaluation, print_json, print_paths
     from hifi_cli.errors import RunFailed, UsageError
-    from hifi_cli.records.run_directory import RunDirectory
     from hifi_cli.results import predict, reload
-    from hifi_cli.runs.resources import ResourceCache
+    from hifi_cli.results.directory import RunDirectory
+    from hifi_cli.training.resources import ResourceCache
     from hifi_cli.wording import first_of
 
     if submission and split == "validation":

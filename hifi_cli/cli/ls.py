@@ -107,8 +107,8 @@ def ls(
 
 
 def _print_runs(results_dir: Path, states: options.Words, sort: RunSortKey, names: dict[str, list[str]], form: str) -> None:
-    from hifi_cli.records.run_directory import has_runs
     from hifi_cli.reports.run_listing import list_runs
+    from hifi_cli.results.directory import has_runs
     from hifi_cli.results.study import Study
 
     if not has_runs(results_dir):

@@ -63,10 +63,10 @@ def report(
     from hifi_cli.config import registry
     from hifi_cli.errors import MissingError, UsageError
     from hifi_cli.files import command_line, suffix_of_output, write_text
-    from hifi_cli.records.search_result import SearchResult
     from hifi_cli.reports import claim_spec, html, other_tables, table_spec
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports import tables as score_tables
+    from hifi_cli.results.search_result import SearchResult
     from hifi_cli.results.study import Study
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")

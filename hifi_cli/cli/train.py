@@ -73,16 +73,16 @@ def train(
     if heads:
         resolved = stored_runs.with_heads(resolved, heads)
     if report_to:
-        from hifi_cli.runs import trackers
+        from hifi_cli.training import trackers
 
         trackers.check(report_to)
     if dry_run:
         return print_plans(resolved, results_dir, data_dir)
-    from hifi_cli.records.run_directory import RunDirectory
-    from hifi_cli.runs import distributed, plan
-    from hifi_cli.runs import run as runs
-    from hifi_cli.runs.metric_logger import RunsProgress
-    from hifi_cli.runs.resources import ResourceCache
+    from hifi_cli.results.directory import RunDirectory
+    from hifi_cli.training import distributed, plan
+    from hifi_cli.training import run as runs
+    from hifi_cli.training.metric_logger import RunsProgress
+    from hifi_cli.training.resources import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     how: dict[str, Any] = {"force": force, "resume": resume, "report_to": report_to or ()}

@@ -27,11 +27,11 @@ from hifi_cli.files import atomic_path, digest, locked, read_json, write_json, w
 from hifi_cli.grids.cells import GridCell, chooses_heads, variant
 from hifi_cli.grids.jobs import Job, JobOptions, training_jobs
 from hifi_cli.results.study import Study
-from hifi_cli.runs import provenance
-from hifi_cli.runs import run as runs
-from hifi_cli.runs.prepared_run import PreparedRun, RunInputs, prepare
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.trainer import Callback, Diverged, Trainer
+from hifi_cli.training import provenance
+from hifi_cli.training import run as runs
+from hifi_cli.training.prepared_run import PreparedRun, RunInputs, prepare
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.trainer import Callback, Diverged, Trainer
 
 Row = dict[str, Any]
 # Of a record: what changes no number

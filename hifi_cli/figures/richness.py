@@ -10,8 +10,8 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.figure_spec import FigureRecord
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest
-from hifi_cli.records.head_files import HeadScores
-from hifi_cli.runs import head_selection
+from hifi_cli.heads.head_files import HeadScores
+from hifi_cli.training import head_selection
 
 STANDARD: dict[str, Any] = {
     "batch_size": 32,

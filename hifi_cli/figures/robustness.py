@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 from hifi_cli.config.figure_spec import FigureRecord
 from hifi_cli.figures import richness, style
 from hifi_cli.figures.figure import FigureRequest
-from hifi_cli.scoring.ranking import choose_heads
+from hifi_cli.heads.ranking import choose_heads
 
 Settings = richness.Settings
 _TITLES = {

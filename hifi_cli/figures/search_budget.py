@@ -15,7 +15,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest
 from hifi_cli.files import command_line
-from hifi_cli.records.search_result import SearchResult
+from hifi_cli.results.search_result import SearchResult
 from hifi_cli.wording import counted_noun
 
 

@@ -16,7 +16,7 @@ from hifi_cli.files import safe_name
 from hifi_cli.grids import trials
 from hifi_cli.grids.grid_spec import Grid
 from hifi_cli.grids.trials import Setting
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 
 
 @dataclass(frozen=True, eq=False)  # a cell is equal to itself alone

@@ -13,7 +13,7 @@ from hifi_cli.config import registry
 from hifi_cli.errors import HifiError
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.scheduler import GridProgress
-from hifi_cli.records.run_files import EpochMetrics
+from hifi_cli.results.record import EpochMetrics
 from hifi_cli.wording import format_duration
 
 logger = logging.getLogger("hifi")

@@ -14,9 +14,9 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.files import make_directory
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.jobs import Job, JobOptions, blocks, scoring_jobs, scoring_key, training_jobs
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import Failure, RunResult
-from hifi_cli.records.run_status import RunState, RunStatus, status
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import Failure, RunResult
+from hifi_cli.results.status import RunState, RunStatus, status
 
 LAST_LINES = 12
 _STOPPED = (130, 143)  # exit codes of a process that was told to stop: not a failure of its cell

@@ -20,8 +20,8 @@ from hifi_cli.config.registry import nearest
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, file_digest
+from hifi_cli.heads.ranking import check_k
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.scoring.ranking import check_k
 
 Heads = list[list[int]]
 ENTRY_POINTS = "hifi.methods"  # group of the methods that other packages install

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hifi_cli.heads.scores import head_correlation, information_richness
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.scoring.head_scores import head_correlation, information_richness
 
 
 @torch.inference_mode()

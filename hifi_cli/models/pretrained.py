@@ -18,7 +18,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest, file_digest, read_json
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import EncoderWithTaskHead, TaskHeadSpec
-from hifi_cli.records.run_files import StartingRun
+from hifi_cli.results.record import StartingRun
 
 
 def locate(backbone: BackboneConfig) -> tuple[str, str | None]:

@@ -9,11 +9,11 @@ import pandas as pd
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.records.run_directory import RunDirectory
 from hifi_cli.reports import pairs as run_pairs
 from hifi_cli.reports import predictions
 from hifi_cli.reports.pairs import COUNTED, Pairs
 from hifi_cli.reports.table import TableCell, TableHeading, TableRow, VerdictTable, signed_cell
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import (
     LEVEL,

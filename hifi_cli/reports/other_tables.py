@@ -12,11 +12,11 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.config.sources import CHOOSING_KEYS, override_value, resolve, train_arguments
 from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
-from hifi_cli.records.search_result import MethodSearch, SearchResult
 from hifi_cli.reports import pairs, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
+from hifi_cli.results.search_result import MethodSearch, SearchResult
 from hifi_cli.results.study import Study
 
 UNEQUAL = "differs from the paper"

@@ -7,7 +7,7 @@ import pandas as pd
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.study import Study
 from hifi_cli.statistics import Floats
 from hifi_cli.tasks.metrics import METRICS

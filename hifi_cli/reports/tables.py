@@ -14,12 +14,12 @@ from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
-from hifi_cli.records.search_result import SearchResult
 from hifi_cli.reports import other_tables, pairs, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Table, rounded
 from hifi_cli.reports.server_scores import ServerScores
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, shots_of
+from hifi_cli.results.search_result import SearchResult
 from hifi_cli.results.study import Study
 from hifi_cli.wording import counted_noun, first_of
 

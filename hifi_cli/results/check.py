@@ -14,8 +14,8 @@ from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import config_hash_of
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import RunResult, RunScores
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunResult, RunScores
 from hifi_cli.results.study import Study
 from hifi_cli.tasks import metrics, spans, task_spec
 from hifi_cli.tasks.metrics import Predictions, TaggedSentence

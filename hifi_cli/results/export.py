@@ -17,12 +17,12 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.records.run_directory import DELTA, RunDirectory
-from hifi_cli.records.stored_file import StoredFile
 from hifi_cli.results import model_card
+from hifi_cli.results.directory import DELTA, RunDirectory
 from hifi_cli.results.reload import reload
-from hifi_cli.runs.prepared_run import PreparedRun
-from hifi_cli.runs.resources import ResourceCache
+from hifi_cli.results.stored_file import StoredFile
+from hifi_cli.training.prepared_run import PreparedRun
+from hifi_cli.training.resources import ResourceCache
 
 METADATA = "hifi.json"
 _PROBLEM = {  # by which a pipeline of transformers chooses between softmax, sigmoid and neither

@@ -7,8 +7,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
 from hifi_cli.files import command_line
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
-from hifi_cli.records.run_files import RunResult
-from hifi_cli.runs.prepared_run import PreparedRun
+from hifi_cli.results.record import RunResult
+from hifi_cli.training.prepared_run import PreparedRun
 
 _METRICS = {  # the hub's names
     "matthews": "matthews_correlation",

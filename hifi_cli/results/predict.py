@@ -14,14 +14,14 @@ from scipy.special import expit, softmax
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import json_text, suffix_of_output
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import Prediction
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import Prediction
 from hifi_cli.results.reload import reload
-from hifi_cli.runs.prepared_run import prediction_rows
-from hifi_cli.runs.resources import ResourceCache
 from hifi_cli.tasks import metrics, readers, row_formats, submission, task_spec
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
+from hifi_cli.training.prepared_run import prediction_rows
+from hifi_cli.training.resources import ResourceCache
 
 logger = logging.getLogger("hifi")
 

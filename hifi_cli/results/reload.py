@@ -15,13 +15,15 @@ from hifi_cli.config.methods import code_file
 from hifi_cli.config.run_config import ScoringConfig
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.heads.head_files import HeadScores
 from hifi_cli.methods import base as methods
-from hifi_cli.records.head_files import HeadScores
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import Prediction, RunResult
-from hifi_cli.runs import head_selection
-from hifi_cli.runs.finished_model import check_backbone, read_delta
-from hifi_cli.runs.prepared_run import (
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import Prediction, RunResult
+from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks.tokenization import rows_of
+from hifi_cli.training import head_selection
+from hifi_cli.training.finished_model import check_backbone, read_delta
+from hifi_cli.training.prepared_run import (
     ModelInputs,
     PreparedRun,
     count_parameters,
@@ -29,10 +31,8 @@ from hifi_cli.runs.prepared_run import (
     prediction_rows,
     prepare,
 )
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.tasks import metrics, task_spec
-from hifi_cli.tasks.tokenization import rows_of
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import load_splits
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
 _LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order

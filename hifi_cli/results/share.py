@@ -18,8 +18,8 @@ import yaml
 
 from hifi_cli.errors import ConflictError, HifiError, MissingError, RunFailed, UsageError
 from hifi_cli.files import atomic_directory, atomic_path, digest, file_digest
-from hifi_cli.records.run_directory import DELTA
-from hifi_cli.records.run_files import RunResult
+from hifi_cli.results.directory import DELTA
+from hifi_cli.results.record import RunResult
 from hifi_cli.results.study import PACKED, PREDICTIONS, Study
 
 HUB = "hub:"

@@ -15,8 +15,8 @@ from hifi_cli.config.base import describe_error
 from hifi_cli.config.run_config import run_path_of
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line, digest, printable_values, read_json
-from hifi_cli.records.run_directory import RunDirectory, directories_with_runs
-from hifi_cli.records.run_files import RunResult
+from hifi_cli.results.directory import RunDirectory, directories_with_runs
+from hifi_cli.results.record import RunResult
 
 logger = logging.getLogger("hifi")
 PACKED = "runs.jsonl"  # a packed study: one line a run, sorted by path

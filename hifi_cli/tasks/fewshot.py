@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
-from hifi_cli.records.run_files import FewShotRows
+from hifi_cli.results.record import FewShotRows
 from hifi_cli.tasks.task_spec import Row, TaskSpec
 
 

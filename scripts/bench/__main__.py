@@ -22,8 +22,8 @@ from report import tables
 from work import BATCH_SIZE, SHAPES, Work, encoder_of, resources, tasks
 
 from hifi_cli.models.pretrained import locate
-from hifi_cli.runs import provenance
-from hifi_cli.runs.device import select_device
+from hifi_cli.training import provenance
+from hifi_cli.training.device import select_device
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ import ours
 from torch.profiler import ProfilerActivity, profile
 from work import BATCH_SIZE, Work
 
-from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import training_order
+from hifi_cli.training.trainer import Trainer
 
 STEPS = 8
 GROUPS = {

@@ -9,7 +9,7 @@ from torch import nn
 from work import BATCH_SIZE, Work
 
 from hifi_cli.models.cpu_kernels import linear
-from hifi_cli.runs.device import select_device
+from hifi_cli.training.device import select_device
 
 _SIZE, _ROUNDS = (1024, 768, 3072), 30
 _ADAM_BYTES = 28  # per number in a step: weight, gradient and both moments read, all but the gradient written

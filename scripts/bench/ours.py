@@ -6,8 +6,8 @@ from typing import Any
 from work import Work
 
 from hifi_cli.methods.base import placeholder_heads
-from hifi_cli.runs.prepared_run import ModelInputs, PreparedRun, prepare
-from hifi_cli.runs.trainer import EpochEvaluation, Trainer
+from hifi_cli.training.prepared_run import ModelInputs, PreparedRun, prepare
+from hifi_cli.training.trainer import EpochEvaluation, Trainer
 
 
 def build(work: Work, method: str, **keys: Any) -> PreparedRun:

@@ -23,7 +23,7 @@ from hifi_cli.grids import grid_display, grid_spec
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
-from hifi_cli.records.run_directory import config_text
+from hifi_cli.results.directory import config_text
 
 TASKS = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
 METHODS = ["full-ft", "bitfit", "lora", "adapter", "hifi-layerwise", "hifi-midtop", "linear-probing", "mixout", "diff-pruning"]

@@ -26,8 +26,8 @@ from setting import LARGE, SMALL
 
 from hifi_cli.errors import HifiError
 from hifi_cli.grids.devices import visible_gpus
-from hifi_cli.runs import provenance
-from hifi_cli.runs.device import device_name, select_device
+from hifi_cli.training import provenance
+from hifi_cli.training.device import device_name, select_device
 
 PARTS = ("rates", "correctness", "steps", "ladder", "sharing", "eigenvalues")
 

@@ -16,12 +16,12 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.methods.diff_pruning import GatedDifferences
-from hifi_cli.records.run_files import MetricsLine, StepMetrics
-from hifi_cli.runs.checkpoint import Checkpoint
-from hifi_cli.runs.prepared_run import ModelInputs, prepare
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import load_splits
-from hifi_cli.runs.trainer import Callback, EpochEvaluation, Trainer
+from hifi_cli.results.record import MetricsLine, StepMetrics
+from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.prepared_run import ModelInputs, prepare
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import load_splits
+from hifi_cli.training.trainer import Callback, EpochEvaluation, Trainer
 
 TOLERANCE = 1e-4  # relative, of losses
 LOGIT_TOLERANCE = 1e-3  # relative to the largest logit: a run's steps multiply differences of rounding

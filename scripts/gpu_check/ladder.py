@@ -10,9 +10,9 @@ from setting import Setting, fresh_memory, new_trainer, run_config, seconds_per_
 from torch import Tensor
 
 from hifi_cli.models import token_packing
-from hifi_cli.runs import model_runner
-from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks import losses
+from hifi_cli.training import model_runner
+from hifi_cli.training.trainer import Trainer
 
 METHODS = ("full-ft", "hifi-layerwise")
 TOKENS = 36

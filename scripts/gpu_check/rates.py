@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from setting import Setting, fastest
 
-from hifi_cli.runs.device import tf32
-from hifi_cli.scoring import head_scores
+from hifi_cli.heads import scores as head_scores
+from hifi_cli.training.device import tf32
 
 KINDS = {"fp32": (torch.float32, False), "tf32": (torch.float32, True), "bf16": (torch.bfloat16, False)}
 HEADS, HEAD_SIZE = 16, 64  # of BERT-large

@@ -22,10 +22,10 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import BertConfig, BertForSequenceClassification, PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import Trainer as TransformersTrainer
 
-from hifi_cli.runs.device import tf32
-from hifi_cli.runs.trainer import Trainer
 from hifi_cli.tasks.batches import collate
 from hifi_cli.tasks.tokenization import Example
+from hifi_cli.training.device import tf32
+from hifi_cli.training.trainer import Trainer
 
 METHODS = ("full-ft", "hifi-layerwise", "bitfit", "lora", "child-tuning-d", "diff-pruning")
 TOKENS = (36, 128)

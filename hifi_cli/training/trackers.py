@@ -7,7 +7,7 @@ from typing import Any
 from hifi_cli.config.base import flatten
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError
-from hifi_cli.records.run_directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory
 
 _PROJECT = "hifi"
 

@@ -233,7 +233,7 @@ def rank_heads(
     Args:
         richness: I_h, [layers, heads].
         correlation: R, [layers, heads, heads].
-        rank: a key of `hifi_cli.scoring.ranking.RANKINGS`, `random`, or the name of what was measured.
+        rank: a key of `hifi_cli.heads.ranking.RANKINGS`, `random`, or the name of what was measured.
         damping, epsilon, seed: as for `choose_heads`.
         measured: values of a ranking that is measured on the model, [layers, heads]; the highest are preferred.
 

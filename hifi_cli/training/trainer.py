@@ -13,13 +13,13 @@ from hifi_cli.config.run_config import TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest
 from hifi_cli.methods.base import Method, Phase
-from hifi_cli.records.run_files import EpochMetrics, MetricsLine, StepMetrics
-from hifi_cli.runs import distributed
-from hifi_cli.runs.checkpoint import Checkpoint, Delta, GracefulShutdown, Progress, restore
-from hifi_cli.runs.model_runner import ModelRunner
+from hifi_cli.results.record import EpochMetrics, MetricsLine, StepMetrics
 from hifi_cli.tasks.batches import training_order
 from hifi_cli.tasks.metrics import Values
 from hifi_cli.tasks.tokenization import Example
+from hifi_cli.training import distributed
+from hifi_cli.training.checkpoint import Checkpoint, Delta, GracefulShutdown, Progress, restore
+from hifi_cli.training.model_runner import ModelRunner
 from hifi_cli.wording import counted_noun
 
 

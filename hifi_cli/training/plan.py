@@ -13,15 +13,15 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Phase
 from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.runs.device import select_device
-from hifi_cli.runs.finished_model import find_start, read_delta
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import batch_size, holdout_ids, holdout_size
-from hifi_cli.runs.trainer import phase_ends
+from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.task_spec import Split, TaskSpec
 from hifi_cli.tasks.tokenization import truncated_rows
+from hifi_cli.training.device import select_device
+from hifi_cli.training.finished_model import find_start, read_delta
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import batch_size, holdout_ids, holdout_size
+from hifi_cli.training.trainer import phase_ends
 
 
 @dataclass(frozen=True)

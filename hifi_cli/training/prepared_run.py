@@ -15,16 +15,16 @@ from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.records.run_files import ParameterCounts, Prediction
-from hifi_cli.runs.device import uses_cpu_kernels
-from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import Splits, batch_size, load_splits
+from hifi_cli.results.record import ParameterCounts, Prediction
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import padding_values
 from hifi_cli.tasks.metrics import Predictions, Values
 from hifi_cli.tasks.task_spec import Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, rows_of
+from hifi_cli.training.device import uses_cpu_kernels
+from hifi_cli.training.model_runner import ModelRunner
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import Splits, batch_size, load_splits
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def select_attention_heads(config: RunConfig, resources: ResourceCache) -> Heads
     """The attention heads that a run tunes: given, or selected by their scores; None for a method that needs none."""
     if not methods.needs_heads(config):
         return None
-    from hifi_cli.runs import head_selection
+    from hifi_cli.training import head_selection
 
     return config.heads.given or head_selection.load_or_select_heads(config, resources)[0].heads
 

@@ -14,11 +14,11 @@ from hifi_cli.models import pretrained as backbones
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
-from hifi_cli.runs.device import select_device, uses_bf16, uses_cpu_kernels
-from hifi_cli.runs.input_check import InputCheck
 from hifi_cli.tasks import data_sources, task_spec
 from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
+from hifi_cli.training.device import select_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.training.input_check import InputCheck
 
 
 @dataclass
@@ -89,7 +89,7 @@ class ResourceCache:
         if key not in self._pretrained:
             start = None
             if config.start_from:
-                from hifi_cli.runs.finished_model import starting_weights
+                from hifi_cli.training.finished_model import starting_weights
 
                 start = starting_weights(config, self.results_dir, self.encoder, trust=self.trust)
             self._pretrained.clear()  # one at a time: large backbones do not fit in memory twice

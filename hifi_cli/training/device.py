@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.runs import distributed
+from hifi_cli.training import distributed
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it when it starts
 _DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")

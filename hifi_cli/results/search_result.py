@@ -9,7 +9,7 @@ from typing import ClassVar
 from hifi_cli.config.registry import name_of
 from hifi_cli.errors import ConflictError
 from hifi_cli.files import locked, safe_name
-from hifi_cli.records.stored_file import Record, StoredFile
+from hifi_cli.results.stored_file import Record, StoredFile
 
 
 class SettingScore(Record):

@@ -12,18 +12,18 @@ from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import ConflictError, UsageError
 from hifi_cli.files import digest, locked, safe_name
+from hifi_cli.heads.head_files import HeadImportance, HeadScores, HeadSelection, Overlap, scores_digest
+from hifi_cli.heads.ranking import choose_heads
+from hifi_cli.heads.scores import EIGENVALUE_DEVICE
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.records.head_files import HeadImportance, HeadScores, HeadSelection, Overlap, scores_digest
-from hifi_cli.runs import distributed, provenance
-from hifi_cli.runs.device import configure, tf32
-from hifi_cli.runs.model_runner import ModelRunner
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import holdout_ids, without_holdout
-from hifi_cli.scoring.head_scores import EIGENVALUE_DEVICE
-from hifi_cli.scoring.ranking import choose_heads
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
+from hifi_cli.training import distributed, provenance
+from hifi_cli.training.device import configure, tf32
+from hifi_cli.training.model_runner import ModelRunner
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import holdout_ids, without_holdout
 
 logger = logging.getLogger("hifi")
 File = TypeVar("File", HeadScores, HeadImportance)
@@ -199,7 +199,7 @@ def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImpor
     Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn by `scoring.seed`:
     what is measured does not depend on the run's seed, and all runs tune the same heads.
     """
-    from hifi_cli.runs.head_measures import measure_heads
+    from hifi_cli.training.head_measures import measure_heads
 
     if config.scoring.warm_steps:
         encoder = _warmed_up_encoder(config, resources)
@@ -258,7 +258,7 @@ def score_examples(
 def _warmed_up_encoder(config: RunConfig, resources: ResourceCache) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's batch size and learning rate."""
     from hifi_cli.methods.base import MethodContext, implementation
-    from hifi_cli.runs.trainer import Trainer
+    from hifi_cli.training.trainer import Trainer
 
     if distributed.state().num_processes > 1:  # the others wait for the scores' lock, and would not train along
         raise UsageError("scoring.warm_steps requires one process: run hifi score first, without torchrun")

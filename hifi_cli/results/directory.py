@@ -20,8 +20,8 @@ from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import TEMPORARY_SUFFIX, locked, make_directory, read_json, read_jsonl, write_json, write_text
-from hifi_cli.records.run_files import EpochMetrics, MetricsLine, Prediction, RunResult, metrics_line
-from hifi_cli.records.stored_file import Record
+from hifi_cli.results.record import EpochMetrics, MetricsLine, Prediction, RunResult, metrics_line
+from hifi_cli.results.stored_file import Record
 
 DELTA = "delta.safetensors"
 Line = TypeVar("Line")

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from hifi_cli.errors import Terminated
 from hifi_cli.files import atomic_path
-from hifi_cli.records.run_files import MetricsLine, metrics_line
-from hifi_cli.runs import distributed
-from hifi_cli.runs.device import rng_state, set_rng_state
+from hifi_cli.results.record import MetricsLine, metrics_line
 from hifi_cli.tasks.metrics import Values
+from hifi_cli.training import distributed
+from hifi_cli.training.device import rng_state, set_rng_state
 
 Delta = dict[str, Tensor]
 _MIN_SECONDS = 60.0  # of work that a kill may cost, or more where saving takes long

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt, model_validator
 
 from hifi_cli.files import digest
-from hifi_cli.records.run_files import Provenance
-from hifi_cli.records.stored_file import Record, StoredFile
+from hifi_cli.results.record import Provenance
+from hifi_cli.results.stored_file import Record, StoredFile
 
 LayerValues = list[list[float]]
 PairValues = list[list[list[float]]]

@@ -14,11 +14,11 @@ from accelerate import PartialState
 
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import EpochMetrics, MetricsLine
-from hifi_cli.runs import provenance
-from hifi_cli.runs.device import select_device
-from hifi_cli.runs.trainer import Callback, Trainer
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import EpochMetrics, MetricsLine
+from hifi_cli.training import provenance
+from hifi_cli.training.device import select_device
+from hifi_cli.training.trainer import Callback, Trainer
 from hifi_cli.wording import format_duration
 
 logger = logging.getLogger("hifi")
@@ -102,7 +102,7 @@ class MetricLogger(Callback):
         self.display = ProgressDisplay(self._title, self._status, self._fraction) if has_display else None
         self.trackers: list[Any] = []
         if self.is_main and report_to:
-            from hifi_cli.runs import trackers
+            from hifi_cli.training import trackers
 
             self.trackers = trackers.start(report_to, run, config, directory)
 

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, PositiveInt, model_validator
 
 from hifi_cli.config.choices import Score
 from hifi_cli.config.run_config import run_path_of
-from hifi_cli.records.stored_file import Record, StoredFile
+from hifi_cli.results.stored_file import Record, StoredFile
 
 
 class GitState(Record):

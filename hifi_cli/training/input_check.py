@@ -5,8 +5,8 @@ from pathlib import Path
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import RunResult
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunResult
 from hifi_cli.tasks import data_sources, task_spec
 
 

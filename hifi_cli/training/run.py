@@ -14,19 +14,22 @@ from hifi_cli.errors import ConflictError, Terminated
 from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.methods import base as methods
 from hifi_cli.models import delta as deltas
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import (
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import (
     EpochMetrics,
     Epochs,
     ParameterCounts,
     RunResult,
     RunScores,
 )
-from hifi_cli.runs import distributed, provenance
-from hifi_cli.runs.checkpoint import Checkpoint
-from hifi_cli.runs.device import configure, uses_bf16
-from hifi_cli.runs.metric_logger import MetricLogger
-from hifi_cli.runs.prepared_run import (
+from hifi_cli.tasks import metrics
+from hifi_cli.tasks.metrics import Values
+from hifi_cli.tasks.tokenization import rows_of, truncated_rows
+from hifi_cli.training import distributed, provenance
+from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.device import configure, uses_bf16
+from hifi_cli.training.metric_logger import MetricLogger
+from hifi_cli.training.prepared_run import (
     NonFiniteLogits,
     PreparedRun,
     RunInputs,
@@ -36,12 +39,9 @@ from hifi_cli.runs.prepared_run import (
     prediction_rows,
     prepare,
 )
-from hifi_cli.runs.resources import ResourceCache
-from hifi_cli.runs.splits import Splits
-from hifi_cli.runs.trainer import Diverged, EpochEvaluation, Trainer
-from hifi_cli.tasks import metrics
-from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.tokenization import rows_of, truncated_rows
+from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.splits import Splits
+from hifi_cli.training.trainer import Diverged, EpochEvaluation, Trainer
 
 logger = logging.getLogger("hifi")
 
@@ -76,7 +76,7 @@ def run(
     Args:
         force: repeat it nevertheless.
         resume: continue from a checkpoint, if there is one.
-        report_to: trackers that get the log lines too; see `hifi_cli.runs.trackers`.
+        report_to: trackers that get the log lines too; see `hifi_cli.training.trackers`.
 
     Raises:
         ConflictError: the directory holds another run, or another process is writing it.

@@ -15,8 +15,8 @@ from hifi_cli.config import registry
 from hifi_cli.config.methods import code_file
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.files import digest, file_digest
-from hifi_cli.records.run_files import GitState, Provenance
-from hifi_cli.runs.device import device_name
+from hifi_cli.results.record import GitState, Provenance
+from hifi_cli.training.device import device_name
 from hifi_cli.version import __version__
 
 _SOURCES = ("hifi_cli", "configs")  # results, which a grid writes into the checkout, change no number

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest, is_locked
-from hifi_cli.records.run_directory import RunDirectory, run_directories
-from hifi_cli.records.run_files import Failure, RunResult
+from hifi_cli.results.directory import RunDirectory, run_directories
+from hifi_cli.results.record import Failure, RunResult
 
 
 class RunState(StrEnum):

@@ -14,8 +14,8 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
-from hifi_cli.records.run_directory import RunDirectory
-from hifi_cli.records.run_files import RunResult, StartingRun
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import RunResult, StartingRun
 
 
 @dataclass(frozen=True)
