@@ -33,8 +33,10 @@ LEVELS = [
     {"heads", "statistics", "files", "hub"},
     {"errors", "version", "wording"},
 ]
-WITHOUT_TORCH = ["config", "records", "grids", "reports"]
-RECORDS = {f"hifi_cli.results.{name}" for name in ("record", "directory", "status", "stored_file", "search_result", "study")}
+WITHOUT_TORCH, RECORD_MODULES = (
+    ["config", "records", "grids", "reports"],
+    ["heads.head_files", *(f"results.{name}" for name in "record directory status stored_file search_result study".split())],
+)
 
 
 def name_of(path):
@@ -78,7 +80,7 @@ def imports():
 
 
 def package_of(module):
-    if module in RECORDS or module == "hifi_cli.heads.head_files":
+    if module.removeprefix("hifi_cli.") in RECORD_MODULES:
         return "records"
     return module.split(".")[1] if "." in module else "__init__"
 
