@@ -35,7 +35,15 @@ LEVELS = [
 ]
 WITHOUT_TORCH, RECORD_MODULES = (
     ["config", "records", "grids", "reports"],
-    ["heads.head_files", *(f"results.{name}" for name in "record directory status stored_file search_result study".split())],
+    [
+        "heads.head_files",
+        "results.record",
+        "results.directory",
+        "results.status",
+        "results.stored_file",
+        "results.search_result",
+        "results.study",
+    ],
 )
 
 
