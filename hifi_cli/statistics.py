@@ -1,11 +1,11 @@
-"""Statistics of paired differences: interval of the mean over tasks, exact test, Holm's correction, equality, bootstrap.
+"""Statistics of paired differences: interval of the mean over tasks, exact test, Holm's correction, seeds needed.
 
 Interval and test are about these tasks and new seeds: the tasks are fixed, each with its own mean difference, and the seeds
 within a task are the sample. Differences of several tasks are therefore never pooled as if they were repetitions of the same
 measurement. A claim about other tasks needs the spread over tasks, however many seeds there are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 LEVEL = 0.05
-RESAMPLES = 1000
 Floats = NDArray[np.float64]
 Groups = Sequence[Sequence[float]]  # of each task, one number per seed
 
@@ -26,7 +25,6 @@ class PairedStatistics:
         pairs: number of pairs.
         differing: pairs whose difference is not zero.
         mean: over tasks, of each task's mean difference over seeds; 0 without a pair.
-        spread: standard deviation of the tasks' mean differences; None for one task.
         interval: 95 % t-interval of the mean; None where a task has a single pair, which shows no spread over seeds. Its
             ends are equal where the differences do not vary within any task.
         p: of the sign-flip test, two-sided; 1 where every difference is zero.
@@ -35,7 +33,6 @@ class PairedStatistics:
     pairs: int
     differing: int
     mean: float
-    spread: float | None
     interval: tuple[float, float] | None
     p: float
 
@@ -45,25 +42,19 @@ class PairedStatistics:
         return self.interval is None or self.interval[0] * self.interval[1] > 0
 
 
-def paired_statistics(differences: Groups, *, resolution: int = 1 << 17) -> PairedStatistics:
-    """Compute the statistics of the paired differences of several tasks.
-
-    Args:
-        differences: of each task, one per seed.
-        resolution: see `sign_flip_p`.
-    """
+def paired_statistics(differences: Groups) -> PairedStatistics:
+    """Compute the statistics of the paired differences of several tasks: of each, one per seed."""
     tasks = [np.asarray(values, dtype=np.float64).round(9) for values in differences if len(values)]
     if not tasks:
-        return PairedStatistics(pairs=0, differing=0, mean=0.0, spread=None, interval=None, p=1.0)
+        return PairedStatistics(pairs=0, differing=0, mean=0.0, interval=None, p=1.0)
     means = np.array([values.mean() for values in tasks])
     terms = np.concatenate([values / (len(tasks) * len(values)) for values in tasks])  # their sum is the mean
     return PairedStatistics(
         pairs=len(terms),
         differing=int(np.count_nonzero(terms)),
         mean=float(means.mean()),
-        spread=float(means.std(ddof=1)) if len(tasks) > 1 else None,
         interval=mean_interval(tasks),
-        p=sign_flip_p(terms, resolution=resolution),
+        p=sign_flip_p(terms),
     )
 
 
@@ -142,62 +133,24 @@ def shows_above(tasks: Groups, bound: float, level: float = LEVEL) -> bool:
     return sign_flip_p(np.concatenate([task / (len(values) * len(task)) for task in values])) < level
 
 
-def seeds_needed(tasks: Groups, bound: float, *, level: float = LEVEL, power: float = 0.8, highest: int = 200) -> int | None:
-    """Return the smallest number of seeds per task with which the mean would be shown to differ from `bound`.
+def seeds_needed(tasks: Groups, *, level: float = LEVEL, power: float = 0.8, highest: int = 200) -> int | None:
+    """Return the smallest number of seeds per task with which the mean would be shown to differ from zero.
 
     Mean and variances are taken as measured; the power is that of the two-sided t-test, in its usual approximation.
 
     Returns:
         None: more than `highest`, or no task has two seeds.
     """
-    values = [np.asarray(task, dtype=np.float64) - bound for task in tasks]
-    if not values or min(map(len, values)) < 2:
-        return None
-    distance = abs(float(np.mean([task.mean() for task in values])))
-    variance = sum(float(task.var(ddof=1)) for task in values) / len(values) ** 2
-    for seeds in range(2, highest + 1):
-        degrees = len(values) * (seeds - 1)
-        quantiles = t_quantile(degrees, 1 - level / 2) + t_quantile(degrees, power)
-        if smallest_p(len(values) * seeds) < level and distance >= quantiles * np.sqrt(variance / seeds):
-            return seeds
-    return None
-
-
-def equivalence(differences: Groups, margin: float | None = None, level: float = LEVEL) -> tuple[float | None, float] | None:
-    """Test by two one-sided t-tests (Schuirmann 1987) whether the mean over tasks is within plus and minus `margin`.
-
-    Returns:
-        p, None without a margin, and the smallest margin at which equality would be shown: the farther end of the 90 %
-        interval. None where a task has one pair.
-    """
-    tasks = [np.asarray(values, dtype=np.float64) for values in differences]
     if not tasks or min(map(len, tasks)) < 2:
         return None
-    mean = float(np.mean([task.mean() for task in tasks]))
-    variance, degrees = variance_of_mean(tasks)
-    error = variance**0.5
-    smallest = abs(mean) + t_quantile(degrees, 1 - level) * error
-    if margin is None:
-        return None, smallest
-    distance = margin - abs(mean)
-    return (float(special.stdtr(degrees, -distance / error)) if error else float(distance <= 0)), smallest
-
-
-def bootstrap_interval(
-    metric: Callable[[Floats, Floats], float],
-    labels: Floats,
-    first: Floats,
-    second: Floats,
-    *,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-) -> tuple[float, float]:
-    """Return the percentile interval of the difference of a metric between two runs, over draws of the same examples."""
-    rng = np.random.default_rng(0)
-    drawn = (rng.integers(len(labels), size=len(labels)) for _ in range(resamples))
-    differences = [metric(labels[rows], first[rows]) - metric(labels[rows], second[rows]) for rows in drawn]
-    low, high = np.quantile(differences, [level / 2, 1 - level / 2])
-    return float(low), float(high)
+    distance = abs(float(np.mean([np.mean(task) for task in tasks])))
+    variance = sum(float(np.var(task, ddof=1)) for task in tasks) / len(tasks) ** 2
+    for seeds in range(2, highest + 1):
+        degrees = len(tasks) * (seeds - 1)
+        quantiles = t_quantile(degrees, 1 - level / 2) + t_quantile(degrees, power)
+        if smallest_p(len(tasks) * seeds) < level and distance >= quantiles * np.sqrt(variance / seeds):
+            return seeds
+    return None
 
 
 def t_quantile(degrees: float, probability: float) -> float:

@@ -37,7 +37,6 @@ def claims(
     protocol: options.ProtocolOfRuns = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
-    standalone: options.Standalone = False,
     out: options.Out = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -45,24 +44,27 @@ def claims(
 ) -> None:
     """Print each claim with the published effect, yours with its interval, a verdict, and the commands for missing runs."""
     from hifi_cli.cli.show import write_or_print
-    from hifi_cli.config.registry import name_of
+    from hifi_cli.config import registry
     from hifi_cli.reports import claim_spec
     from hifi_cli.reports import claims as verdicts
-    from hifi_cli.reports.formats import render
+    from hifi_cli.reports.render import render
     from hifi_cli.results.study import Study
 
     table_format = options.table_format(format, out)
     files = claim_spec.select(names or [], protocol=protocol, backbone=backbone)
     study, counted = Study(results_dir), options.counted_flags(include, exclude)
-    for name in {name_of(file.protocol): None for file in files.values()}:
+    for name in {registry.name_of(file.protocol): None for file in files.values()}:
         if len(study.shown) and name not in study.names("protocol"):
             options.logger.warning(f"note: {study.no_setting_error(protocol=name)}")
-    arguments = ["--results-dir", str(results_dir)] if results_dir != Path("results") else []
-    arguments += ["--data-dir", str(data_dir)] if data_dir else []
-    decided = [
-        (file, verdicts.evaluate(file, study, score=score, counted=counted, arguments=arguments)) for file in files.values()
-    ]
-    text = render(table_format, [verdicts.build(file, found) for file, found in decided], standalone=standalone)
-    write_or_print(text, out, "claims")
-    if strict and any(result.verdict != "reproduced" for _, found in decided for result in found):
+    directories = {"--results-dir": results_dir if results_dir != Path("results") else None, "--data-dir": data_dir}
+    place = [word for option, value in directories.items() if value for word in (option, str(value))]
+    chosen = [word for option, name in (("--protocol", protocol), ("--backbone", backbone)) if name for word in (option, name)]
+    tables, found = [], []
+    for name, file in files.items():
+        results = verdicts.evaluate(file, study, score=score, counted=counted, place=place)
+        grid = name if registry.is_file(name) else f"claims-{name}"
+        tables.append(verdicts.build(file, results, ["hifi", "grid", grid, *chosen, *place]))
+        found += results
+    write_or_print(render(table_format, tables), out, "claims")
+    if strict and any(result.verdict != "reproduced" for result in found):
         raise typer.Exit(1)

@@ -255,10 +255,6 @@ Trust = Annotated[
         rich_help_panel=HOW,
     ),
 ]
-Standalone = Annotated[
-    bool,
-    typer.Option("--standalone", help="--format tex: a complete document, not a fragment for \\input.", rich_help_panel=OUTPUT),
-]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Write to this file.", rich_help_panel=OUTPUT, callback=refuse_unwritable_file)
 ]

@@ -83,19 +83,23 @@ def report(
         raise UsageError(f"hifi report shows tables of scores, and {unfit[0]} is none: hifi table {unfit[0]}")
     specs = own_specs or score_tables.specs_of(study)
     counted = options.counted_flags(include, exclude)
-    decided = []
-    for protocol, backbone in dict.fromkeys((spec.protocol, spec.backbone) for spec in specs):
-        for name in options.names(claims) or registry.names("claims"):
-            if protocol in registry.names("protocols") and (claims or protocol in claim_spec.protocols_of(name)):
-                file = claim_spec.load(name, protocol=protocol, backbone=backbone)
-                decided.append((file, verdicts.evaluate(file, study, score=score, counted=counted)))
     place = ["--results-dir", str(study.directory)] if study.directory != Path("results") else []
+    claim_tables = []
+    settings = dict.fromkeys((spec.protocol, spec.backbone) for spec in specs if spec.protocol in registry.names("protocols"))
+    for protocol, backbone in settings:
+        for name in options.names(claims) or registry.names("claims"):
+            file = claim_spec.load(name, protocol=protocol, backbone=backbone)
+            results = verdicts.evaluate(file, study, score=score, counted=counted, place=place)
+            if claims or any(result.verdict != "not run" for result in results):
+                grid = name if registry.is_file(name) else f"claims-{name}"
+                words = ["hifi", "grid", grid, "--protocol", protocol, "--backbone", backbone, *place]
+                claim_tables.append(verdicts.build(file, results, words))
     grids = [command_line(["hifi", "grid", name, *place]) for name in options.names(tables)] or [""] * len(specs)
     built = [
         score_tables.build(spec, study, score_tables.TableOptions(score, counted, published, grid=grid))
         for spec, grid in zip(specs, grids, strict=True)
     ]
-    shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *searches]
+    shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *claim_tables, *searches]
     target = out or study.directory / "report.html"
-    write_text(target, html.render(study, shown, decided))
+    write_text(target, html.render(study, shown))
     show.print_path(target, format)

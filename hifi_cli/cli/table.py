@@ -7,11 +7,11 @@ import typer
 
 from hifi_cli.cli import options
 
-_OF_RUNS = ("seeds", "shots", "score", "compare_scores", "include", "exclude")  # options that select runs and scores
+_OF_RUNS = ("seeds", "shots", "score", "include", "exclude")  # options that select runs and scores
 _UNUSED = {  # options that have no effect, by kind of table
     "scores": (),
     "settings": _OF_RUNS,
-    "costs": ("tasks", "shots", "score", "compare_scores", "published"),
+    "costs": ("tasks", "shots", "score", "published"),
     "statistics": (*_OF_RUNS, "methods", "protocol", "backbone"),
     "search": (*_OF_RUNS, "published"),
 }
@@ -30,12 +30,6 @@ def table(
     ] = None,
     format: options.TableFormat = None,  # noqa: A002
     score: options.ScoreChoice = None,
-    compare_scores: Annotated[
-        bool,
-        typer.Option(
-            "--compare-scores", help="Print the table for each score: best, last, max.", rich_help_panel=options.OUTPUT
-        ),
-    ] = False,
     published: Annotated[
         bool,
         typer.Option("--published", help="Also show the paper's numbers and the differences.", rich_help_panel=options.OUTPUT),
@@ -43,7 +37,7 @@ def table(
     test_scores: Annotated[
         Path | None,
         typer.Option(
-            help="Scores that the GLUE server returned, CSV or JSON, in place of validation scores.",
+            help="Scores that the GLUE server returned, as CSV, in place of validation scores.",
             rich_help_panel=options.WHICH,
         ),
     ] = None,
@@ -60,7 +54,6 @@ def table(
     seeds: options.SeedsOfRuns = None,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = Path("results"),
-    standalone: options.Standalone = False,
     out: options.Out = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -76,7 +69,7 @@ def table(
     from hifi_cli.config import registry
     from hifi_cli.errors import UsageError
     from hifi_cli.files import command_line
-    from hifi_cli.reports import other_tables, server_scores, table_spec, tables
+    from hifi_cli.reports import other_tables, table_spec, tables
     from hifi_cli.reports.render import render
     from hifi_cli.results.study import Study
 
@@ -86,11 +79,11 @@ def table(
         raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
     layout = table_spec.load(name) if name and name != "search" else None
     kind = "search" if name == "search" else layout.kind if layout else "scores"
-    if test_scores and (not layout or kind != "scores" or score or compare_scores):
+    if test_scores and (not layout or kind != "scores" or score):
         raise UsageError(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
         )
-    given: dict[str, Any] = {"seeds": seeds, "shots": shots, "score": score, "compare_scores": compare_scores}
+    given: dict[str, Any] = {"seeds": seeds, "shots": shots, "score": score}
     given |= {"include": include, "exclude": exclude, "tasks": tasks, "methods": methods, "published": published}
     given |= {"protocol": protocol, "backbone": backbone}
     refuse_unused(f"hifi table {name}", {option: given[option] for option in _UNUSED[kind]})
@@ -105,7 +98,7 @@ def table(
         grids = [search] if search else []
         where: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names, "methods": method_names}
         shown = other_tables.searches(study.directory, grids, **where)
-        return write_or_print(render(table_format, shown, standalone=standalone), out, "table")
+        return write_or_print(render(table_format, shown), out, "table")
     if not layout and study.shown.empty:
         raise study.no_run_error("hifi table")
     specs = [layout] if layout else tables.specs_of(study, protocol=protocol, backbone=backbone, shots=shots)
@@ -141,22 +134,20 @@ def table(
         shown = [other_tables.costs(spec, study, counted=counted) for spec in specs]
     else:
         words = ["hifi", "grid", str(name)]  # the command that makes the runs of the table
-        every_method = ",".join(registry.argument_of("methods", method) for method in specs[0].methods)  # also of best_of
+        every_method = ",".join(registry.argument_of("methods", method) for method in specs[0].methods)
         named: dict[str, Any] = {"tasks": tasks, "methods": methods and every_method, "seeds": seeds}
         named |= {"protocol": given["protocol"], "backbone": given["backbone"], "data-dir": data_dir}
         named |= {"results-dir": results_dir if results_dir != Path("results") else None}
         words += [word for option, value in named.items() if value for word in (f"--{option}", str(value))]
         words += {None: [], "full": ["shots=null"]}.get(shots, [f"shots={shots}"])
-        server = server_scores.read(test_scores) if test_scores else None
-        table_options = tables.TableOptions(score, counted, published, server, command_line(words) if layout else "")
-        build_all = tables.build_under_all_scores if compare_scores else tables.build_all
-        shown = build_all(specs, study, table_options)
-        if layout and study.shown.empty and not server:
+        table_options = tables.TableOptions(score, counted, published, test_scores, command_line(words) if layout else "")
+        shown = [tables.build(spec, study, table_options) for spec in specs]
+        if layout and study.shown.empty and not test_scores:
             options.logger.warning(str(study.no_run_error(f"hifi table {name}")))
     for table in shown if layout else ():
         changes = [(key, getattr(layout, key), getattr(specs[0], key)) for key in ("protocol", "backbone")]
         if changed := [f"{key} {now} instead of {before}" for key, before, now in changes if now != before]:
             table.notes.insert(0, f"not the table's own setting: {', '.join(changed)}")
-    write_or_print(render(table_format, shown, standalone=standalone), out, "table")
+    write_or_print(render(table_format, shown), out, "table")
     if strict and any(table.is_incomplete for table in shown):
         raise typer.Exit(1)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from hifi_cli.config import registry
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
 from hifi_cli.reports.claim_spec import ClaimsFile, NumberClaim, methods_of, tasks_of, unmet
-from hifi_cli.reports.table_spec import shots_of
 
 
 def cells(file: ClaimsFile, grid: str, overrides: Sequence[str] = ()) -> list[GridCell]:
@@ -21,13 +21,12 @@ def cells(file: ClaimsFile, grid: str, overrides: Sequence[str] = ()) -> list[Gr
     for claim in file.claims.values():
         if unmet(claim, file):
             continue
-        methods: dict[str, dict[str, list[object]]] = {method: {} for method in dict.fromkeys(methods_of(claim))}
+        methods: dict[str, dict[str, list[object]]] = {registry.argument_of("methods", name): {} for name in methods_of(claim)}
+        tasks = [registry.task_argument(task) for task in tasks_of(claim, file)]
         protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
-        shots = str(claim.shots or shots_of(protocol))
-        few = [] if shots == shots_of(protocol) else [f"shots={'null' if shots == 'full' else shots}"]
         is_fixed = isinstance(claim, NumberClaim) and claim.measure != "time"  # the same for every seed
         seeds = file.seeds[:1] if is_fixed else file.seeds
-        spec = Grid(grid, None, protocol, backbone, tasks_of(claim, file), methods, seeds, [])
-        for cell in grid_cells.cells(spec, [*few, *overrides]) if methods else ():
+        spec = Grid(grid, None, protocol, backbone, tasks, methods, seeds, [])
+        for cell in grid_cells.cells(spec, overrides) if methods else ():
             cells_by_path.setdefault(Path(cell.config.run_path), cell)
     return list(cells_by_path.values())

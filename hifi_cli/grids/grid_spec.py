@@ -85,8 +85,11 @@ def load(name: str) -> GridSpec:
     Raises:
         UsageError: an unknown name or key, or a key that varies over no value.
     """
-    if registry.is_file(name) and {"rows", "columns"} & registry.read_yaml(Path(name)).keys():  # the user's own table
+    own = registry.read_yaml(Path(name)) if registry.is_file(name) else {}
+    if {"rows", "columns"} & own.keys():  # the user's own table
         return GridSpec(table=name)
+    if isinstance(own.get("claims"), dict):  # the user's own claims
+        return GridSpec(claims=name)
     origin = str(registry.find("grids", name))
     spec = parse(GridSpec, registry.load("grids", name), origin)
     per_method = list(spec.methods.values()) if isinstance(spec.methods, dict) else []
@@ -131,8 +134,9 @@ def resolve(spec: GridSpec, name: str, claims: Sequence[str] = ()) -> Grid:
         return _of_claims(spec, spec.claims, name, claims)
     table = table_spec.load(spec.table) if spec.table else None
     has_runs = table is not None and table.kind == "scores"  # a table of settings needs no run
-    tasks = spec.tasks or (table.tasks if table and has_runs else [])
-    methods = spec.methods or (table.methods if table and has_runs else [])
+    tasks = spec.tasks or [registry.task_argument(task) for task in (table.tasks if table and has_runs else [])]
+    of_table = [registry.argument_of("methods", method) for method in (table.methods if table and has_runs else [])]
+    methods = spec.methods or of_table
     settings = {
         "protocol": spec.protocol or (table.protocol if table else None),
         "backbone": spec.backbone or (table.backbone if table else None),

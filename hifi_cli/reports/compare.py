@@ -1,36 +1,20 @@
-"""`hifi compare`: one method with others, paired over tasks and seeds, or two runs by their predictions."""
+"""`hifi compare`: one method with others, paired over tasks and seeds."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import pandas as pd
 
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
-from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.reports import pairs as run_pairs
-from hifi_cli.reports import predictions
-from hifi_cli.reports.pairs import COUNTED, Pairs
-from hifi_cli.reports.table import TableCell, TableHeading, TableRow, VerdictTable, signed_cell
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.errors import MissingError
+from hifi_cli.reports.pairs import COUNTED, Pairs, pair, with_changes
+from hifi_cli.reports.render import Table
 from hifi_cli.results.study import Study
-from hifi_cli.statistics import (
-    LEVEL,
-    RESAMPLES,
-    PairedStatistics,
-    bootstrap_interval,
-    equivalence,
-    holm,
-    paired_statistics,
-    pairs_needed,
-    seeds_needed,
-    smallest_p,
-)
-from hifi_cli.tasks.metrics import METRICS
+from hifi_cli.statistics import LEVEL, PairedStatistics, holm, paired_statistics, pairs_needed, seeds_needed, smallest_p
 from hifi_cli.wording import counted_noun
 
-VerdictWord = Literal["better", "worse", "no difference shown", "no conclusion", "depends on collapsed runs"]
+HEADINGS = {"verdict": "Verdict", "mean": "Difference", "interval": "95 % interval", "p_holm": "p (Holm)"}
 NUMBERS = (
     "difference: mean over tasks of each task's mean over seeds, in points; 95 % t-interval and exact sign-flip test, about"
     " these tasks and new seeds"
@@ -42,14 +26,14 @@ class Comparison:
     """The comparison of two methods, when others are compared at the same time.
 
     Attributes:
-        corrected_p: p after Holm's correction.
-        other_ps: uncorrected p of the other comparisons.
+        p: after Holm's correction.
+        others: uncorrected p of the other comparisons.
     """
 
     pairs: Pairs
     statistics: PairedStatistics
-    corrected_p: float
-    other_ps: list[float]
+    p: float
+    others: list[float]
 
 
 def compare(
@@ -57,62 +41,49 @@ def compare(
     runs: pd.DataFrame,
     methods: Sequence[str],
     *,
-    tasks: Sequence[str] = (),
     score: Score | None = None,
     counted: Collection[str] = COUNTED,
-    margin: float | None = None,
-    details: bool = False,
-) -> list[VerdictTable]:
-    """Compare the first method with each of the others: verdicts, differences per task, and further numbers with `details`.
+) -> list[Table]:
+    """Compare the first method with each of the others: a table of verdicts and one of differences per task.
 
     Args:
         runs: rows of `Study.runs`, of one setting.
-        margin: if given, say whether the methods are shown to be equal up to so many points.
 
     Raises:
         MissingError: a comparison has no pair.
     """
     first, others = methods[0], methods[1:]
-    all_pairs = [run_pairs.pair(study, runs, first, other, tasks=tasks, score=score, counted=counted) for other in others]
+    compared = with_changes(study, runs[runs["method"].isin(methods)])
+    all_pairs = [pair(compared, first, other, score=score, counted=counted) for other in others]
     for pairs in all_pairs:
         if pairs.frame.empty:
             reason = f": {'; '.join(pairs.notes)}" if pairs.notes else "; make them with hifi train"
             raise MissingError(f"{pairs.first} and {pairs.second} share no task and seed with a usable run{reason}")
-    comparisons = _corrected(all_pairs)
-    sound = _corrected([_without_collapsed(pairs) for pairs in all_pairs])
-    verdicts = [_verdict_both_ways(*both) for both in zip(comparisons, sound, strict=True)]
-    title = f"{label_of('methods', first)} minus each other method"
-    table = VerdictTable(
-        title=f"{title}, in points ({_setting(runs)})",
-        headings=[
-            TableHeading("Verdict"),
-            TableHeading("Difference", name="mean"),
-            TableHeading("95 % interval", name="interval"),
-            TableHeading("p" if len(others) == 1 else "p (Holm)", name="p_holm"),
-        ],
-        rows=[_row(comparison, word) for comparison, (word, _) in zip(comparisons, verdicts, strict=True)],
-        corner="Minus",
-        notes=[
-            *(sentence for _, sentence in verdicts),
-            *(_equality(pairs, margin) for pairs in all_pairs if margin is not None),
-            NUMBERS,
-            *_caveats(study, runs, score),
-            *dict.fromkeys(note for pairs in all_pairs for note in pairs.notes),
-        ],
-    )
-    tables = [table, _per_task(title, all_pairs)]
-    return [*tables, _details(title, comparisons)] if details else tables
-
-
-def _setting(runs: pd.DataFrame) -> str:
+    rows, notes, seeds = [], [], []
+    for comparison, sound in zip(_corrected(all_pairs), _corrected([*map(_without_collapsed, all_pairs)]), strict=True):
+        word, note = _verdict_both_ways(comparison, sound)
+        rows.append(_row(comparison, word))
+        notes += [note] if note else []
+        needed = seeds_needed(comparison.pairs.groups, level=LEVEL / len(others)) if word == "no difference shown" else None
+        seeds += [f"about {needed} for {comparison.pairs.labels[1]}"] if needed else []
+    if any(row["verdict"] == "no difference shown" for row in rows):
+        to_show = f"; seeds needed to show one as large as now: {', '.join(seeds)}" if seeds else ""
+        notes.append(f"no difference shown is not equality{to_show}")
+    chosen = {(score or report, selection) for report, selection in zip(runs["report"], runs["selection"], strict=True)}
+    if any(name == "max" or (name, selection) == ("best", "validation") for name, selection in chosen):
+        notes.append("the epoch was chosen on the reported split: all scores are slightly too high; --score last avoids this")
+    notes += [NUMBERS, *dict.fromkeys(note for pairs in all_pairs for note in pairs.notes)]
     run = next(runs.itertuples())
-    few = f", {run.shots:.0f}-shot" if pd.notna(run.shots) else ""
-    return f"protocol {run.protocol}, backbone {run.backbone}{few}"
+    setting = f"protocol {run.protocol}, backbone {run.backbone}" + ("" if pd.isna(run.shots) else f", {run.shots:.0f}-shot")
+    title = f"{label_of('methods', first)} minus each other method"
+    formats = {"mean": "+z.2f", "p_holm": ".3g"}
+    table = Table(f"{title}, in points ({setting})", pd.DataFrame(rows), HEADINGS, "Minus", formats, notes=notes)
+    return [table, _per_task(title, all_pairs)]
 
 
 def _without_collapsed(pairs: Pairs) -> Pairs:
     frame = pairs.frame
-    return replace(pairs, frame=frame[~frame["collapsed_first"] & ~frame["collapsed_second"]])
+    return replace(pairs, frame=frame[~(frame["collapsed_first"] | frame["collapsed_second"])])
 
 
 def _corrected(all_pairs: Sequence[Pairs]) -> list[Comparison]:
@@ -126,168 +97,67 @@ def _corrected(all_pairs: Sequence[Pairs]) -> list[Comparison]:
     ]
 
 
-def _verdict_both_ways(everything: Comparison, sound: Comparison) -> tuple[VerdictWord, str]:
-    """Return the verdicts with and without the pairs that have a collapsed run: the two may differ."""
-    pairs = everything.pairs
-    collapsed = int(pairs.frame["collapsed_first"].sum()), int(pairs.frame["collapsed_second"].sum())
-    word, sentence = verdict(everything)
+def _row(comparison: Comparison, word: str) -> dict[str, object]:
+    pairs, interval = comparison.pairs, comparison.statistics.interval
+    low, high = interval or (None, None)
+    return {
+        "method": pairs.second,
+        "label": pairs.labels[1],
+        "source": "runs",
+        "verdict": word,
+        "mean": comparison.statistics.mean,
+        "low": low,
+        "high": high,
+        "interval": f"[{low:+.2f}, {high:+.2f}]" if interval else None,
+        "p_holm": comparison.p,
+        "pairs": comparison.statistics.pairs,
+    }
+
+
+def _verdict_both_ways(everything: Comparison, sound: Comparison) -> tuple[str, str]:
+    """Return the verdict with and without the pairs that have a collapsed run: the two may differ."""
+    frame, labels = everything.pairs.frame, everything.pairs.labels
+    word, note = verdict(everything)
+    collapsed = [int(frame[f"collapsed_{side}"].sum()) for side in ("first", "second")]
     if not any(collapsed):
-        return word, sentence
-    other_word, other = verdict(sound)
-    counts = " and ".join(f"{count} of {label}'s" for count, label in zip(collapsed, pairs.labels, strict=True))
-    same = word == other_word
+        return word, note
+    other_word, other_note = verdict(sound)
+    counts = " and ".join(f"{count} of {label}'s" for count, label in zip(collapsed, labels, strict=True))
+    with_them, without_them = (text or word for text, word in ((note, word), (other_note, other_word)))
     return (
-        word if same else "depends on collapsed runs",
-        f"{counts} {everything.statistics.pairs} runs collapsed. With them: {sentence}. Without them: {other}",
+        word if word == other_word else "depends on collapsed runs",
+        f"{counts} {len(frame)} runs collapsed; with them: {with_them}; without them: {without_them}",
     )
 
 
-def verdict(comparison: Comparison) -> tuple[VerdictWord, str]:
-    """Say what can be concluded from one comparison: a word about the first method, and a sentence.
+def verdict(comparison: Comparison) -> tuple[str, str]:
+    """Say what can be concluded from one comparison: a word about the first method, and what else a reader must know.
 
     A difference is shown where the test and the interval agree: the test is valid for few seeds and any distribution of
     symmetric differences, the interval says how large the difference may be.
     """
-    statistics, pairs, p = comparison.statistics, comparison.pairs, comparison.corrected_p
+    statistics, pairs = comparison.statistics, comparison.pairs
     labels = " and ".join(pairs.labels)
-    runs = f"{counted_noun(pairs.frame['task'].nunique(), 'task')}, {counted_noun(pairs.frame['seed'].nunique(), 'seed')}"
-    numbers = f"{statistics.mean:+.2f} {_interval(statistics.interval)}, p = {p:.3g}; {runs}"
-    smallest = holm([smallest_p(statistics.differing), *comparison.other_ps])[0]
+    smallest = holm([smallest_p(statistics.differing), *comparison.others])[0]
     if smallest >= LEVEL:
         counts = f"{counted_noun(statistics.pairs, 'pair')}, {statistics.differing} of which differ,"
-        pairs_for_p = pairs_needed(comparison.other_ps)
-        return "no conclusion", (
-            f"{labels}: no conclusion, {counts} cannot reach p < {LEVEL:g} (smallest: {smallest:.3g}); {pairs_for_p} are needed"
-        )
-    if p >= LEVEL or not statistics.excludes_zero:
-        seeds = seeds_needed(pairs.groups, 0.0, level=LEVEL / (1 + len(comparison.other_ps)))
-        needed = f"; to show this difference, about {counted_noun(seeds, 'seed')} are needed" if seeds else ""
-        return "no difference shown", f"{labels}: no difference shown ({numbers}), which is not equality{needed}"
+        needed = f"cannot reach p < {LEVEL:g} (smallest: {smallest:.3g}); {pairs_needed(comparison.others)} are needed"
+        return "no conclusion", f"{labels}: {counts} {needed}"
+    if comparison.p >= LEVEL or not statistics.excludes_zero:
+        return "no difference shown", ""
     ahead = 0 if statistics.mean > 0 else 1
-    better, worse = pairs.labels[ahead], pairs.labels[1 - ahead]
-    if pairs.diverges_more(ahead):
-        diverged = f"{pairs.diverged[ahead]} of its {pairs.finished[ahead]} runs diverged"
-        others = f"{pairs.diverged[1 - ahead]} of {pairs.finished[1 - ahead]} of {worse}"
-        return "no conclusion", (f"no conclusion: {better} is ahead ({numbers}), but {diverged}, {others}: these have no score")
-    return ("better" if ahead == 0 else "worse"), f"{better} is better than {worse} ({numbers})"
+    if pairs.diverged[ahead] > pairs.diverged[1 - ahead]:
+        diverged = f"{pairs.labels[ahead]} is ahead, but {counted_noun(pairs.diverged[ahead], 'run')} of it diverged"
+        return "no conclusion", f"{diverged}, {pairs.diverged[1 - ahead]} of {pairs.labels[1 - ahead]}: these have no score"
+    return ("worse" if ahead else "better"), ""
 
 
-def _interval(interval: tuple[float, float] | None) -> str:
-    if interval is None:
-        return "[no interval: a task has one pair]"
-    return f"[{interval[0]:+.2f}, {interval[1]:+.2f}]"
-
-
-def _row(comparison: Comparison, word: VerdictWord) -> TableRow:
-    interval = comparison.statistics.interval
-    return TableRow(
-        comparison.pairs.labels[1],
-        (
-            TableCell(text=word),
-            signed_cell(comparison.statistics.mean),
-            TableCell(text=_interval(interval) if interval else None, value=interval),
-            _p_cell(comparison.corrected_p),
-        ),
-        method=comparison.pairs.second,
-        verdict=word,
-    )
-
-
-def _p_cell(p: float) -> TableCell:
-    return TableCell(p, text="< 0.0001" if p < 0.0001 else f"{p:.4f}")
-
-
-def _per_task(title: str, all_pairs: Sequence[Pairs]) -> VerdictTable:
+def _per_task(title: str, all_pairs: Sequence[Pairs]) -> Table:
     """Build the table of differences per task, a column per other method."""
-    by_method = [pairs.by_task for pairs in all_pairs]
-    rows = []
-    for task in sorted({task for tasks in by_method for task in tasks}):
-        values = [list(tasks[task].values()) if task in tasks else [] for tasks in by_method]
-        cells = tuple(signed_cell(sum(seeds) / len(seeds)) if seeds else TableCell() for seeds in values)
-        rows.append(TableRow(label_of("tasks", task), cells, method=task))
-    headings = [TableHeading(pairs.labels[1], 2, name=pairs.second) for pairs in all_pairs]
-    return VerdictTable(f"{title}, per task", headings, rows, corner="Task")
-
-
-def _details(title: str, comparisons: Sequence[Comparison]) -> VerdictTable:
-    rows = []
-    for comparison in comparisons:
-        statistics, groups = comparison.statistics, comparison.pairs.groups
-        equal = equivalence(groups)
-        cells = (
-            TableCell(float(statistics.pairs)),
-            TableCell(statistics.spread),
-            _p_cell(statistics.p),
-            TableCell(equal[1] if equal else None),
-            TableCell(seeds_needed(groups, 0.0)),
-        )
-        rows.append(TableRow(comparison.pairs.labels[1], cells, method=comparison.pairs.second))
-    headings = [
-        TableHeading("Pairs", 0),
-        TableHeading("SD over tasks", 2, name="std_over_tasks"),
-        TableHeading("p (single)", name="p"),
-        TableHeading("Equal within", 2),
-        TableHeading("Seeds needed", 0),
-    ]
-    notes = [
-        "equal within: the smallest margin at which two one-sided t-tests show equality; seeds needed: per task, for 80 % power"
-        " to show this difference"
-    ]
-    return VerdictTable(f"{title}, details", headings, rows, "Minus", notes)
-
-
-def _equality(pairs: Pairs, margin: float) -> str:
-    """Return a sentence on equality up to a margin."""
-    result, labels = equivalence(pairs.groups, margin), " and ".join(pairs.labels)
-    if result is None or result[0] is None:
-        return f"{labels}: equality within {margin:g} points cannot be tested, a task has one pair"
-    shown = "equal" if result[0] < LEVEL else "not shown to be equal"
-    return f"{labels} are {shown} within {margin:g} points (two one-sided t-tests, p = {result[0]:.3g})"
-
-
-def _caveats(study: Study, runs: pd.DataFrame, score: Score | None) -> list[str]:
-    """Name what makes the scores of both methods too high, and the runs that are not looked at."""
-    notes = []
-    chosen = {(score or report, selection) for report, selection in zip(runs["report"], runs["selection"], strict=True)}
-    if any(name == "max" or (name == "best" and selection == "validation") for name, selection in chosen):
-        notes.append(
-            "the epoch was chosen on the reported split, so all scores are slightly too high; --score last avoids this"
-        )
-    same = ["protocol", "backbone", "method"]
-    variants = study.runs[study.runs["variant"].notna()].merge(runs[same].drop_duplicates(), on=same)
-    if len(variants):
-        notes.append(f"{counted_noun(len(variants), 'run')} of searches and other variants left out")
-    return notes
-
-
-def of_runs(first: RunDirectory, second: RunDirectory) -> VerdictTable:
-    """Compare two runs of one task by their predictions.
-
-    Raises:
-        MissingError: a run has no predictions.
-        UsageError: the runs cannot be compared.
-    """
-    results = first.read_result(), second.read_result()
-    task, metric = results[0].task, results[0].primary_metric
-    if task != results[1].task:
-        raise UsageError(f"the runs are of different tasks, {task} and {results[1].task}; compare runs of one task")
-    for key in ("data", "split", "primary_metric"):
-        if getattr(results[0], key) != getattr(results[1], key):
-            raise UsageError(f"the runs differ in {key.replace('_', ' ')}; compare runs of the same data")
-    if metric not in METRICS:
-        raise UsageError(f"{task}: {metric} cannot be computed from single predictions")
-    rows = [pd.DataFrame([row.model_dump() for row in run.read_predictions()]) for run in (first, second)]
-    if not rows[0][["id", "label"]].equals(rows[1][["id", "label"]]):
-        raise UsageError(f"{first.path} and {second.path} predict different examples; train one of them again")
-    labels, ours = predictions.as_numbers(rows[0], first.path, task)
-    _, theirs = predictions.as_numbers(rows[1], second.path, task)
-    scores = [100 * METRICS[metric](labels, side) for side in (ours, theirs)]
-    low, high = bootstrap_interval(METRICS[metric], labels, ours, theirs)
-    shown = [TableRow(str(run.path), (TableCell(score),)) for run, score in zip((first, second), scores, strict=True)]
-    notes = [
-        f"first minus second: {scores[0] - scores[1]:+.2f} points {_interval((100 * low, 100 * high))} (95 % interval, paired"
-        f" bootstrap of {len(labels):,} examples, {RESAMPLES:,} draws)",
-        "about these two trained models and new examples; another seed may give another result",
-    ]
-    title = f"Two runs of {label_of('tasks', task)}, {metric} of the stored predictions"
-    return VerdictTable(title, [TableHeading("Score", 2)], shown, "Run", notes)
+    means = {pairs.second: pairs.frame.groupby("task")["difference"].mean() for pairs in all_pairs}
+    frame = pd.DataFrame(means).sort_index()
+    frame.insert(0, "label", [label_of("tasks", str(task)) for task in frame.index])
+    frame.insert(1, "source", "runs")
+    headings = {pairs.second: pairs.labels[1] for pairs in all_pairs}
+    formats = dict.fromkeys(headings, "+z.2f")
+    return Table(f"{title}, per task", frame.reset_index(names="method"), headings, "Task", formats)

@@ -1,7 +1,5 @@
 """The papers' printed numbers, and whether each printed average follows from its own cells."""
 
-from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from typing import Literal
 
@@ -11,7 +9,6 @@ from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
 from hifi_cli.errors import UsageError
 
-AverageCheckResult = Literal["follows", "rounding", "mismatch", "unchecked"]
 Number = float | Literal["illegible"] | None
 
 
@@ -57,13 +54,11 @@ class PublishedTable(ConfigModel):
     """Rows, by method."""
 
     @model_validator(mode="after")
-    def _one_entry_per_column(self) -> "PublishedTable":
+    def _has_one_entry_per_column(self) -> "PublishedTable":
         for name, row in self.rows.items():
             for entries in (row.means, row.deviations, row.texts):
                 if entries and len(entries) != len(self.columns):
                     raise ValueError(f"row {name} has {len(entries)} entries for {len(self.columns)} columns")
-            if unknown := row.cell_notes.keys() - self.columns.keys():
-                raise ValueError(f"row {name} has a note on column {min(unknown)}, which the table lacks")
         return self
 
     def mean(self, row: str, column: str) -> Number:
@@ -77,6 +72,25 @@ class PublishedTable(ConfigModel):
     def _entry(self, entries: list[Number], column: str) -> Number:
         return entries[list(self.columns).index(column)] if entries and column in self.columns else None
 
+    def cell_notes(self, row: str, column: str) -> list[str]:
+        """Return the footnotes on a printed cell: our remark, and whether it is legible."""
+        notes = [note for key, note in self.rows[row].cell_notes.items() if key == column]
+        if self.mean(row, column) == "illegible":
+            notes.append("illegible in our copy of the paper")
+        elif self.deviation(row, column) == "illegible":
+            notes.append("standard deviation illegible in our copy of the paper")
+        return notes
+
+    def misprint(self, row: str) -> str:
+        """Return how a printed average differs from the mean of its cells by more than their rounding; empty: it does not."""
+        printed, cells = self.rows[row].average, [mean for mean in self.rows[row].means if isinstance(mean, float)]
+        if printed is None or not cells or len(cells) < len(self.rows[row].means):
+            return ""
+        mean = sum(cells) / len(cells)
+        if abs(mean - printed) < 10**-self.decimals - 1e-9:
+            return ""
+        return f"printed {printed:.{self.decimals}f}, but the mean of its {len(cells)} cells is {mean:.{self.decimals + 1}f}"
+
 
 class PublishedFile(ConfigModel):
     """A paper's tables."""
@@ -87,20 +101,6 @@ class PublishedFile(ConfigModel):
     """Short name of the paper."""
     tables: dict[str, PublishedTable]
     """Tables, by name."""
-
-
-@dataclass(frozen=True)
-class AverageCheck:
-    """Whether a printed average follows from its own cells.
-
-    Attributes:
-        verdict: `follows` (the cells' mean rounds to it), `rounding` (less than one unit of the last digit away, which the
-            cells' own rounding can explain), `mismatch` (a unit or more away), `unchecked` (a cell is illegible).
-        recomputed: the cells' mean; None when unchecked.
-    """
-
-    verdict: AverageCheckResult
-    recomputed: Decimal | None = None
 
 
 @cache
@@ -116,48 +116,3 @@ def load(reference: str) -> tuple[str, PublishedTable]:
     if key not in content.tables:
         raise UsageError(f"{path}: no table '{key}'{registry.nearest(key, content.tables)}")
     return content.paper, content.tables[key]
-
-
-def check_average(published: PublishedTable, name: str) -> AverageCheck:
-    """Recompute a row's average, the plain mean of its columns, in decimal arithmetic, from the printed cells."""
-    row = published.rows[name]
-    if row.average is None or not row.means:
-        return AverageCheck("unchecked")
-    cells = [_decimal(value, published.decimals) for value in row.means if isinstance(value, float)]
-    if len(cells) < len(row.means):
-        return AverageCheck("unchecked")
-    unit = Decimal(1).scaleb(-published.decimals)
-    printed, recomputed = _decimal(row.average, published.decimals), sum(cells, Decimal(0)) / len(cells)
-    if recomputed.quantize(unit, ROUND_HALF_UP) == printed:
-        return AverageCheck("follows", recomputed)
-    if abs(recomputed - printed) < unit:
-        return AverageCheck("rounding", recomputed)
-    return AverageCheck("mismatch", recomputed)
-
-
-def average_note(published: PublishedTable, name: str) -> str | None:
-    """Return a footnote on a printed average; None where it follows from its cells."""
-    row, check = published.rows[name], check_average(published, name)
-    if row.average is None or check.verdict == "follows":
-        return None
-    if check.recomputed is None:
-        illegible = sum(value == "illegible" for value in row.means)
-        return f"average not checked: {illegible} of {len(row.means)} cells are illegible in our copy of the paper"
-    printed, mean = f"{row.average:.{published.decimals}f}", f"{check.recomputed:.{published.decimals + 1}f}"
-    if check.verdict == "rounding":
-        return f"printed {printed}; the mean of its cells is {mean}, which their rounding can explain"
-    return f"printed {printed}, but the mean of its {len(row.means)} cells is {mean}"
-
-
-def cell_notes(published: PublishedTable, name: str, column: str) -> tuple[str, ...]:
-    """Return the footnotes on a printed cell: our remark, and whether it is legible."""
-    row = published.rows[name]
-    notes = [row.cell_notes[column]] if column in row.cell_notes else []
-    if "illegible" in (published.mean(name, column), published.deviation(name, column)):
-        part = "cell" if published.mean(name, column) == "illegible" else "standard deviation"
-        notes.append(f"{part} illegible in our copy of the paper")
-    return tuple(notes)
-
-
-def _decimal(value: float, decimals: int) -> Decimal:
-    return Decimal(f"{value:.{decimals}f}")

@@ -1,14 +1,19 @@
 """Table specifications: what a table's YAML says, and how the command line changes it."""
 
 from collections.abc import Iterable, Set
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.protocols import protocol_chain
 from hifi_cli.config.sources import run_name
+
+# A user's own YAML is given by its path and used by its name, which its runs have.
+Method = Annotated[str, AfterValidator(partial(run_name, "methods"))]
+Task = Annotated[str, AfterValidator(partial(run_name, "tasks"))]
 
 
 def _named(key: str) -> BeforeValidator:
@@ -19,25 +24,12 @@ def _named(key: str) -> BeforeValidator:
 class RowSpec(ConfigModel):
     """A row: one method. A bare method name in the YAML is short for `method: name`."""
 
-    method: str | None = None
+    method: Method | None = None
     """Name of the method; null for a row that only the paper has, shown with `--published`."""
-    best_of: list[str] = []
-    """Methods, including `method`; each cell of a table of scores shows the one with the best mean."""
     label: str | None = None
     """Label of the row; default: the method's own."""
     published: str | None = None
     """The row of the published table; default: the method's name."""
-
-    @model_validator(mode="after")
-    def _method_is_one_of_best_of(self) -> "RowSpec":
-        if self.best_of and self.method not in self.best_of:
-            raise ValueError(f"best_of must hold the row's method, {self.method}")
-        return self
-
-    @property
-    def methods(self) -> list[str]:
-        """Methods whose runs the row shows."""
-        return self.best_of or ([self.method] if self.method else [])
 
     @property
     def published_name(self) -> str | None:
@@ -47,7 +39,7 @@ class RowSpec(ConfigModel):
 class ColumnSpec(ConfigModel):
     """A column: one metric of one task. A bare task name in the YAML is short for `task: name`."""
 
-    task: str
+    task: Task
     """Name of the task."""
     metric: str | None = None
     """A key of results.json's `metrics`; default: the task's primary metric."""
@@ -104,7 +96,7 @@ class TableSpec(ConfigModel):
     @property
     def methods(self) -> list[str]:
         """The methods of all rows."""
-        return list(dict.fromkeys(method for row in self.rows for method in row.methods))
+        return list(dict.fromkeys(row.method for row in self.rows if row.method))
 
     @property
     def tasks(self) -> list[str]:
@@ -122,24 +114,14 @@ def load(name: str) -> TableSpec:
 
 
 def by_names(spec: TableSpec) -> TableSpec:
-    """Return a table with the names that finished runs have, in place of the paths of a user's own YAMLs.
+    """Return a table with the names that finished runs have, in place of the paths of the user's own protocol and backbone.
 
     Raises:
         MissingError: there is no such file.
         UsageError: there is no such backbone.
     """
-    rows = [
-        row.model_copy(
-            update={
-                "method": row.method and run_name("methods", row.method),
-                "best_of": [run_name("methods", method) for method in row.best_of],
-            }
-        )
-        for row in spec.rows
-    ]
-    columns = [column.model_copy(update={"task": run_name("tasks", column.task)}) for column in spec.columns]
     names = {"protocol": run_name("protocols", spec.protocol), "backbone": run_name("backbones", spec.backbone)}
-    return spec.model_copy(update={**names, "rows": rows, "columns": columns})
+    return spec.model_copy(update=names)
 
 
 def with_changes(

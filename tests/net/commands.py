@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,14 @@ def table_numbers(printed: str) -> list[dict[str, Any]]:
     """The cells of each row of one or several tables in JSON, without verdicts, texts and notes."""
     tables = json.loads(printed)
     return [
-        {row["name"] or row["label"]: _cells(row["cells"]) for row in table["rows"]}
+        {row.get("method", row["label"]): _cells(row, table["headings"]) for row in table["rows"]}
         for table in (tables if isinstance(tables, list) else [tables])
     ]
 
 
-def _cells(cells: dict[str, Any]) -> dict[str, Any]:
-    return {column: cell["value"] for column, cell in cells.items() if column != "verdict"}
+def _cells(row: dict[str, Any], columns: Iterable[str]) -> dict[str, Any]:
+    cells = {column: row[column] for column in columns if column != "verdict"}
+    return cells | ({"interval": [row["low"], row["high"]]} if "interval" in cells else {})
 
 
 def csv_rows(text: str) -> list[list[Any]]:

@@ -6,7 +6,6 @@ A golden file is a CSV as printed, or JSON. `regenerate.py` writes them, `test_n
 import csv
 import io
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -62,23 +61,18 @@ def stored_figure(name: str, cwd: Path) -> str:
 
 
 def comparison(name: str, cwd: Path) -> list[dict[str, Any]]:
-    words = ["compare", *COMPARISONS[name], "--tasks", "cb,copa,mrpc", *STUDY, "--details", "--margin", 3]
+    words = ["compare", *COMPARISONS[name], "--tasks", "cb,copa,mrpc", *STUDY]
     return table_numbers(hifi(*words, "--format", "json", cwd=cwd))
-
-
-def two_runs(cwd: Path) -> dict[str, Any]:
-    """Two runs by their predictions: scores; then the numbers of the note: difference, interval, rows, draws."""
-    first, second = (f"study/runs/laptop/minilm/mrpc/{method}/seed1" for method in ("full-ft", "bitfit"))
-    printed = hifi("compare", first, second, "--results-dir", "study", "--format", "json", cwd=cwd)
-    note = json.loads(printed)["notes"][0]
-    return {"scores": table_numbers(printed), "notes": re.findall(r"-?\d[\d,.]*\d|\d", note)}
 
 
 def claims(name: str, cwd: Path) -> dict[str, Any]:
     """Ours, the interval and the published effect of each claim for which there are runs."""
-    (rows,) = table_numbers(hifi("claims", name, "--results-dir", "study", "--format", "json", cwd=cwd))
-    numbers = {claim: {key: cells.get(key) for key in ("ours", "interval", "published")} for claim, cells in rows.items()}
-    return {claim: cells for claim, cells in numbers.items() if cells["ours"] is not None}
+    rows = json.loads(hifi("claims", name, "--results-dir", "study", "--format", "json", cwd=cwd))["rows"]
+    return {
+        row["label"]: {"ours": row["ours"], "interval": [row["low"], row["high"]], "published": row["published"]}
+        for row in rows
+        if row["ours"] is not None
+    }
 
 
 def figure(name: str, cwd: Path, *words: object) -> str:
@@ -157,7 +151,6 @@ NUMBERS: dict[str, Callable[[Path], Any]] = {
     **{f"table-laptop-{score}.csv": partial(laptop_table, score) for score in ("best", "last", "max")},
     "table-generic.csv": table,
     **{f"compare-{name}.json": partial(comparison, name) for name in COMPARISONS},
-    "compare-two-runs.json": two_runs,
     "claims.json": partial(claims, "study-claims.yaml"),
     **{f"figure-{name}.csv": partial(stored_figure, name) for name in FIGURES},
     "figure-search-budget.csv": search_budget,
