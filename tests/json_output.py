@@ -14,7 +14,7 @@ def tables_of(answer):
     content = printed(answer)
     tables = content if isinstance(content, list) else [content]
     for table in tables:
-        for number, row in enumerate(table["rows"]):
+        for row in table["rows"]:
             keys = [key for key in row if key not in ("method", "label", "source", "notes")]
             notes = row.pop("notes", {})
             row["notes"] = notes.get("row", [])
@@ -25,7 +25,7 @@ def tables_of(answer):
             }
             row["scores"] = {}
             for run in table.get("scores", []):
-                if run["row"] == number:
+                if run["method"] == row["method"] and row["source"] in ("runs", "test server"):
                     row["scores"].setdefault(run["column"], []).append(run["score"])
     return tables
 

@@ -11,11 +11,12 @@ LAPTOP = ("--protocol", "laptop", "--format", "json")
 
 
 def row_of(answer, name):
-    """Cells and footnote of a claim, and the notes and missing runs of the table."""
+    """The row of a claim, its note, and what is missing."""
     assert answer.code == 0, answer.err
     content = json.loads(answer.out)
-    row = next(row for row in content["rows"] if row["name"] == name)
-    return row["cells"], row["notes"][0], content["notes"], content["missing"]
+    row = next(row for row in content["rows"] if row["label"] == name)
+    (note,) = [note for note in content["notes"] if note.startswith(f"{name}: ")]
+    return row, note, content["missing"]
 
 
 def write_pairs(task, gap, *, seeds=range(1, 10), base=0.8, labels=None, **changes):
@@ -33,26 +34,26 @@ def write_pairs(task, gap, *, seeds=range(1, 10), base=0.8, labels=None, **chang
 def test_tasks_outside_of_the_papers_table_decide_nothing(hifi):
     for task in ("rte", "mrpc", "cola", "stsb", "cb"):
         write_pairs(task, 2.0 if task != "cb" else -30.0)
-    cells, note, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
-    assert cells["ours"]["value"] == pytest.approx(2.0) and cells["verdict"]["value"] == "reproduced"
+    cells, note, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    assert cells["ours"] == pytest.approx(2.0) and cells["verdict"] == "reproduced"
     assert "On CoLA, MRPC, RTE, STS-B." in note
     assert "RTE: no predictions to say whether it is at chance" in note
     hifi_rows = {"rte": 71.5, "mrpc": 89.7, "cola": 60.4, "stsb": 87.2}  # table 2; Full-FT below
     full_ft = {"rte": 71.2, "mrpc": 88.9, "cola": 59.6, "stsb": 86.6}
     published = sum(hifi_rows[task] - full_ft[task] for task in hifi_rows) / 4
-    assert cells["published"]["value"] == pytest.approx(published)
-    cells, _, notes, missing = row_of(
+    assert cells["published"] == pytest.approx(published)
+    cells, note, missing = row_of(
         hifi("claims", "hifi/above-full-ft", "--protocol", "demo", "--format", "json"), "above-full-ft"
     )
-    assert cells["verdict"]["value"] == "not run" and not missing
-    assert any("none of its tasks (" in note and "is in the paper's table: above-full-ft" in note for note in notes)
+    assert cells["verdict"] == "not run" and not missing
+    assert "none of its tasks is in the paper's table" in note
 
 
 def test_the_published_difference_is_that_on_the_compared_tasks(hifi):
     write_pairs("mrpc", 2.0)
-    cells, note, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
-    assert cells["published"]["value"] == pytest.approx(89.7 - 88.9) and "On MRPC." in note
-    assert cells["verdict"]["value"] == "undecided (1 of 4 tasks)"
+    cells, note, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    assert cells["published"] == pytest.approx(89.7 - 88.9) and "On MRPC" in note
+    assert cells["reason"] == "1 of 4 tasks"
 
 
 def test_runs_without_the_papers_task_head_decide_nothing(hifi):
@@ -62,12 +63,11 @@ def test_runs_without_the_papers_task_head_decide_nothing(hifi):
                 write_run("results", method, task, seed, score + 0.001 * seed, protocol="laptop", backbone="minilm")
                 write_run("results", method, task, seed, score + 0.001 * seed, protocol="ehft", backbone="minilm")
     words = ("claims", "ehft/small-tasks", "--backbone", "minilm", "--format", "json")
-    cells, _, notes, missing = row_of(hifi(*words, "--protocol", "laptop"), "small-tasks")
-    assert cells["verdict"]["value"] == "not run" and not missing
-    reason = "the paper's methods train with task_head.kind=mlp, runs under protocol laptop with pooler: small-tasks"
-    assert [note for note in notes if "not decided" in note] == [f"not decided, because {reason}"]
-    cells, _, notes, _ = row_of(hifi(*words), "small-tasks")
-    assert cells["verdict"]["value"] == "reproduced" and not any("not decided" in note for note in notes)
+    cells, note, missing = row_of(hifi(*words, "--protocol", "laptop"), "small-tasks")
+    assert cells["verdict"] == "not run" and not missing
+    assert "the paper's methods train with task_head.kind=mlp, runs under protocol laptop with pooler" in note
+    cells, note, _ = row_of(hifi(*words), "small-tasks")
+    assert cells["verdict"] == "reproduced"
     assert hifi("grid", "claims-ehft", "--protocol", "laptop", "--print").out == ""
 
 
@@ -78,7 +78,7 @@ def test_an_own_claims_file_may_require_keys(hifi):
     Path("mine.yaml").write_text(yaml.safe_dump({**file, "claims": claims}))
     write_pairs("rte", 2.0)
     answer = hifi("claims", "mine.yaml", "--format", "json")
-    verdicts = {row["name"]: row["verdict"] for row in json.loads(answer.out)["rows"]}
+    verdicts = {row["label"]: row["verdict"] for row in json.loads(answer.out)["rows"]}
     assert verdicts == {"mine": "reproduced", "other": "not run", "any": "reproduced"}
 
 
@@ -100,11 +100,11 @@ def test_a_task_at_chance_is_left_out_by_name(hifi, base, labels, is_left_out):
     for task in ("mrpc", "cola", "stsb"):
         write_pairs(task, 2.0)
     write_pairs("rte", -1.0, base=base, labels=labels, data={"train": "t", "validation": str(len(labels))})
-    cells, note, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    cells, note, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
     mean = 100 * base - 0.5
     said = f"RTE decides nothing: its mean score of {mean:.1f} is not clearly above 55.0"
     assert (said in note) is is_left_out
-    assert cells["ours"]["value"] == pytest.approx(2.0 if is_left_out else (3 * 2.0 - 1.0) / 4, abs=0.03)
+    assert cells["ours"] == pytest.approx(2.0 if is_left_out else (3 * 2.0 - 1.0) / 4, abs=0.03)
     assert ("On CoLA, MRPC, STS-B." in note) is is_left_out
 
 
@@ -112,17 +112,17 @@ def test_where_every_task_is_at_chance_nothing_is_decided(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         labels = {"rte": RTE, "stsb": [0.5, 4.0, 2.0]}.get(task, [1, 0, 1])
         write_pairs(task, 2.0, base=0.1, labels=labels, data={"train": "t", "validation": f"chance {task}"})
-    cells, _, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
-    assert cells["verdict"]["value"] == "undecided (every task is at chance)"
+    cells, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    assert cells["reason"] == "every task is at chance"
 
 
 def test_a_verdict_must_hold_for_the_last_epochs(hifi):
     for task in ("rte", "mrpc", "cola", "stsb"):
         write_pairs(task, 2.0, last=0.7)  # both methods are as good after the last epoch
-    cells, _, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
-    assert cells["verdict"]["value"] == "undecided (reproduced by the reported epochs, not reproduced by the last ones)"
-    cells, _, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP, "--score", "last"), "above-full-ft")
-    assert cells["verdict"]["value"] == "not reproduced"
+    cells, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    assert cells["reason"] == "reproduced by the reported epochs, not reproduced by the last ones"
+    cells, _, _ = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP, "--score", "last"), "above-full-ft")
+    assert cells["verdict"] == "not reproduced"
 
 
 def test_runs_with_other_settings_than_the_protocols_are_not_used(hifi):
@@ -133,7 +133,7 @@ def test_runs_with_other_settings_than_the_protocols_are_not_used(hifi):
         config = yaml.safe_load((run / "config.yaml").read_text()) | {"learning_rate": 1e-5}
         changed = {"protocol": "laptop", "backbone": "minilm", "config": config}
         write_run("results", "full-ft", "rte", seed, 0.1, **changed)
-    cells, note, _, missing = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
-    assert cells["ours"]["value"] == pytest.approx(2.0) and cells["verdict"]["value"] == "undecided (3 of 4 tasks)"
+    cells, note, missing = row_of(hifi("claims", "hifi/above-full-ft", *LAPTOP), "above-full-ft")
+    assert cells["ours"] == pytest.approx(2.0) and cells["reason"] == "3 of 4 tasks"
     assert "9 runs of Full-FT on RTE left out, whose settings are not the protocol's: learning_rate 1e-5 (0.00015)" in note
     assert not missing, "a finished run is not replaced without the user's word"

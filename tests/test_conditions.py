@@ -97,13 +97,3 @@ def test_seeds_of_changed_method_code_are_not_averaged(hifi, train, encoders, tm
     assert len(scores) == 2
     assert "1 run with different method code left out (--include unequal includes them)" in cell["notes"]
     assert hifi("compare", "mine", "bitfit").code == 0  # methods differ in their code
-
-
-def test_the_code_of_a_first_stage_counts(train, encoders, tmp_path):
-    (tmp_path / "mine.py").write_text(CODE)
-    (tmp_path / "mine.yaml").write_text(METHOD)
-    (tmp_path / "two.yaml").write_text(
-        "description: d\nlabel: Two\nsource: s\nimplementation: two_stage\nconfig: {stage1: {method: mine.yaml}}\n"
-    )
-    train(encoders["bert"], "--method", "two.yaml")
-    assert stored("tiny-bert", "two", 1)["method_code"] == file_digest(tmp_path / "mine.py")
