@@ -4,7 +4,7 @@ from synthetic_runs import store_run
 
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec
-from hifi_cli.results.status import status
+from hifi_cli.results.directory import status
 
 
 def cells(*words, name="demo", **changes):

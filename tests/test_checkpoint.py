@@ -9,7 +9,7 @@ import torch
 from hifi_cli.training import checkpoint
 from hifi_cli.training import run as runs
 from hifi_cli.training.checkpoint import Checkpoint, Progress, restore
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.loop import Trainer
 
 
 def test_every_source_of_randomness_goes_on_where_it_was(tmp_path):

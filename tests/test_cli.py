@@ -15,8 +15,8 @@ from project_files import copy_yaml
 
 from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.run import prepare
 from hifi_cli.wording import first_of, number_ranges
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
@@ -264,7 +264,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
     gradients = []
     for parts in (1, 3):
         config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
-        prepared = prepare(ModelInputs.resolve(config, resources, None))
+        prepared = prepare(config, resources)
         prepared.runner.model.train()
         prepared.runner.accumulate_gradient(load_splits(config, resources).train[:8])
         gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
@@ -369,13 +369,12 @@ def test_the_choices_of_options_are_those_of_the_code_behind_them():
 
     from hifi_cli.cli import ls
     from hifi_cli.config.choices import MeasuredRanking, Ranking
-    from hifi_cli.heads import ranking
-    from hifi_cli.results.status import RunState
-    from hifi_cli.training import head_measures
+    from hifi_cli.heads import measures, ranking
+    from hifi_cli.results.directory import RunState
 
     assert {*ls._STATES, RunState.ABSENT} == set(RunState)
-    assert {*ranking.RANKINGS, "random", *head_measures.MEASURES} == set(get_args(Ranking))
-    assert tuple(head_measures.MEASURES) == get_args(MeasuredRanking)
+    assert {*ranking.RANKINGS, "random", *measures.MEASURES} == set(get_args(Ranking))
+    assert tuple(measures.MEASURES) == get_args(MeasuredRanking)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hifi_cli.results import directory as run_directory
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.training import checkpoint
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 
 pytestmark = pytest.mark.slow
 

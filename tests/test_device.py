@@ -17,15 +17,13 @@ from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
-from hifi_cli.training import checkpoint, model_runner
+from hifi_cli.training import checkpoint, step
 from hifi_cli.training import device as devices
 from hifi_cli.training import run as runs
+from hifi_cli.training.data import load_splits
 from hifi_cli.training.device import select_device
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.prepared_run import RunInputs
-from hifi_cli.training.prepared_run import prepare as prepare_inputs
-from hifi_cli.training.splits import load_splits
-from hifi_cli.training.trainer import Callback, Trainer
+from hifi_cli.training.loop import Callback, Trainer
+from hifi_cli.training.step import ModelRunner
 
 
 @pytest.fixture
@@ -132,7 +130,7 @@ def gradients_and_logits(make, resources, method, *overrides):
 @pytest.mark.parametrize("method", ["full-ft", "bitfit", "lora", "adapter", "linear-probing"])
 def test_frozen_weights_are_cast_once_and_train_as_autocast_does(make, resources, method, monkeypatch):
     cast, logits, runner = gradients_and_logits(make, resources, method, "precision=bf16")
-    monkeypatch.setattr(model_runner, "FrozenCasts", lambda _: None)
+    monkeypatch.setattr(step, "FrozenCasts", lambda _: None)
     plain, plain_logits, _ = gradients_and_logits(make, resources, method, "precision=bf16")
     assert cast.keys() == plain.keys()
     assert all(torch.equal(cast[name], plain[name]) for name in cast)
@@ -254,32 +252,32 @@ def pretend_gpu(with_gpus, monkeypatch):
 
 
 def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, pretend_gpu, monkeypatch):
-    devices.configure(make("full-ft", "deterministic=true"))
+    devices.choose_device(make("full-ft", "deterministic=true"))
     assert torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    devices.configure(make("full-ft"))
+    devices.choose_device(make("full-ft"))
     assert not torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.deterministic
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(UsageError, match="set CUBLAS_WORKSPACE_CONFIG=:4096:8 before"):
-        devices.configure(make("full-ft", "deterministic=true"))
+        devices.choose_device(make("full-ft", "deterministic=true"))
 
 
 def test_cudnns_attention_is_off_on_a_gpu(make, pretend_gpu, monkeypatch):
     """A plan for each new shape of a batch would be built, about a second each."""
     torch.backends.cuda.enable_cudnn_sdp(True)
-    devices.configure(make("full-ft", "device=cpu"))
+    devices.choose_device(make("full-ft", "device=cpu"))
     assert torch.backends.cuda.cudnn_sdp_enabled()
-    devices.configure(make("full-ft"))
+    devices.choose_device(make("full-ft"))
     assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_emulated_bf16_is_warned_about(make, pretend_gpu, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    devices.configure(make("full-ft", "precision=auto"))
+    devices.choose_device(make("full-ft", "precision=auto"))
     assert not caplog.records
-    devices.configure(make("full-ft", "precision=bf16"))
+    devices.choose_device(make("full-ft", "precision=bf16"))
     assert "Tesla T4 only emulates bf16" in caplog.text
 
 
@@ -314,9 +312,8 @@ def test_a_checkpoint_of_another_kind_of_machine_is_used_and_says_so(make, resou
 
 
 def test_the_optimizer_of_a_finished_phase_is_freed(make, resources):
-    inputs = RunInputs.resolve(make("diff-pruning", "epochs=2"), resources)
-    prepared = prepare_inputs(inputs.model)
-    trainer = Trainer(prepared.runner, prepared.method, inputs.splits.train, max_steps=8)
+    prepared, config = prepare(make, resources, "diff-pruning", "epochs=2")
+    trainer = Trainer(prepared.runner, prepared.method, load_splits(config, resources).train, max_steps=8)
     optimizers = []
 
     class Watch(Callback):

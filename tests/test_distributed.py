@@ -16,7 +16,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 
 pytestmark = pytest.mark.slow
 

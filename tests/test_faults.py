@@ -26,11 +26,11 @@ from tiny_inputs import QUICK
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
 from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import loop
 from hifi_cli.training import run as runs
-from hifi_cli.training import trainer
 from hifi_cli.training.checkpoint import Checkpoint
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.step import ModelRunner
 
 pytestmark = pytest.mark.slow
 
@@ -94,14 +94,14 @@ def train_until_killed(command, step):
 
 def send_signal_after_step(step, number, monkeypatch):
     """Send this process a signal after so many optimizer steps."""
-    train_step = trainer.Trainer.train_step
+    train_step = loop.Trainer.train_step
 
     def sending_step(self, batch):
         train_step(self, batch)
         if self.progress.step == step:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(trainer.Trainer, "train_step", sending_step)
+    monkeypatch.setattr(loop.Trainer, "train_step", sending_step)
 
 
 @pytest.mark.exhaustive
@@ -153,7 +153,7 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, mon
     """Also in the middle of an epoch, at the end of a stage, and during evaluation."""
     config = make(*settings, "dropout=0.1", "log_every=4")
     uninterrupted_results = runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
-    train_step, predict, made = trainer.Trainer.train_step, ModelRunner.predict, []
+    train_step, predict, made = loop.Trainer.train_step, ModelRunner.predict, []
     predictions = []
 
     def stopping_step(self, batch):
@@ -169,7 +169,7 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, mon
                 os.kill(os.getpid(), signal.SIGTERM)
         return predict(self, examples)
 
-    monkeypatch.setattr(trainer.Trainer, "train_step", stopping_step)
+    monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
     monkeypatch.setattr(ModelRunner, "predict", stopping_predict)
     previous = signal.signal(signal.SIGTERM, _terminate)
     stops = 0

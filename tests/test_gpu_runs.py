@@ -4,12 +4,13 @@ import pytest
 import torch
 from finished_runs import fingerprint, load_arrays, read_json
 
+from hifi_cli.heads import select as head_selection
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.training import head_selection, model_runner
 from hifi_cli.training import run as runs
+from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.device import device_name, select_device
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.step import ModelRunner
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -47,7 +48,7 @@ def test_deterministic_runs_repeat_bit_for_bit_also_when_resumed(make, data, tmp
         resources = ResourceCache(tmp_path / name, data)
         if name == "resumed":
             with monkeypatch.context() as patched:
-                patched.setattr(model_runner.ModelRunner, "predict", _interrupt_the_second(model_runner.ModelRunner.predict))
+                patched.setattr(ModelRunner, "predict", _interrupt_the_second(ModelRunner.predict))
                 with pytest.raises(KeyboardInterrupt):
                     runs.run(config, resources)
         runs.run(config, resources)

@@ -22,8 +22,8 @@ from hifi_cli.grids import grid_display, grid_spec, jobs, scheduler, search
 from hifi_cli.grids.jobs import Job, JobOptions
 from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.reports import table_spec
+from hifi_cli.results.directory import RunState, RunStatus, status
 from hifi_cli.results.record import EpochMetrics
-from hifi_cli.results.status import RunState, RunStatus, status
 
 TABLES = [name for name in registry.names("tables") if table_spec.load(name).kind == "scores"]
 

@@ -11,17 +11,18 @@ from tiny_inputs import HEADS, LAYERS, random_encoder
 
 from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.errors import UsageError
-from hifi_cli.heads.head_files import HeadSelection
+from hifi_cli.heads import measures as head_measures
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import choose_heads
 from hifi_cli.heads.scores import attention_entropy, confidence, output_norm
+from hifi_cli.heads.select import HeadSelection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.head_outputs import attention_probabilities
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.batches import padding_values
-from hifi_cli.training import head_measures, head_selection
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.step import ModelRunner
 
 LENGTHS, LABELS = [7, 4, 5], [1, 0, 1]
 every_family = pytest.mark.parametrize("family", FAMILIES)

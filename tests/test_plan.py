@@ -13,8 +13,8 @@ from tiny_inputs import HEADS, HIDDEN, INNER, LAYERS, TINY
 from hifi_cli.config import registry
 from hifi_cli.config.sources import resolve
 from hifi_cli.training import run as runs
+from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.plan import plan
-from hifi_cli.training.resources import ResourceCache
 
 
 @pytest.mark.parametrize("method", registry.names("methods"))

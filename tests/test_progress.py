@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from hifi_cli.training.metric_logger import MetricLogger, Throughput
 from synthetic_grids import cells, write_cell
 
 from hifi_cli.grids import grid_display
@@ -24,7 +25,6 @@ from hifi_cli.results.record import EpochMetrics, StepMetrics
 from hifi_cli.training import metric_logger as metric_loggers
 from hifi_cli.training import run as runs
 from hifi_cli.training import trackers
-from hifi_cli.training.metric_logger import MetricLogger, Throughput
 from hifi_cli.wording import format_duration
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from hifi_cli.errors import UsageError
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import choose_heads, is_flat, pagerank, pagerank_literal, pagerank_personalized, transition_matrix
-from hifi_cli.training import head_selection
 
 
 def random_scores(heads=12, seed=0):

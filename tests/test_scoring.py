@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from hifi_cli.errors import UsageError
+from hifi_cli.heads import provenance
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.scores import head_correlation, information_richness, singular_values
+from hifi_cli.heads.select import compute_scores, score_examples
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.batches import collate, padding_values
-from hifi_cli.training import head_selection, provenance
-from hifi_cli.training.head_selection import compute_scores, score_examples
 
 
 def random_outputs(samples=6, heads=5, tokens=11, size=8, seed=0):

@@ -10,11 +10,10 @@ import torch
 from json_output import table_of
 from tiny_inputs import HEADS, LAYERS
 
+from hifi_cli.heads import select as head_selection
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.training import head_selection
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
 
 
 def heads_of(config, resources):

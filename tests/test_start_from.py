@@ -9,7 +9,7 @@ from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.export import open_model, write_delta
 from hifi_cli.results.reload import evaluate, reload
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 
 pytestmark = pytest.mark.slow
 

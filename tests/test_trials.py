@@ -13,9 +13,9 @@ from synthetic_grids import cells, write_cell
 from hifi_cli.config.sources import override_value
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec, scheduler, search
+from hifi_cli.results.directory import RunState, RunStatus
 from hifi_cli.results.record import EpochMetrics
 from hifi_cli.results.search_result import MethodSearch, SearchResult, SettingScore
-from hifi_cli.results.status import RunState, RunStatus
 
 
 def search_grid(tmp_path, methods, **keys):

@@ -14,9 +14,9 @@ from hifi_cli.files import digest
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.training import distributed
 from hifi_cli.training import run as runs
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.loop import Trainer
+from hifi_cli.training.step import ModelRunner
 
 # 21 rows in batches of 5: the processes have batches of different sizes, of which stock dropout draws different amounts
 SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21", "kernels=torch"]

@@ -59,7 +59,7 @@ def figure(
 
     if not is_csv:
         from hifi_cli.grids.jobs import JobOptions
-        from hifi_cli.training.resources import ResourceCache
+        from hifi_cli.training.data import ResourceCache
 
         request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
         if print_commands:

@@ -150,14 +150,12 @@ def grid(
 
 def _scheduler(cells: "list[GridCell]", job_options: "JobOptions", directory: Path, *, retries: int = 0) -> "Scheduler":
     from hifi_cli.grids.scheduler import Scheduler
-    from hifi_cli.training.input_check import InputCheck
 
-    check = InputCheck(job_options.data_dir).check
-    return Scheduler(cells, job_options, directory / "logs", check=check, retries=retries)
+    return Scheduler(cells, job_options, directory / "logs", retries=retries)
 
 
 def _refuse_missing_data(cells: "list[GridCell]", job_options: "JobOptions") -> None:
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(job_options.results_dir, job_options.data_dir)
     for task in dict.fromkeys(cell.task for cell in cells):
@@ -167,7 +165,7 @@ def _refuse_missing_data(cells: "list[GridCell]", job_options: "JobOptions") -> 
 def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides: tuple[str, ...]) -> "list[GridCell]":
     from hifi_cli.errors import UsageError
     from hifi_cli.figures.figure import FigureRequest
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(job_options.results_dir, job_options.data_dir)
     cells = FigureRequest(figure, resources, overrides).cells()

@@ -73,9 +73,9 @@ def score(
         )
         if dry_run:
             return print_configs(resolved)
+    from hifi_cli.heads import select as head_selection
     from hifi_cli.results import reload
-    from hifi_cli.training import head_selection
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
     if run is not None:

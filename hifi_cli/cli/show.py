@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hifi_cli.config.sources import ResolvedConfig
     from hifi_cli.grids.jobs import Job, JobOptions
-    from hifi_cli.heads.head_files import HeadScores, HeadSelection
+    from hifi_cli.heads.select import HeadScores, HeadSelection
     from hifi_cli.results.reload import Evaluation
     from hifi_cli.training.plan import ModelSize
 
@@ -70,8 +70,8 @@ def yaml_value(value: Any) -> str:
 def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path | None) -> None:
     """The resolved configurations, each followed by comments with its directory, steps, size and what is missing."""
     with _no_garbage_collection():
+        from hifi_cli.training.data import ResourceCache
         from hifi_cli.training.plan import plan
-        from hifi_cli.training.resources import ResourceCache
     resources = ResourceCache(results_dir, data_dir)
     for run in runs:
         config, values, sources = run.config, run.config.model_dump(mode="json"), dict(run.sources)

@@ -10,13 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from hifi_cli.config.run_config import RunConfig
 from hifi_cli.files import make_directory
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.jobs import Job, JobOptions, blocks, scoring_jobs, scoring_key, training_jobs
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.record import Failure, RunResult
-from hifi_cli.results.status import RunState, RunStatus, status
+from hifi_cli.results.directory import RunState, RunStatus, status
+from hifi_cli.results.record import Failure
 
 LAST_LINES = 12
 _STOPPED = (130, 143)  # exit codes of a process that was told to stop: not a failure of its cell
@@ -132,7 +130,6 @@ class Scheduler:
     """Runs the unfinished cells of a grid; a finished cell is never repeated.
 
     Args:
-        check: called with every run that was finished before; raises an error if its data or weights are not the present ones.
         logs: directory in which each call of `run` creates its own directory, 1, 2, ..., for the output of its processes.
     """
 
@@ -142,10 +139,9 @@ class Scheduler:
         options: JobOptions,
         logs: Path,
         *,
-        check: Callable[[RunConfig, RunDirectory, RunResult], None] | None = None,
         retries: int = 0,
     ) -> None:
-        self.options, self.logs, self.check, self.retries = options, logs, check, retries
+        self.options, self.logs, self.retries = options, logs, retries
         self.progress = GridProgress(cells)
         self._waiting: list[tuple[float, Job]] = []  # with the earliest time of each, by `time.monotonic`
         self._unscored: set[str] = set()
@@ -159,10 +155,8 @@ class Scheduler:
         unfinished, damaged = [], []
         for cell in self.progress.cells:
             directory = cell.run_directory(self.options.results_dir)
-            run_status = status(directory, check_delta=True)
+            run_status = status(directory)
             if run_status.result and run_status.is_finished and self._is_of(cell, run_status):
-                if self.check:
-                    self.check(cell.config, directory, run_status.result)
                 self.progress.finished[cell] = run_status
             else:
                 unfinished.append(cell)
@@ -175,8 +169,6 @@ class Scheduler:
     def run(self, engine: Engine, show: Callable[[GridProgress], None]) -> GridProgress:
         """Run every job, repeat those that may succeed, and return the state of every cell."""
         self._waiting = [(0.0, job) for job in self.plan(engine.processes)]
-        for cell in self.progress.finished:
-            cell.run_directory(self.options.results_dir).remove_leftovers_if_unlocked()
         self.logs = _next_directory(self.logs) if self._waiting else self.logs
         try:
             self._start_jobs(engine)

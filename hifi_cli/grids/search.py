@@ -12,10 +12,9 @@ from hifi_cli.config.sources import backbone_config, override_value, parse_overr
 from hifi_cli.errors import UsageError
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.grids.grid_spec import Grid
-from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.directory import RunDirectory, RunStatus
 from hifi_cli.results.record import RunResult
 from hifi_cli.results.search_result import MethodSearch, SearchResult, SettingScore
-from hifi_cli.results.status import RunStatus
 from hifi_cli.wording import counted_noun
 
 

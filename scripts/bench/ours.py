@@ -3,11 +3,11 @@
 import time
 from typing import Any
 
+from hifi_cli.training.prepared_run import ModelInputs, PreparedRun, prepare
 from work import Work
 
 from hifi_cli.methods.base import placeholder_heads
-from hifi_cli.training.prepared_run import ModelInputs, PreparedRun, prepare
-from hifi_cli.training.trainer import EpochEvaluation, Trainer
+from hifi_cli.training.loop import EpochEvaluation, Trainer
 
 
 def build(work: Work, method: str, **keys: Any) -> PreparedRun:

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from hifi_cli.training.prepared_run import ModelInputs, prepare
 from setting import Setting, results_of, temporary_directory
 
 from hifi_cli.config import registry
@@ -18,10 +19,8 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.diff_pruning import GatedDifferences
 from hifi_cli.results.record import MetricsLine, StepMetrics
 from hifi_cli.training.checkpoint import Checkpoint
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
-from hifi_cli.training.trainer import Callback, EpochEvaluation, Trainer
+from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.loop import Callback, EpochEvaluation, Trainer
 
 TOLERANCE = 1e-4  # relative, of losses
 LOGIT_TOLERANCE = 1e-3  # relative to the largest logit: a run's steps multiply differences of rounding

@@ -12,7 +12,7 @@ from torch import Tensor
 from hifi_cli.models import token_packing
 from hifi_cli.tasks import losses
 from hifi_cli.training import model_runner
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.loop import Trainer
 
 METHODS = ("full-ft", "hifi-layerwise")
 TOKENS = 36

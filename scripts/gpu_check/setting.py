@@ -19,8 +19,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.loop import Trainer
+from hifi_cli.training.step import ModelRunner
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 
