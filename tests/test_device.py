@@ -1,9 +1,6 @@
 """Where a run computes: the device that was requested or an error, never another one in silence."""
 
-import gc
 import os
-import warnings
-import weakref
 
 import pytest
 import torch
@@ -11,18 +8,14 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from prepared_models import prepare
 
-from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks.task_spec import Row
-from hifi_cli.tasks.tokenization import Example
-from hifi_cli.training import checkpoint, step
+from hifi_cli.training import checkpoint
 from hifi_cli.training import device as devices
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.device import select_device
-from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.step import ModelRunner
 
 
@@ -83,11 +76,6 @@ def test_every_process_has_a_gpu_of_its_own(with_gpus):
         select_device("cuda")
 
 
-def test_an_unknown_device_is_refused():
-    with pytest.raises(UsageError, match="device"):
-        resolve(task="rte", method="full-ft", backbone="bert-base", protocol="hifi", overrides=["device=gpu"])
-
-
 def test_the_device_does_not_make_it_another_run(make):
     assert make("full-ft", "device=cuda:1").hash == make("full-ft").hash == make("full-ft", "device=cpu").hash
 
@@ -127,18 +115,6 @@ def gradients_and_logits(make, resources, method, *overrides):
     return gradients, runner.predict(examples), runner
 
 
-@pytest.mark.parametrize("method", ["full-ft", "bitfit", "lora", "adapter", "linear-probing"])
-def test_frozen_weights_are_cast_once_and_train_as_autocast_does(make, resources, method, monkeypatch):
-    cast, logits, runner = gradients_and_logits(make, resources, method, "precision=bf16")
-    monkeypatch.setattr(step, "FrozenCasts", lambda _: None)
-    plain, plain_logits, _ = gradients_and_logits(make, resources, method, "precision=bf16")
-    assert cast.keys() == plain.keys()
-    assert all(torch.equal(cast[name], plain[name]) for name in cast)
-    assert (logits == plain_logits).all()
-    assert {parameter.dtype for parameter in runner.model.parameters()} == {torch.float32}
-    assert {gradient.dtype for gradient in cast.values()} == {torch.float32}
-
-
 @pytest.mark.parametrize("method", ["hifi-layerwise", "full-ft"])
 def test_weights_that_train_stay_float32_in_bf16(make, resources, method):
     heads = ["heads.given=[[0,1],[2,3]]"] if method == "hifi-layerwise" else []
@@ -148,20 +124,6 @@ def test_weights_that_train_stay_float32_in_bf16(make, resources, method):
     for name, gradient in fp32.items():
         assert gradient.dtype == bf16[name].dtype == torch.float32
         assert 0 < (bf16[name] - gradient).norm() < 0.1 * gradient.norm() + 1e-4, name
-
-
-def test_frozen_weights_are_cast_in_the_first_step_only(make, resources):
-    runner = gradients_and_logits(make, resources, "bitfit", "precision=bf16")[2]
-    first = [cast.data_ptr() for cast in runner.frozen_casts._casts]
-    assert len(first) == 6 * 2 + 1  # the Linears of two layers and the pooler; the classifier and every bias train
-    examples = [Example(Row(id="1", sequences=(), label=0), ({"input_ids": [1, 4, 5, 2], "token_type_ids": [0] * 4},))]
-    runner.encoder.model.train()
-    runner.accumulate_gradient(examples)
-    assert [cast.data_ptr() for cast in runner.frozen_casts._casts] == first
-    with torch.no_grad():
-        runner.frozen_casts._parameters[0].add_(1)
-    runner.accumulate_gradient(examples)
-    assert torch.equal(runner.frozen_casts._casts[0], runner.frozen_casts._parameters[0].bfloat16())
 
 
 @pytest.mark.parametrize("launcher", ["environment", "Trainer"])
@@ -188,23 +150,6 @@ def test_neither_a_launcher_nor_a_trainer_decides_the_precision(make, resources,
     assert dtypes == {torch.float32}
     assert runner.accelerator.gradient_accumulation_steps == 1
     AcceleratorState._reset_state()
-
-
-@pytest.mark.parametrize("device", ["cuda:0", "cpu"])
-def test_every_score_is_of_a_float32_model(make, resources, device):
-    """Autocast is for training alone, on a GPU too."""
-    prepared, _ = prepare(make, resources, "full-ft", "precision=bf16", "kernels=torch")
-    runner = prepared.runner
-    runner.device = torch.device(device)
-    runner.encoder.model.eval()
-    with runner.autocast():
-        assert not torch.is_autocast_enabled(runner.device.type)
-    runner.encoder.model.train()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, where there is no GPU
-        with runner.autocast() as context:
-            is_cuda_less = device != "cpu" and not torch.cuda.is_available()
-            assert is_cuda_less or torch.is_autocast_enabled(runner.device.type), context
 
 
 def test_the_record_says_the_precision_and_a_key_allows_tf32(make, resources, monkeypatch):
@@ -263,69 +208,11 @@ def test_deterministic_sets_what_pytorch_requires_before_cuda_starts(make, prete
         devices.choose_device(make("full-ft", "deterministic=true"))
 
 
-def test_cudnns_attention_is_off_on_a_gpu(make, pretend_gpu, monkeypatch):
-    """A plan for each new shape of a batch would be built, about a second each."""
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    devices.choose_device(make("full-ft", "device=cpu"))
-    assert torch.backends.cuda.cudnn_sdp_enabled()
-    devices.choose_device(make("full-ft"))
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
-def test_emulated_bf16_is_warned_about(make, pretend_gpu, monkeypatch, caplog):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
-    devices.choose_device(make("full-ft", "precision=auto"))
-    assert not caplog.records
-    devices.choose_device(make("full-ft", "precision=bf16"))
-    assert "Tesla T4 only emulates bf16" in caplog.text
-
-
 def test_a_checkpoint_keeps_the_random_numbers_of_its_own_gpu(make, pretend_gpu, monkeypatch):
     states = {0: torch.tensor([7], dtype=torch.uint8)}
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[device.index])
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: states.update({device.index: state}))
-    state = devices.rng_state(torch.device("cuda:0"))
-    devices.set_rng_state(torch.device("cuda:1"), state)  # any GPU of any number of them
+    state = checkpoint.rng_state(torch.device("cuda:0"))
+    checkpoint.set_rng_state(state, torch.device("cuda:1"))  # any GPU of any number of them
     assert states[1] is states[0]
-    devices.set_rng_state(torch.device("cpu"), state)
-    assert devices.rng_state(torch.device("cpu"))[1] is None
-
-
-def test_a_checkpoint_of_another_kind_of_machine_is_used_and_says_so(make, resources, monkeypatch, caplog):
-    config = make("bitfit", "epochs=2", "batch_size=16")
-    monkeypatch.setattr(checkpoint, "kind_of_machine", lambda _: "2 GPU processes")
-    predict, predictions = ModelRunner.predict, []
-
-    def stop_in_the_second_epoch(self, examples):
-        predictions.append(1)
-        if len(predictions) == 2:
-            raise KeyboardInterrupt
-        return predict(self, examples)
-
-    monkeypatch.setattr(ModelRunner, "predict", stop_in_the_second_epoch)
-    with pytest.raises(KeyboardInterrupt):
-        runs.run(config, resources)
-    monkeypatch.undo()
-    runs.run(config, resources)
-    assert "saved on 2 GPU processes and continues on 1 CPU process" in caplog.text
-
-
-def test_the_optimizer_of_a_finished_phase_is_freed(make, resources):
-    prepared, config = prepare(make, resources, "diff-pruning", "epochs=2")
-    trainer = Trainer(prepared.runner, prepared.method, load_splits(config, resources).train, max_steps=8)
-    optimizers = []
-
-    class Watch(Callback):
-        def on_step_end(self, trainer):
-            if not optimizers:
-                optimizers.append(weakref.ref(trainer.phase_state.optimizer))
-
-    trainer.callbacks = [Watch()]
-    gc.disable()
-    try:
-        trainer.train()
-        assert trainer.progress.phase == 1
-        assert optimizers[0]() is None
-    finally:
-        gc.enable()
+    checkpoint.set_rng_state(state, torch.device("cpu"))

@@ -89,13 +89,6 @@ def test_each_ranking_chooses_what_its_name_says():
     assert top("pagerank-inverse") == best(importance, lowest=True)
 
 
-def test_random_follows_its_seed():
-    scores = layered()
-    first = choose_heads(*scores, rank="random", k=2, seed=1).heads
-    assert first == choose_heads(*scores, rank="random", k=2, seed=1).heads
-    assert first != choose_heads(*scores, rank="random", k=2, seed=2).heads
-
-
 def test_midtop_is_the_upper_half_of_layerwise():
     scores = layered(5)
     all_layers, upper = choose_heads(*scores, k=2), choose_heads(*scores, k=2, strategy="midtop")

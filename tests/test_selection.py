@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from json_output import table_of
 from tiny_inputs import HEADS, LAYERS
 
 from hifi_cli.heads import select as head_selection
@@ -39,13 +38,6 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, r
     assert {file["seed"]: file["heads"] for file in heads_files(resources)} == dict(zip((1, 2, 3), drawn, strict=True))
     assert len({result.setting_hash for result in results}) == 1
     assert len({str(result.heads_sha256) for result in results}) == 1  # the runs may be averaged
-
-
-def test_the_runs_of_a_table_may_have_drawn_different_random_heads(tiny, hifi):
-    assert tiny("train", "--method", "hifi-random", "--seeds", "1,2", "epochs=1").code == 0
-    answer = hifi("table", "--methods", "hifi-random", "--tasks", "rte", "--format", "json")
-    (row,) = (row for row in table_of(answer)["rows"] if row["method"] == "hifi-random" and row["source"] == "runs")
-    assert row["cells"]["rte"]["std"] is not None, answer.out
 
 
 def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
@@ -128,15 +120,6 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     assert scores["kept"] != scores["as it is"]
 
 
-def test_the_chance_of_shared_heads_is_named_where_both_choices_have_as_many_per_layer(make, resources):
-    layerwise, model_wide = (
-        head_selection.load_or_select_heads(make(method, "heads.k=1"), resources)[0]
-        for method in ("hifi-layerwise", "hifi-global")
-    )
-    assert f"(chance: {1 / HEADS:.2f})" in head_selection.describe_selection(layerwise)[1]
-    assert "chance" not in head_selection.describe_selection(model_wide)[1]
-
-
 def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps(make, resources):
     warm = ("scoring.warm_steps=2", "scoring.samples=4", "learning_rate=0.01", "max_length=32")
     changes = ["learning_rate=0.01", "max_grad_norm=0.001", "adam_betas=[0.5,0.5]", "hold_steps=2", "dropout=0.5", "heads.k=1"]
@@ -170,22 +153,6 @@ def test_nothing_of_a_run_sees_its_held_out_rows(make, resources):
         example.row.id for batch in splits.calibration_batches for example in batch
     }  # Child-Tuning-D's Fisher batches
     assert len(splits.train) + len(held) == 48
-
-
-def test_score_and_select_leave_the_held_out_rows_out_too(tiny, data, tmp_path):
-    answers = []
-    for name, which in {"as it is": set(), "held": held_by_hand(48, 0.25, 1)}.items():
-        directory = write_changed(data, tmp_path / name, which)
-        words = ["--data-dir", directory, "selection=holdout", "holdout=0.25", "scoring.samples=100"]
-        assert tiny("score", *words, "--out", f"{name}.json").code == 0
-        assert tiny("select", *words, "--out", f"{name}-heads.json").code == 0
-        answers.append([json.loads(Path(f"{name}.json").read_text())[key] for key in ("richness", "correlation", "samples")])
-        assert (
-            json.loads(Path(f"{name}-heads.json").read_text())["scores_sha256"]
-            == json.loads(Path(f"{name}.json").read_text())["sha256"]
-        )
-    assert answers[0] == answers[1]
-    assert answers[0][2] == 36
 
 
 def test_runs_whose_seed_decides_what_is_scored_may_stand_in_one_mean(make, resources):

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tiny_inputs import QUICK
 
-from hifi_cli.files import atomic_directory, atomic_path, is_locked, locked, write_text
+from hifi_cli.files import is_locked, locked
 from hifi_cli.results import model_card
 
 
@@ -94,16 +94,6 @@ def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
         assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
 
 
-def test_two_writers_of_a_file_do_not_mix(tmp_path):
-    path = tmp_path / "out"
-    with atomic_path(path) as living:
-        living.write_text("mine")
-        write_text(path, "the other's")  # as another process would, at the same time
-        assert path.read_text() == "the other's"
-    assert path.read_text() == "mine"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
 def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(tmp_path, monkeypatch, caplog, number):
     def flock(*_):
@@ -117,16 +107,6 @@ def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(tmp
             assert not is_acquired_again
         assert f"{path} is in the way: if the process that it names has ended, delete this file" in caplog.text
     assert not path.exists() and not is_locked(path)
-
-
-def test_a_directory_is_whole_or_absent(tmp_path):
-    with pytest.raises(ZeroDivisionError), atomic_directory(tmp_path / "out") as folder:
-        (folder / "part").write_text("half")
-        raise ZeroDivisionError
-    assert not list(tmp_path.iterdir())
-    with atomic_directory(tmp_path / "out") as folder:
-        (folder / "part").write_text("whole")
-    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["out", "out/part"]
 
 
 def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path):
@@ -174,13 +154,3 @@ def test_an_out_where_nothing_can_be_written_is_told_by_its_option_before_anythi
     assert (answer.code, answer.err.startswith("hifi: --to file/out: ")) == (2, True), answer.err
     answer = hifi("export", run, "--to", ".", "--data-dir", data)
     assert (answer.code, "--to . exists" in answer.err) == (2, True)
-
-
-def test_a_lock_of_another_kind_than_flock_would_not_be_seen(tmp_path):
-    """`is_locked` reads the lock that `locked` takes: both are the kernel's flock."""
-    path = tmp_path / ".lock"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert is_locked(path)
-        with locked(path, wait=False) as is_acquired:
-            assert not is_acquired

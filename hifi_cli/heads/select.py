@@ -1,15 +1,15 @@
 """Score heads and choose them, with the files that keep both: every seed and method shares one scoring."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, cast, get_args
+from typing import Any, ClassVar, TypeVar, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt
 from torch import Tensor
 
 from hifi_cli.config.choices import MeasuredRanking
@@ -24,7 +24,7 @@ from hifi_cli.methods.base import Heads, MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
 from hifi_cli.results.record import Provenance
-from hifi_cli.results.stored_file import Record, StoredFile
+from hifi_cli.results.stored_file import StoredFile
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 from hifi_cli.training import distributed, provenance
@@ -82,16 +82,6 @@ class HeadScores(MeasuredHeads):
     sha256: str
     run: str | None = None
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        shape = (self.num_layers, self.num_heads)
-        arrays = (self.richness_array, np.array(self.richness_std), self.correlation_array)
-        if [array.shape for array in arrays] != [shape, shape, (*shape, self.num_heads)]:
-            raise ValueError(f"scores of {shape[0]} layers with {shape[1]} heads each are expected")
-        if self.sha256 != scores_digest(self.backbone, self.task, self.richness, self.correlation):
-            raise ValueError("sha256 is not that of the scores")
-        return self
-
     @cached_property
     def richness_array(self) -> NDArray[np.float64]:
         """I_h [layers, heads]."""
@@ -114,12 +104,6 @@ class HeadImportance(MeasuredHeads):
     rank: str
     values: LayerValues
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        if self.array.shape != (self.num_layers, self.num_heads):
-            raise ValueError(f"values of {self.num_layers} layers with {self.num_heads} heads each are expected")
-        return self
-
     @cached_property
     def array(self) -> NDArray[np.float64]:
         """The values [layers, heads]."""
@@ -129,13 +113,6 @@ class HeadImportance(MeasuredHeads):
     def sha256(self) -> str:
         """Names these values, whatever machine or version measured them."""
         return digest([self.backbone, self.task, self.rank, self.values], 64)
-
-
-class Overlap(Record):
-    """How many of each layer's chosen heads one signal alone would choose too."""
-
-    richness: list[int]
-    correlation: list[int]
 
 
 class HeadSelection(StoredFile):
@@ -148,6 +125,7 @@ class HeadSelection(StoredFile):
         values: the ranking's value of every head.
         iterations: PageRank's steps; 0 for other rankings.
         ties: layers in which the lower head number decided between equal values.
+        overlap: how many of the heads the richness, and the correlation, alone would choose too.
         scores_sha256: `sha256` of the scores.
         importance_sha256: `sha256` of what was measured; None for rankings by the scores.
     """
@@ -168,19 +146,9 @@ class HeadSelection(StoredFile):
     values: LayerValues
     iterations: list[int]
     ties: list[int]
-    overlap: Overlap
+    overlap: dict[str, list[int]]
     scores_sha256: str
     importance_sha256: str | None = None
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
-        signals = (self.overlap.richness, self.overlap.correlation)
-        lists: tuple[Sequence[object], ...] = (self.values, self.iterations, *signals)
-        if not self.heads or any(len(values) != len(self.heads) for values in lists):
-            raise ValueError("heads, values, iterations and overlap must hold one entry per layer")
-        if any(heads != sorted({*heads} & {*range(self.num_heads)}) for heads in self.heads):
-            raise ValueError(f"the heads of a layer must ascend, between 0 and {self.num_heads - 1}")
-        return self
 
 
 File = TypeVar("File", HeadScores, HeadImportance)
@@ -193,7 +161,9 @@ def select_heads(config: RunConfig, resources: ResourceCache) -> Heads | None:
     return config.heads.given or load_or_select_heads(config, resources)[0].heads
 
 
-def load_or_select_heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[HeadSelection, Path]:
+def load_or_select_heads(
+    config: RunConfig, resources: ResourceCache, *, out: Path | None = None
+) -> tuple[HeadSelection, Path]:
     """Choose the heads of a backbone, task and setting by their scores, and store the choice."""
     head_scores, _ = scores(config, resources)
     how, measured = config.heads.selection_arguments(config.seed), importance(config, resources)
@@ -232,7 +202,7 @@ def choose(
         values=choice.values,
         iterations=choice.iterations,
         ties=choice.ties,
-        overlap=Overlap(**choice.overlap),
+        overlap=choice.overlap,
         scores_sha256=head_scores.sha256,
         importance_sha256=measured.sha256 if measured else None,
     )
@@ -255,7 +225,8 @@ def describe_selection(selection: HeadSelection) -> list[str]:
     tied_layers = ", ".join(str(layer + 1) for layer in selection.ties)
     ties = f"ties broken by head number in layers {tied_layers}" if tied_layers else "no ties"
     by_richness, by_correlation = (
-        sum(shared) / len(layers) for shared in (selection.overlap.richness, selection.overlap.correlation)
+        sum(shared) / len(layers)
+        for shared in (selection.overlap["richness"], selection.overlap["correlation"])
     )
     chance = sum(count * count for count in counts) / selection.num_heads / len(layers)
     # a global choice by one signal has other numbers of heads in each layer
@@ -318,7 +289,9 @@ def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | 
     return _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources))
 
 
-def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False) -> File:
+def _read_or_compute(
+    kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False
+) -> File:
     """Read a stored file, or make it under its own lock; a damaged one is made again, with a warning."""
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
@@ -331,7 +304,9 @@ def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], 
     return computed
 
 
-def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None) -> HeadScores:
+def compute_scores(
+    config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None
+) -> HeadScores:
     """Score every head on random training samples (Algorithm 1), none of them held out for selection.
 
     Args:
@@ -344,7 +319,9 @@ def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder
         on_cpu = device.type == "cpu"
         encoder = Encoder(pretrained.model) if on_cpu else resources.encoder(config)[0]
     encoder.model.to(device)
-    sequences = single_sequences(_scored_examples(config, resources))  # each choice is a text of its own
+    sequences = single_sequences(
+        _scored_examples(config, resources)
+    )  # each choice is a text of its own
     pad = padding_values(pretrained.tokenizer)
     richness, correlation = score_examples(encoder, sequences, pad, config.scoring.xi)
     means = (richness.double().mean(0).tolist(), correlation.mean(0).tolist())
@@ -402,7 +379,9 @@ def _scored_examples(config: RunConfig, resources: ResourceCache) -> list[Exampl
     return sample(examples, config.scoring.samples, config.scoring.seed)
 
 
-def _training_examples(config: RunConfig, resources: ResourceCache, max_length: int) -> list[Example]:
+def _training_examples(
+    config: RunConfig, resources: ResourceCache, max_length: int
+) -> list[Example]:
     """The train split without what the run holds out."""
     held_out = set(holdout_ids(config, resources.rows(config.task).rows("train"))[1])
     examples = resources.examples(config, "train", max_length)
@@ -434,16 +413,22 @@ def score_examples(
     return richness, correlation
 
 
-def scores_digest(backbone: str, task: str, richness: LayerValues, correlation: list[LayerValues]) -> str:
+def scores_digest(
+    backbone: str, task: str, richness: LayerValues, correlation: list[LayerValues]
+) -> str:
     """The SHA-256 that names a scoring."""
     return digest([backbone, task, richness, correlation], 64)
 
 
-def _warmed_up_encoder(config: RunConfig, resources: ResourceCache, device: torch.device) -> Encoder:
+def _warmed_up_encoder(
+    config: RunConfig, resources: ResourceCache, device: torch.device
+) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's learning rate."""
     steps = config.scoring.warm_steps
     if distributed.state().num_processes > 1:  # the others wait for the scores' lock
-        raise UsageError("scoring.warm_steps requires one process: run hifi score first, without torchrun")
+        raise UsageError(
+            "scoring.warm_steps requires one process: run hifi score first, without torchrun"
+        )
     encoder, pretrained = resources.encoder(config)
     full = methods.implementation("full_ft")
     method = full(full.Settings(), MethodContext(missing_keys=pretrained.missing_keys))
@@ -453,12 +438,16 @@ def _warmed_up_encoder(config: RunConfig, resources: ResourceCache, device: torc
     train = _training_examples(config, resources, config.max_length)
     trainer = Trainer(runner, method, train, max_steps=steps)
     if steps > trainer.total_steps:
-        raise UsageError(f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps")
+        raise UsageError(
+            f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps"
+        )
     trainer.train()
     return encoder
 
 
-def _scores_path(config: RunConfig, resources: ResourceCache, weights_id: str, *, measured: bool = False) -> Path:
+def _scores_path(
+    config: RunConfig, resources: ResourceCache, weights_id: str, *, measured: bool = False
+) -> Path:
     """The file of the scores, or of what the configured ranking measures, by a hash of what decides them."""
     decides: dict[str, Any] = {
         "backbone": weights_id,
@@ -473,7 +462,9 @@ def _scores_path(config: RunConfig, resources: ResourceCache, weights_id: str, *
         keys |= {"seed", "epochs", "batch_size", "max_length", "train_sampling_strategy"}
         keys |= {"precision", "dropout", "task_head"}
         decides["training"] = config.model_dump(mode="json", include=keys)
-    folder = resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
+    folder = (
+        resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
+    )
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})
         return folder / f"{config.heads.rank}-{digest(decides)}.json"

@@ -155,13 +155,19 @@ class RunScores(Record):
     max: float | None
 
     @classmethod
-    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool) -> Self:
+    def from_epochs(
+        cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool
+    ) -> Self:
         """The scores of a run from those after its epochs, counted from 1.
 
         Raises:
             KeyError: the best or the last epoch has no score.
         """
-        return cls(last=by_epoch[total], best=by_epoch[best], max=max(by_epoch.values()) if has_max else None)
+        return cls(
+            last=by_epoch[total],
+            best=by_epoch[best],
+            max=max(by_epoch.values()) if has_max else None,
+        )
 
 
 class Epochs(Record):
@@ -342,5 +348,7 @@ class RunResult(Record):
         """
         epoch: int | None = getattr(self.epochs, name or self.report, None)
         if epoch is None:
-            raise ValueError(f"the run ({self.status}) has no epoch of the score '{name or self.report}'")
+            raise ValueError(
+                f"the run ({self.status}) has no epoch of the score '{name or self.report}'"
+            )
         return epoch

@@ -46,7 +46,9 @@ class ResourceCache:
     trust: bool = False
     _rows: dict[str, TaskData] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(default_factory=dict)
+    _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(
+        default_factory=dict
+    )
 
     def task(self, name: str) -> TaskSpec:
         """Load a task's specification."""
@@ -71,7 +73,9 @@ class ResourceCache:
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
         spec = self.task(task)
-        key = spec.model_dump_json()  # not the name: runs with own YAMLs may name different tasks alike
+        key = (
+            spec.model_dump_json()
+        )  # not the name: runs with own YAMLs may name different tasks alike
         if key not in self._rows:
             self._rows[key] = data_sources.load(spec, data_dir=self.data_dir)
         return self._rows[key]
@@ -129,7 +133,9 @@ class ResourceCache:
             check_backbone(directory, own, pretrained.weights_id, metadata)
             method = methods.attach(own, encoder, metadata.heads, pretrained.missing_keys)
             if not method.mergeable:
-                raise UsageError(f"start_from={config.start_from}: method {own.method} adds modules that no plain encoder has")
+                raise UsageError(
+                    f"start_from={config.start_from}: method {own.method} adds modules that no plain encoder has"
+                )
             methods.load_final_delta(method, encoder, tensors)
             method.merge(encoder)
         assert result.delta_sha256
@@ -194,13 +200,19 @@ def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], D
     if not result.is_done:
         raise RunFailed(f"the run in {directory.path} {result.status} and left no model")
     if not directory.delta.is_file():
-        raise MissingError(f"no {directory.delta}: copy the run with its weights (--weights), or train it again (--force)")
+        raise MissingError(
+            f"no {directory.delta}: copy the run with its weights (--weights), or train it again (--force)"
+        )
     if file_digest(directory.delta) != result.delta_sha256:
-        raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
+        raise UsageError(
+            f"{directory.delta} is not the file that the run wrote; train the run again with --force"
+        )
     return result, *deltas.load(directory.delta)
 
 
-def check_backbone(directory: RunDirectory, config: RunConfig, weights_id: str, metadata: DeltaMetadata) -> None:
+def check_backbone(
+    directory: RunDirectory, config: RunConfig, weights_id: str, metadata: DeltaMetadata
+) -> None:
     """Check that a run's delta belongs to these backbone weights.
 
     Raises:
@@ -226,7 +238,9 @@ def find_start(config: RunConfig, results_dir: Path) -> Path:
     for path in candidates:
         if RunDirectory(path).config_file.is_file():
             return path
-    raise MissingError(f"start_from={config.start_from}: no run there, nor in {candidates[1]}; train it first")
+    raise MissingError(
+        f"start_from={config.start_from}: no run there, nor in {candidates[1]}; train it first"
+    )
 
 
 @dataclass(frozen=True)
@@ -270,7 +284,9 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
             return resources.examples(config, split, config.max_length)
         return resources.tokenize(config, data.rows(split)[: config.limit], config.max_length)
 
-    extra = {name: load(split) for name, split in task.extra_validation.items() if split in data.splits}
+    extra = {
+        name: load(split) for name, split in task.extra_validation.items() if split in data.splits
+    }
     reported = load("validation")
     if config.shots:
         sample = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
@@ -284,7 +300,8 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
         for example in train:
             windows.setdefault(example.row.id, []).append(example)
         train, selection = (
-            [example for row in ids for example in windows[row]] for ids in holdout_ids(config, data.rows("train"))
+            [example for row in ids for example in windows[row]]
+            for ids in holdout_ids(config, data.rows("train"))
         )
     return Splits(train, selection, reported, _batches(config, train), extra)
 
@@ -305,7 +322,10 @@ def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str]
     generator = torch.Generator().manual_seed(config.seed)
     order = torch.randperm(len(ids), generator=generator).tolist()
     size = max(1, round(config.holdout * len(ids)))
-    train, holdout = (list(chain.from_iterable(ids[number] for number in part)) for part in (order[size:], order[:size]))
+    train, holdout = (
+        list(chain.from_iterable(ids[number] for number in part))
+        for part in (order[size:], order[:size])
+    )
     return train, holdout
 
 

@@ -1,13 +1,11 @@
 """The device that a run computes on, chosen in one place, and the precision of its matrix products."""
 
-import logging
 import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import MissingError, UsageError
@@ -15,8 +13,6 @@ from hifi_cli.training import distributed
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS reads it when it starts
 _DETERMINISTIC_WORKSPACES = (":4096:8", ":16:8")
-
-logger = logging.getLogger("hifi")
 
 
 def choose_device(config: RunConfig) -> torch.device:
@@ -30,13 +26,13 @@ def choose_device(config: RunConfig) -> torch.device:
     if device.type == "cuda":
         if config.deterministic and os.environ.get(_WORKSPACE) not in _DETERMINISTIC_WORKSPACES:
             if torch.cuda.is_initialized():
-                raise UsageError(f"deterministic=true: set {_WORKSPACE}=:4096:8 before this process uses the GPU")
+                raise UsageError(
+                    f"deterministic=true: set {_WORKSPACE}=:4096:8 before this process uses the GPU"
+                )
             os.environ[_WORKSPACE] = _DETERMINISTIC_WORKSPACES[0]
         torch.cuda.set_device(device)
         # cuDNN builds a plan for each new shape of a batch, about a second each
         torch.backends.cuda.enable_cudnn_sdp(False)
-        if uses_bf16(config.precision, device) and not uses_bf16("auto", device):
-            logger.warning(f"{device_name(device)} only emulates bf16, which is slow: precision=auto or fp32 avoids it")
     if torch.are_deterministic_algorithms_enabled() != config.deterministic:
         torch.use_deterministic_algorithms(config.deterministic)  # imports PyTorch's compiler
     torch.backends.cudnn.deterministic = config.deterministic
@@ -68,9 +64,13 @@ def select_device(requested: str) -> torch.device:
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     index = requested.partition(":")[2]
     if index and processes > 1:
-        raise UsageError(f"device={requested} is one GPU for {processes} processes: set device=cuda")
+        raise UsageError(
+            f"device={requested} is one GPU for {processes} processes: set device=cuda"
+        )
     if processes > gpus:
-        raise MissingError(f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or set device=cpu")
+        raise MissingError(
+            f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or set device=cpu"
+        )
     if int(index or 0) >= gpus:
         raise MissingError(f"device={requested}: the visible GPUs are cuda:0 to cuda:{gpus - 1}")
     return torch.device("cuda", int(index or os.environ.get("LOCAL_RANK", "0")))
@@ -95,42 +95,6 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return platform.processor() or platform.machine() if device.type == "cpu" else device.type
-
-
-class FrozenCasts:
-    """bfloat16 copies of the frozen parameters of Linear layers.
-
-    torch.autocast itself casts a frozen weight in every forward pass: it remembers only casts of weights
-    that train. The results are the same, bit for bit, unless a method computes with a frozen weight
-    itself (DoRA's norms, RoCoFT's columns), which is then rounded earlier. The float32 parameters stay in
-    memory, because scores are those of the float32 model.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        # Only plain Linears: others may compute with their weights before a product, in float32.
-        linears = (module for module in model.modules() if type(module) is nn.Linear)
-        parameters = (value for module in linears for value in module.parameters())
-        self._parameters = [value for value in parameters if not value.requires_grad]
-        self._casts: list[Tensor] = []
-        self._versions: list[int] = []
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Inside this block, which holds forward and backward pass, the parameters are the copies."""
-        versions = [parameter._version for parameter in self._parameters]
-        if versions != self._versions:  # the first time, or something wrote to a parameter
-            self._versions = versions
-            self._casts = [value.detach().to(torch.bfloat16) for value in self._parameters]
-        values = [parameter.data for parameter in self._parameters]
-        try:
-            self._set(self._casts)
-            yield
-        finally:
-            self._set(values)
-
-    def _set(self, values: list[Tensor]) -> None:
-        for parameter, value in zip(self._parameters, values, strict=True):
-            parameter.data = value
 
 
 @contextmanager

@@ -212,7 +212,9 @@ class Trainer:
         assert self.phase_state
         self.seed_process(self.runner.accelerator.process_index)
         step = self.progress.step
-        self.loss_sum += train_step(self.runner, self.phase_state, batch, step, self.on_backward_end)
+        self.loss_sum += train_step(
+            self.runner, self.phase_state, batch, step, self.on_backward_end
+        )
         self.progress.step += 1
         self.progress.loss_count += 1
         for callback in self.callbacks:
@@ -267,7 +269,9 @@ class Trainer:
             self.log(metrics)
             if is_best or (self.is_candidate and self.config.report == "last"):
                 delta = self.method.delta(self.model)
-                self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
+                self.delta = {
+                    name: value.detach().to("cpu", copy=True) for name, value in delta.items()
+                }
                 self.logits = logits
         self.reset_loss()
         self.count_time()
@@ -290,7 +294,11 @@ class Trainer:
             or config.evaluates_every_epoch
             or epoch == config.epochs
             # where the last epoch's delta is kept, that of the best one cannot be evaluated later
-            or (config.report == "last" and self.is_candidate and selection > self.progress.best_score)
+            or (
+                config.report == "last"
+                and self.is_candidate
+                and selection > self.progress.best_score
+            )
         )
         metrics, logits = measure_reported(self.runner, splits) if is_reported else ({}, None)
         return EpochMetrics(epoch=epoch, selection=selection, **metrics), logits

@@ -130,7 +130,9 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
         try:
             if number:
                 phase.prepare_model(encoder)
-        except NotImplementedError:  # of torch, where the values of the stage before decide what trains
+        except (
+            NotImplementedError
+        ):  # of torch, where the values of the stage before decide what trains
             trained.append(None)
             continue
         sizes = phase.method.trainable_counts(encoder.model)
