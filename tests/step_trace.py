@@ -1,10 +1,8 @@
 """Counts what one training step of a method does on its device: operations, copies between devices, synchronizations.
 
 The model is on the `meta` device, which computes nothing and stands for a GPU: what copies from or to the CPU there, copies on a GPU.
-`python tests/step_trace.py [METHOD ...]` prints the counts of every method on the shape of BERT-large.
 """
 
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -185,21 +183,3 @@ def gpu_config(method: str, *overrides: str) -> RunConfig:
     changed = ["kernels=torch", "precision=fp32", f"batch_size={BATCH_SIZE}", *overrides]
     return resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed)
 
-
-def main(names: list[str]) -> None:
-    """Print the counts of the named methods, or of all."""
-    print(f"{'method':<28}{'operations':>12}{'copies':>8}{'synchronizations':>18}   per step, one column a phase")
-    lines: Counter[str] = Counter()
-    for name in names or registry.names("methods"):
-        steps = trace_steps(gpu_config(name), BERT_LARGE)
-        operations = " ".join(str(step.operations.total()) for step in steps)
-        copies = " ".join(str(len(step.copies)) for step in steps)
-        waits = " ".join(str(len(step.synchronizations)) for step in steps)
-        print(f"{name:<28}{operations:>12}{copies:>8}{waits:>18}", flush=True)
-        lines.update(line for step in steps for line in {*step.copies, *step.synchronizations})
-    for line, number in lines.most_common(20):
-        print(f"{number:>4} phases: {line}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -83,19 +83,6 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "uninterrupted").path)
 
 
-@pytest.mark.parametrize("form", ["hf", "delta"])
-def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(finish_run, hifi, data, small_disk, form):
-    command = ("export", finish_run(), "--to", small_disk / "out", "--as", form, "--data-dir", data)
-    fill(small_disk, leave=20_000)
-    answer = hifi(*command)
-    assert (answer.code, "No space left on device" in answer.err, "unexpected" in answer.err) == (1, True, False), answer.err
-    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
-    (small_disk / "ballast").unlink()
-    answer = hifi(*command)
-    assert answer.code == 0, answer.err
-    assert (small_disk / "out" / "README.md").is_file()
-
-
 def test_a_damaged_checkpoint_is_named_and_not_used(make, data, tmp_path, monkeypatch, saving_every_step, caplog):
     config = make("full-ft")
     runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
@@ -178,15 +165,6 @@ def test_only_plain_tensors_are_read(make, data, tmp_path, caplog):
     runs.run(config, ResourceCache(tmp_path / "results", data))
     assert not (tmp_path / "harmed").exists()
     assert "damaged" in caplog.text
-
-
-def test_a_refused_run_does_not_remove_the_finished_one(tiny):
-    assert tiny("train", "--method", "top-k", "settings.k=1").code == 0
-    (path,) = Path("results").rglob("results.json")
-    before = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
-    answer = tiny("train", "--method", "top-k", "settings.k=100", "--force")
-    assert answer.code == 2 and "the encoder has only" in answer.err
-    assert {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before
 
 
 def test_a_run_of_too_few_steps_is_refused_before_anything_is_written_or_removed(make, resources):

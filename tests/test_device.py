@@ -9,14 +9,11 @@ from accelerate.state import AcceleratorState
 from prepared_models import prepare
 
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.reload import evaluate
 from hifi_cli.training import checkpoint
 from hifi_cli.training import device as devices
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.device import select_device
-from hifi_cli.training.step import ModelRunner
 
 
 @pytest.fixture
@@ -39,13 +36,6 @@ def test_a_gpu_that_is_not_there_is_an_error_before_anything_is_written(make, re
     with pytest.raises(MissingError, match=f"device={requested} requires a GPU, and PyTorch .* finds none"):
         runs.run(make("full-ft", f"device={requested}"), resources)
     assert not resources.results_dir.exists()
-
-
-def test_the_command_ends_with_the_exit_code_of_something_missing(tiny, with_gpus):
-    with_gpus(0)
-    result = tiny("train", "--method", "full-ft", "device=cuda")
-    assert (result.code, result.err.count("\n")) == (3, 1)
-    assert "device=cuda requires a GPU" in result.err
 
 
 def test_visible_gpus_that_pytorch_does_not_see_are_an_error(with_gpus):
@@ -78,14 +68,6 @@ def test_every_process_has_a_gpu_of_its_own(with_gpus):
 
 def test_the_device_does_not_make_it_another_run(make):
     assert make("full-ft", "device=cuda:1").hash == make("full-ft").hash == make("full-ft", "device=cpu").hash
-
-
-def test_a_finished_run_is_evaluated_on_what_this_machine_has(make, resources):
-    config = make("bitfit", "epochs=1", "device=cpu")
-    runs.run(config, resources)
-    directory = RunDirectory.of(config, resources.results_dir)
-    directory.write_config(config.model_copy(update={"device": "cuda"}))
-    assert evaluate(directory.path, resources).largest_difference == 0
 
 
 def test_auto_means_what_the_hardware_has(monkeypatch):
@@ -150,34 +132,6 @@ def test_neither_a_launcher_nor_a_trainer_decides_the_precision(make, resources,
     assert dtypes == {torch.float32}
     assert runner.accelerator.gradient_accumulation_steps == 1
     AcceleratorState._reset_state()
-
-
-def test_the_record_says_the_precision_and_a_key_allows_tf32(make, resources, monkeypatch):
-    seen = []
-    loss = ModelRunner.loss
-
-    def watched(self, examples):
-        seen.append(torch.backends.cuda.matmul.fp32_precision)
-        return loss(self, examples)
-
-    evaluating, logits = [], ModelRunner.logits
-
-    def watched_logits(self, examples):
-        evaluating.extend([] if self.encoder.model.training else [torch.backends.cuda.matmul.fp32_precision])
-        return logits(self, examples)
-
-    monkeypatch.setattr(ModelRunner, "loss", watched)
-    monkeypatch.setattr(ModelRunner, "logits", watched_logits)
-    with devices.tf32(True):  # as a user may have set it
-        for overrides, expected in (((), ("fp32", False)), (("precision=bf16", "tf32=true"), ("bf16", True))):
-            config = make("bitfit", "epochs=1", *overrides)
-            runs.run(config, resources, force=True)
-            result = RunDirectory.of(config, resources.results_dir).read_result()
-            assert (result.precision, result.config["tf32"]) == expected
-            assert set(seen) == {"tf32" if expected[1] else "ieee"}
-            assert set(evaluating) == {"ieee"} and torch.backends.cuda.matmul.fp32_precision == "tf32"
-            seen.clear()
-    assert make("full-ft", "tf32=true").hash != make("full-ft").hash
 
 
 # --- determinism and random numbers

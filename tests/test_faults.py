@@ -7,18 +7,14 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from finished_runs import fingerprint, load_arrays, read_json, run_path
 from hifi_processes import (
     call_hifi,
     environment,
     finish,
-    kill_until_done,
     run_copy,
-    run_hifi,
     start,
     train_command,
-    wait_for,
 )
 from tiny_inputs import QUICK
 
@@ -37,27 +33,12 @@ SHORT = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epoc
 LONG = [*SHORT, "epochs=24"]
 
 
-@pytest.fixture(scope="session")
-def uninterrupted(encoders, data, tmp_path_factory):
-    """A long run's files without any interruption, made in this process."""
-    return train_uninterrupted(encoders, data, tmp_path_factory.mktemp("uninterrupted"), LONG)
-
-
 def train_uninterrupted(encoders, data, root, settings):
     """The files of a run without any interruption."""
     backbone = str(encoders["bert"])
     config = resolve(task="rte", method="hifi-layerwise", backbone=backbone, protocol="hifi", overrides=settings)
     runs.run(config, ResourceCache(root / "results", data))
     return fingerprint(run_path(root))
-
-
-def survives(kills, seed, longest, encoders, data, root):
-    command = train_command(encoders, data, *LONG)
-    killed = kill_until_done(command, run_path(root), cwd=root, kills=kills, seed=seed, longest=longest)
-    code, output = run_hifi(*command, cwd=root)
-    assert code == 0, output
-    assert left_behind(root) in ([], [".lock"])
-    return killed
 
 
 def left_behind(root):
@@ -101,33 +82,6 @@ def send_signal_after_step(step, number, monkeypatch):
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(loop.Trainer, "train_step", sending_step)
-
-
-@pytest.mark.exhaustive
-def test_30_kills_at_random_moments(encoders, data, tmp_path, uninterrupted):
-    killed, root = 0, tmp_path
-    while killed < 30:  # a run that is finished is begun again
-        root = tmp_path / str(killed)
-        root.mkdir()
-        killed += survives(30 - killed, killed, 2.5, encoders, data, root)
-        assert fingerprint(run_path(root)) == uninterrupted
-    print(f"\n{killed} kills of a training run survived")
-
-
-@pytest.mark.exhaustive
-def test_an_interrupted_run_goes_on(encoders, data, tmp_path, uninterrupted):
-    stopped_by(signal.SIGINT, 130, encoders, data, tmp_path)
-    assert run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)[0] == 0
-    assert fingerprint(run_path(tmp_path)) == uninterrupted
-
-
-def stopped_by(number, code, encoders, data, root):
-    """A signal leaves a checkpoint, a message and its exit code."""
-    process = start(*train_command(encoders, data, *LONG), cwd=root)
-    wait_for(lambda: (run_path(root) / "checkpoints" / "last.pt").is_file() or process.poll() is not None)
-    process.send_signal(number)
-    exit_code, output = finish(process)
-    assert_stopped(exit_code, code, output, root)
 
 
 def assert_stopped(exit_code, expected_code, output, root):
@@ -231,16 +185,3 @@ def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, 
             assert deltas[1][name] == pytest.approx(value, abs=5e-5), name
     lines = [json.loads(line) for line in (run_path(tmp_path / "two") / "metrics.jsonl").read_text().splitlines()]
     assert sum("epoch" in line for line in lines) == 2  # only one process writes
-
-
-@pytest.mark.exhaustive
-def test_no_secret_of_the_environment_reaches_a_file(encoders, data, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
-    grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"]}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(grid))
-    output = run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", "epochs=0", cwd=tmp_path)[1]
-    output += run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", *QUICK, cwd=tmp_path)[1]
-    assert "1 of 1 done" in output
-    assert "hf_planted_secret" not in output
-    for path in (tmp_path / "results").rglob("*"):
-        assert not path.is_file() or b"hf_planted_secret" not in path.read_bytes(), path

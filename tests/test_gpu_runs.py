@@ -8,6 +8,7 @@ from hifi_cli.heads import select as head_selection
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs
+from hifi_cli.training.checkpoint import Checkpoint
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.device import device_name, select_device
 from hifi_cli.training.step import ModelRunner
@@ -48,6 +49,7 @@ def test_deterministic_runs_repeat_bit_for_bit_also_when_resumed(make, data, tmp
         resources = ResourceCache(tmp_path / name, data)
         if name == "resumed":
             with monkeypatch.context() as patched:
+                patched.setattr(Checkpoint, "is_due", lambda _: True)
                 patched.setattr(ModelRunner, "predict", _interrupt_the_second(ModelRunner.predict))
                 with pytest.raises(KeyboardInterrupt):
                     runs.run(config, resources)

@@ -103,14 +103,6 @@ def test_ties_go_to_the_lowest_head_and_are_told():
     assert result.ties == [1]
 
 
-def test_overlap_counts_shared_heads():
-    richness, correlation = layered()
-    result = choose_heads(richness, correlation, rank="richness", k=2)
-    assert result.overlap["richness"] == [2, 2, 2, 2]
-    alone = choose_heads(richness, correlation, rank="correlation", k=2).heads
-    assert result.overlap["correlation"] == [len(set(a) & set(b)) for a, b in zip(result.heads, alone, strict=True)]
-
-
 def test_k_beyond_the_heads_and_a_flat_ranking_are_refused():
     with pytest.raises(UsageError, match="only 6 heads"):
         choose_heads(*layered(), k=7)

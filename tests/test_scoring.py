@@ -1,6 +1,5 @@
 """Richness and correlation against numpy, one sample and one head at a time."""
 
-import subprocess
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hifi_cli.heads.scores import head_correlation, information_richness, singul
 from hifi_cli.heads.select import compute_scores, score_examples
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.batches import collate, padding_values
-from hifi_cli.training import provenance
 
 
 def random_outputs(samples=6, heads=5, tokens=11, size=8, seed=0):
@@ -104,23 +102,6 @@ def test_captured_outputs_are_attention_times_values(make, resources):
         by_hand = torch.softmax(query @ key.T / encoder.head_size**0.5, -1) @ value
     hook.remove()
     torch.testing.assert_close(seen[0][0][:, rows.start : rows.stop], by_hand, rtol=1e-4, atol=1e-5)
-
-
-def test_results_in_the_checkout_are_no_change_of_the_code(tmp_path, monkeypatch):
-    """A grid that writes into the checkout's results does not spoil the origin of its own runs."""
-    code = tmp_path / "hifi_cli" / "runs" / "provenance.py"
-    code.parent.mkdir(parents=True)
-    code.write_text("")
-    for arguments in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "first"]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    monkeypatch.setattr(provenance, "__file__", str(code))
-    read = provenance._git_state.__wrapped__
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "results.json").write_text("{}")
-    assert not read().changed and len(read().commit) == 40
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "laptop.yaml").write_text("epochs: 1")
-    assert read().changed
 
 
 def test_more_warm_steps_than_the_run_has_are_refused(make, resources):

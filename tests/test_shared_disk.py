@@ -10,7 +10,6 @@ import yaml
 from tiny_inputs import QUICK
 
 from hifi_cli.files import is_locked, locked
-from hifi_cli.results import model_card
 
 
 @pytest.fixture
@@ -116,22 +115,6 @@ def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path
     answer = tiny("train", "--method", "full-ft")
     assert "finished before" in answer.err
     assert not checkpoint.exists()
-
-
-def test_an_export_has_its_name_when_it_is_whole(run, hifi, data, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    write, out_exists = model_card.write, []
-
-    def write_card(*arguments, **options):
-        out_exists.append(out.exists())
-        write(*arguments, **options)
-
-    monkeypatch.setattr(model_card, "write", write_card)
-    answer = hifi("export", run, "--to", "out", "--data-dir", data)
-    assert answer.code == 0, answer.err
-    assert out_exists == [False]
-    assert {"config.json", "model.safetensors", "README.md"} <= {path.name for path in out.iterdir()}
-    assert not list(tmp_path.glob(".out.*"))
 
 
 def test_an_out_where_nothing_can_be_written_is_told_by_its_option_before_anything_is_done(run, hifi, encoders, data, tmp_path):

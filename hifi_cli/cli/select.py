@@ -75,8 +75,7 @@ def select(
         selected.append({"path": path, "selection": selection})
         if format == "text":
             print_heads(selection)
-        for line in head_selection.describe_selection(selection):
-            options.logger.info(line)
+        options.logger.info(head_selection.describe_selection(selection))
         options.logger.info(f"heads: {path}")
     if format == "json":
         print_json(selected)

@@ -125,7 +125,6 @@ class HeadSelection(StoredFile):
         values: the ranking's value of every head.
         iterations: PageRank's steps; 0 for other rankings.
         ties: layers in which the lower head number decided between equal values.
-        overlap: how many of the heads the richness, and the correlation, alone would choose too.
         scores_sha256: `sha256` of the scores.
         importance_sha256: `sha256` of what was measured; None for rankings by the scores.
     """
@@ -146,7 +145,6 @@ class HeadSelection(StoredFile):
     values: LayerValues
     iterations: list[int]
     ties: list[int]
-    overlap: dict[str, list[int]]
     scores_sha256: str
     importance_sha256: str | None = None
 
@@ -202,7 +200,6 @@ def choose(
         values=choice.values,
         iterations=choice.iterations,
         ties=choice.ties,
-        overlap=choice.overlap,
         scores_sha256=head_scores.sha256,
         importance_sha256=measured.sha256 if measured else None,
     )
@@ -213,29 +210,15 @@ def choose(
     return selection, path
 
 
-def describe_selection(selection: HeadSelection) -> list[str]:
-    """Two lines on what drove a choice, of the layers with chosen heads."""
+def describe_selection(selection: HeadSelection) -> str:
+    """What drove a choice, in one line about the layers with chosen heads."""
     layers = [layer for layer, heads in enumerate(selection.heads) if heads]
-    counts = [len(selection.heads[layer]) for layer in layers]
-    steps, k = [selection.iterations[layer] for layer in layers], sum(counts) / len(layers)
-    how = "no iteration"
-    if max(steps):
-        how = f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}"
-    # counted from 1, as everything that people read
-    tied_layers = ", ".join(str(layer + 1) for layer in selection.ties)
-    ties = f"ties broken by head number in layers {tied_layers}" if tied_layers else "no ties"
-    by_richness, by_correlation = (
-        sum(shared) / len(layers)
-        for shared in (selection.overlap["richness"], selection.overlap["correlation"])
-    )
-    chance = sum(count * count for count in counts) / selection.num_heads / len(layers)
-    # a global choice by one signal has other numbers of heads in each layer
-    by_chance = "" if selection.strategy == "global" else f" (chance: {chance:.2f})"
-    return [
-        f"{selection.rank} ({how}): {k:.3g} of {selection.num_heads} heads in {len(layers)} layers; {ties}",
-        f"shared with correlation alone {by_correlation:.2f} of {k:.3g} per layer, with richness alone"
-        f" {by_richness:.2f} of {k:.3g}{by_chance}",
-    ]
+    k = sum(len(selection.heads[layer]) for layer in layers) / len(layers)
+    steps = [selection.iterations[layer] for layer in layers]
+    how = f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}" if max(steps) else "no iteration"
+    tied = ", ".join(str(layer + 1) for layer in selection.ties)  # counted from 1, as for all readers
+    ties = f"ties broken by head number in layers {tied}" if tied else "no ties"
+    return f"{selection.rank} ({how}): {k:.3g} of {selection.num_heads} heads in {len(layers)} layers; {ties}"
 
 
 def scores(
