@@ -180,18 +180,12 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     selection = json.loads(Path("heads.json").read_text())
 
     def given(changes):
-        layers = len(changes["heads"])
-        per_layer = {
-            "values": [[0.1] * 4] * layers,
-            "iterations": [9] * layers,
-            "overlap": dict.fromkeys(selection["overlap"], [1] * layers),
-        }
-        Path("heads.json").write_text(json.dumps({**selection, **per_layer, **changes}))
+        Path("heads.json").write_text(json.dumps({**selection, **changes}))
         return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
 
     assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})
-    assert "heads must be between 0 and 3" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
-    assert "must be ascending, each of them once" in given({"backbone": "tiny-bert", "heads": [[0, 0], [1]]})
+    assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
+    assert "chosen twice" in given({"backbone": "tiny-bert", "heads": [[0, 0], [1]]})
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0]]})
     assert "heads.json is damaged (heads: " in given({"backbone": "tiny-bert", "heads": "all"})
     assert "only 4 heads" in one_line(tiny("select", "--k", "5"), 2)
@@ -202,17 +196,11 @@ def test_an_unwritable_results_directory(tiny, tmp_path):
     assert "cannot write" in one_line(tiny("train", "--method", "full-ft", "--results-dir", "file/below"), 2)
 
 
-def test_a_run_of_another_configuration_or_other_data_is_kept(finish_run, tiny, hifi, encoders, tmp_path):
-    from tiny_inputs import QUICK, write_data
-
+def test_a_run_of_another_configuration_is_kept(finish_run, tiny):
     results = finish_run() / "results.json"
     kept = results.read_text()
     answer = one_line(tiny("train", "--method", "full-ft", "learning_rate=0.1"), 4)
     assert "learning_rate is 2e-05 there, 0.1 here" in answer
-    other = write_data(tmp_path / "other", rows=40)
-    answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", other,
-                  *QUICK)  # fmt: skip
-    assert "other data" in one_line(answer, 4)
     assert results.read_text() == kept
     assert tiny("train", "--method", "full-ft", "--force", "learning_rate=0.1").code == 0
 
@@ -228,10 +216,6 @@ def test_a_damaged_delta_is_not_used(finish_run, hifi, data):
 def test_damaged_scores_are_not_used(tiny):
     assert tiny("score", "--samples", "10", "--out", "scores.json").code == 0
     text = Path("scores.json").read_text()
-    content = json.loads(text)
-    content["richness"][0][0] += 1
-    Path("scores.json").write_text(json.dumps(content))
-    assert "damaged" in one_line(tiny("select", "--scores", "scores.json"), 2)
     Path("scores.json").write_text(text[:100])
     assert "not a readable scores file" in one_line(tiny("select", "--scores", "scores.json"), 2)
 

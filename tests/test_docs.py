@@ -140,7 +140,7 @@ def test_the_example_of_a_measured_ranking_measures(make, resources):
     exec(blocks("extend.md", "python")[3], names)
     config = make()
     encoder, pretrained = resources.encoder(config)
-    runner = ModelRunner(encoder, resources.task("rte"), config, padding_values(pretrained.tokenizer))
+    runner = ModelRunner(encoder, resources.task("rte"), config, padding_values(pretrained.tokenizer), encoder.device)
     examples = resources.examples(config, "train", 32)[:2]
     ((outputs, _),) = head_outputs(encoder, [collate(examples[:1], runner.pad)])
     assert names["largest_output"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from finished_runs import flip_bit, read_json
-from hifi_cli.records import run_status
 from synthetic_runs import write_run
 
 from hifi_cli.config import registry
@@ -95,28 +94,6 @@ def test_a_copied_run_and_a_changed_result_are_found(tmp_path):
         second.read_result(tmp_path)
     flip_bit(first.results)
     assert status(first).state is RunState.DAMAGED
-
-
-def test_only_deltas_of_another_size_or_a_later_time_are_hashed(tmp_path, monkeypatch):
-    hashed, file_digest = [], run_status.file_digest
-    monkeypatch.setattr(run_status, "file_digest", lambda path: hashed.append(path) or file_digest(path))
-    (cell,) = cells(seeds=1, tasks=["rte"], methods=["bitfit"])
-    directory = store(cell, tmp_path, delta=b"some numbers")
-
-    def state():
-        return status(directory, check_delta=True).state
-
-    assert (state(), hashed) == (RunState.DONE, [])
-    directory.delta.touch()  # as a copy may leave it
-    os.utime(directory.delta, ns=(directory.results.stat().st_mtime_ns + 10**9,) * 2)
-    assert (state(), len(hashed)) == (RunState.DONE, 1)
-    flip_bit(directory.delta)
-    os.utime(directory.delta, ns=(directory.results.stat().st_mtime_ns + 10**9,) * 2)
-    assert (state(), len(hashed)) == (RunState.DAMAGED, 2)
-    directory.delta.write_bytes(b"less")
-    assert (state(), len(hashed)) == (RunState.DAMAGED, 2)
-    directory.delta.unlink()
-    assert (state(), len(hashed)) == (RunState.DONE, 2)
 
 
 def test_runs_are_listed_wherever_they_are(tmp_path):

@@ -81,7 +81,7 @@ def score(
     if run is not None:
         assert out is not None
         resources.use_data_dir(data_dir or reload.stored_data_dir(run))
-        head_scores, path = reload.scores_of_run(run, resources, extra, out, force=force), out
+        head_scores, path = reload.scores_of_run(run, resources, extra, out), out
         scored = [(head_scores, path)]
     else:
         scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 from torch import Tensor
 
+from hifi_cli.config import registry
 from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
-from hifi_cli.errors import ConflictError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.measures import measure_heads
 from hifi_cli.heads.ranking import choose_heads
@@ -215,8 +216,14 @@ def describe_selection(selection: HeadSelection) -> str:
     layers = [layer for layer, heads in enumerate(selection.heads) if heads]
     k = sum(len(selection.heads[layer]) for layer in layers) / len(layers)
     steps = [selection.iterations[layer] for layer in layers]
-    how = f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}" if max(steps) else "no iteration"
-    tied = ", ".join(str(layer + 1) for layer in selection.ties)  # counted from 1, as for all readers
+    how = (
+        f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}"
+        if max(steps)
+        else "no iteration"
+    )
+    tied = ", ".join(
+        str(layer + 1) for layer in selection.ties
+    )  # counted from 1, as for all readers
     ties = f"ties broken by head number in layers {tied}" if tied else "no ties"
     return f"{selection.rank} ({how}): {k:.3g} of {selection.num_heads} heads in {len(layers)} layers; {ties}"
 
@@ -231,9 +238,6 @@ def scores(
 
     Returns:
         The scores, and their file.
-
-    Raises:
-        ConflictError: `out` holds other scores.
     """
     weights_id = resources.pretrained(config).weights_id  # loads the encoder
     path = _scores_path(config, resources, weights_id)
@@ -243,24 +247,8 @@ def scores(
 
     head_scores = _read_or_compute(HeadScores, path, compute, force=force)
     if out:
-        write_scores(head_scores, out, force=force)
+        head_scores.write(out)
     return head_scores, out or path
-
-
-def write_scores(head_scores: HeadScores, out: Path, *, force: bool = False) -> None:
-    """Write scores to a user's own file.
-
-    Raises:
-        ConflictError: it holds others.
-        UsageError: it holds something else, or is damaged.
-    """
-    if out.is_file() and not force:
-        there = HeadScores.read(out)
-        if there.sha256 != head_scores.sha256:
-            raise ConflictError(
-                f"{out} holds other scores, of {there.backbone} on {there.task}: give another --out, or replace it with --force"
-            )
-    head_scores.write(out)
 
 
 def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | None:
@@ -432,13 +420,18 @@ def _scores_path(
     config: RunConfig, resources: ResourceCache, weights_id: str, *, measured: bool = False
 ) -> Path:
     """The file of the scores, or of what the configured ranking measures, by a hash of what decides them."""
+    data = resources.rows(config.task)
+    is_own = registry.user_file(
+        "tasks", config.task
+    )  # whose YAML may read other columns of the same file
+    fingerprint = data.rows_fingerprint if is_own else data.fingerprint
     decides: dict[str, Any] = {
         "backbone": weights_id,
-        "data": resources.fingerprint(config.task)["train"],
+        "data": fingerprint["train"],
         "scoring": config.scoring.model_dump(),
         "encoding": config.model_dump(include={"truncation", "swap_texts", "stride"}),
     }
-    if held_out := holdout_ids(config, resources.rows(config.task).rows("train"))[1]:
+    if held_out := holdout_ids(config, data.rows("train"))[1]:
         decides["held out"] = held_out
     if config.scoring.warm_steps:  # of full fine-tuning, whatever the run's method
         keys = {*TrainingConfig.model_fields} - {"method", "settings"}

@@ -162,15 +162,12 @@ def stored_data_dir(path: Path) -> Path | None:
 
 
 def scores_of_run(
-    run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path, *, force: bool = False
+    run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path
 ) -> HeadScores:
     """Score a finished run's heads on its task's training samples, and store the scores.
 
     Args:
         overrides: `scoring.*` keys from the command line; None means not given.
-
-    Raises:
-        ConflictError: `out` holds other scores.
     """
     with reload(run, resources) as (prepared, _):
         prepared.method.merge(prepared.encoder)
@@ -179,5 +176,5 @@ def scores_of_run(
         setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
         scores = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
     scores = scores.model_copy(update={"run": str(run)})
-    head_selection.write_scores(scores, out, force=force)
+    scores.write(out)
     return scores

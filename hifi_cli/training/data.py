@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hifi_cli.config import registry
 from hifi_cli.config.run_config import RunConfig, run_name
 from hifi_cli.errors import MissingError, RunFailed, UsageError
 from hifi_cli.files import digest, file_digest
@@ -79,11 +78,6 @@ class ResourceCache:
         if key not in self._rows:
             self._rows[key] = data_sources.load(spec, data_dir=self.data_dir)
         return self._rows[key]
-
-    def fingerprint(self, task: str) -> dict[Split, str]:
-        """What identifies each split: its file, or the rows where a user may read other columns."""
-        data = self.rows(task)
-        return data.rows_fingerprint if registry.user_file("tasks", task) else data.fingerprint
 
     def pretrained(self, config: RunConfig) -> Pretrained:
         """Load the backbone of a run with the head of its task; the last one that was loaded is kept."""

@@ -161,12 +161,10 @@ class Trainer:
                 self.refuse_divergence(self.loss_sum.item())
                 self.before_evaluation()
                 self.end_epoch()
-                if stop_with := stop.check():
-                    self.save_checkpoint()
-                    raise stop_with
+                self.stop_or_save(stop)
 
     def stop_or_save(self, stop: StopSignal) -> None:
-        """After a step: stop if a signal came, with a checkpoint; save one if it is time."""
+        """After a step or an epoch: stop if a signal came, with a checkpoint; save one if it is time."""
         stop_with = stop.check()
         if stop_with or (self.checkpoint and self.checkpoint.is_due()):
             self.save_checkpoint()
