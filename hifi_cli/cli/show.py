@@ -80,8 +80,7 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             _print_config(values, sources)
             run_plan = plan(config, resources)
         examples = "an unknown number of" if run_plan.examples is None else f"{run_plan.examples:,}"
-        least = "at least " if run_plan.has_windows else ""
-        steps = "" if run_plan.steps is None else f"{least}{counted_noun(run_plan.steps, 'step')}: "
+        steps = "" if run_plan.steps is None else f"{counted_noun(run_plan.steps, 'step')}: "
         epochs = counted_noun(config.epochs, "epoch")
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",

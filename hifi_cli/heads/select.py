@@ -1,4 +1,4 @@
-"""Score heads and choose them, with the files that keep both: every seed and method shares one scoring."""
+"""Score heads and choose them, with the files of both: all seeds and methods share a scoring."""
 
 import logging
 from collections.abc import Callable
@@ -154,7 +154,7 @@ File = TypeVar("File", HeadScores, HeadImportance)
 
 
 def select_heads(config: RunConfig, resources: ResourceCache) -> Heads | None:
-    """The heads that a run tunes: given, or chosen by their scores; None for a method that needs none."""
+    """The heads that a run tunes: given, or chosen by scores; None if its method needs none."""
     if not methods.needs_heads(config):
         return None
     return config.heads.given or load_or_select_heads(config, resources)[0].heads
@@ -225,7 +225,8 @@ def describe_selection(selection: HeadSelection) -> str:
         str(layer + 1) for layer in selection.ties
     )  # counted from 1, as for all readers
     ties = f"ties broken by head number in layers {tied}" if tied else "no ties"
-    return f"{selection.rank} ({how}): {k:.3g} of {selection.num_heads} heads in {len(layers)} layers; {ties}"
+    chosen = f"{k:.3g} of {selection.num_heads} heads in {len(layers)} layers"
+    return f"{selection.rank} ({how}): {chosen}; {ties}"
 
 
 def scores(
@@ -263,7 +264,7 @@ def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | 
 def _read_or_compute(
     kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False
 ) -> File:
-    """Read a stored file, or make it under its own lock; a damaged one is made again, with a warning."""
+    """Read a stored file, or make it under its own lock; a damaged one is made again."""
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
             try:
@@ -278,7 +279,7 @@ def _read_or_compute(
 def compute_scores(
     config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None
 ) -> HeadScores:
-    """Score every head on random training samples (Algorithm 1), none of them held out for selection.
+    """Score every head on random training samples (Algorithm 1), none of them held out.
 
     Args:
         encoder: scored instead of the pretrained one (a finished run's).
@@ -308,10 +309,11 @@ def compute_scores(
 
 
 def compute_importance(config: RunConfig, resources: ResourceCache) -> HeadImportance:
-    """Measure what the configured ranking ranks heads by, on the samples that `compute_scores` takes.
+    """Measure what the configured ranking ranks heads by, on the samples of `compute_scores`.
 
-    Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one, drawn
-    by `scoring.seed`: what is measured does not depend on the run's seed, and all runs tune the same heads.
+    Unless `scoring.warm_steps` trains it, the task head that the loss depends on is a random one,
+    drawn by `scoring.seed`: what is measured does not depend on the run's seed, and all runs tune
+    the same heads.
     """
     device, pretrained = choose_device(config), resources.pretrained(config)
     if config.scoring.warm_steps:
@@ -371,7 +373,8 @@ def score_examples(
     """Richness and correlation of every head for every example.
 
     Returns:
-        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the examples' order.
+        int64 [examples, layers, heads] and float64 [examples, layers, heads, heads], in the
+        examples' order.
     """
     shape = (len(examples), encoder.num_layers, encoder.num_heads)
     richness = torch.zeros(shape, dtype=torch.int64)
@@ -419,7 +422,7 @@ def _warmed_up_encoder(
 def _scores_path(
     config: RunConfig, resources: ResourceCache, weights_id: str, *, measured: bool = False
 ) -> Path:
-    """The file of the scores, or of what the configured ranking measures, by a hash of what decides them."""
+    """The file of the scores, or of what the ranking measures, by a hash of all that decides."""
     data = resources.rows(config.task)
     is_own = registry.user_file(
         "tasks", config.task

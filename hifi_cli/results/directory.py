@@ -1,4 +1,4 @@
-"""The directory of a run: its files, everything that reads or writes them, and what they say of the run."""
+"""The directory of a run: its files, what reads and writes them, and the run's status."""
 
 import json
 import os
@@ -49,7 +49,7 @@ _AGAIN = "train the run again with --force"
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The directory of a run, `RunConfig.run_path` in a results directory; results.json is written last."""
+    """The directory of a run; results.json is written last."""
 
     path: Path
 
@@ -90,12 +90,12 @@ class RunDirectory:
 
     @property
     def user_files(self) -> Path:
-        """Copies of the user's own YAMLs, as KIND/NAME.yaml: without them the run could not be read again."""
+        """Copies of the user's own YAMLs, as KIND/NAME.yaml, with which the run is read again."""
         return self.path / "own"
 
     @property
     def predictions(self) -> Path:
-        """Predictions of the reported split; those of another one are in predictions-SPLIT.jsonl."""
+        """Predictions of the reported split; others are in predictions-SPLIT.jsonl."""
         return self.path / "predictions.jsonl"
 
     # --- a run that begins, and ends
@@ -150,7 +150,7 @@ class RunDirectory:
             )
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
-        """Write config.yaml; unless there is a checkpoint to continue from, remove a former run first."""
+        """Write config.yaml; without a checkpoint to continue from, remove a former run first."""
         if anew or not self.checkpoint.is_file():
             self.clear()
         self.write_config(config)
@@ -164,7 +164,8 @@ class RunDirectory:
     def clear(self) -> None:
         """Remove a former run's files, results.json first: no half of it can be mistaken for a run.
 
-        The copies of the user's own YAMLs stay for `write_config`: the next run may be made from them.
+        The copies of the user's own YAMLs stay for `write_config`: the next run may be made from
+        them.
         """
         others = (self.metrics, self.failure, self.checkpoint, self.config_file)
         splits = self.path.glob("predictions-*.jsonl")
@@ -185,7 +186,7 @@ class RunDirectory:
                 self.clear()
 
     def remove_leftovers(self) -> None:
-        """Remove the half-written files of a killed process, and the checkpoint of a finished run."""
+        """Remove half-written files of a killed process, and a finished run's checkpoint."""
         for folder in (self.path, self.checkpoint.parent):
             for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
                 path.unlink()
@@ -195,7 +196,7 @@ class RunDirectory:
     # --- its files
 
     def read_config(self) -> RunConfig:
-        """The configuration of the run: what results.json says, or config.yaml until it is finished.
+        """The configuration: what results.json says, or config.yaml until there is one.
 
         Raises:
             MissingError: there is none.
@@ -226,7 +227,7 @@ class RunDirectory:
         return self.user_files / kind / f"{name}.yaml"
 
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
-        """What a configuration names: kind, the user's own file, and its copy's place; a YAML's code too."""
+        """What a configuration names: kind, the user's own file, its copy's place; code too."""
         for kind, name in _named_files(config):
             own, copy = registry.user_file(kind, name), self._copy_of(kind, name)
             yield kind, own, copy
@@ -235,7 +236,7 @@ class RunDirectory:
                 yield kind, own and own.parent / code, copy.parent / code
 
     def write_config(self, config: RunConfig) -> None:
-        """Store `config_text`, and copies of the user's own YAMLs and methods; remove other copies."""
+        """Store `config_text` and copies of the user's own YAMLs and methods, and no others."""
         copies = {copy: own for _, own, copy in self._user_files(config) if own}
         for copy, own in copies.items():
             if own.resolve() != copy.resolve():
@@ -250,7 +251,8 @@ class RunDirectory:
         """The result of a finished run.
 
         Args:
-            results_dir: the run must be at its configuration's path in it: a copy would count twice.
+            results_dir: the run must be at its configuration's path in it: a copy would count
+                twice.
 
         Raises:
             MissingError: the run is not finished.
@@ -264,7 +266,8 @@ class RunDirectory:
             raise UsageError(f"{self.results} is damaged ({problem}); {_AGAIN}") from None
         if results_dir and self.path != (place := results_dir / result.run_path):
             raise UsageError(
-                f"{self.path} holds the run that belongs in {place}: move it there, or a copy out of {results_dir}"
+                f"{self.path} holds the run that belongs in {place}: move it there, or a copy out"
+                f" of {results_dir}"
             )
         return result
 

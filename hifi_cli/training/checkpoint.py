@@ -27,7 +27,8 @@ class Checkpoint:
     """The file that keeps the state of a run.
 
     Args:
-        run_id: digest of configuration, data, heads and backbone; the state of another run is not used.
+        run_id: digest of configuration, data, heads and backbone; the state of another run is not
+            used.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -35,7 +36,7 @@ class Checkpoint:
         self._saved_at, self._saving_seconds = time.monotonic(), 0.0
 
     def is_due(self) -> bool:
-        """Whether to save now: after every minute of training, more seldom where saving takes long."""
+        """Whether to save now: after each minute, more seldom where saving takes long."""
         wait = max(_MIN_SECONDS, _MIN_RATIO * self._saving_seconds)
         return time.monotonic() - self._saved_at > wait
 
@@ -52,7 +53,7 @@ class Checkpoint:
         self._saving_seconds = self._saved_at - start
 
     def read(self) -> dict[str, Any] | None:
-        """The saved state; None, with a warning, if it is damaged or another run's: the run starts anew."""
+        """The saved state; None, with a warning, if it is damaged or another run's."""
         if not self.path.is_file():
             return None
         try:
@@ -94,7 +95,7 @@ def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 class StopSignal:
-    """Inside the block, SIGINT and SIGTERM are noted and act at the next `check`; a second one acts at once."""
+    """SIGINT and SIGTERM in the block act at the next `check`, a second one at once."""
 
     _EXCEPTIONS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
 
@@ -126,7 +127,7 @@ class StopSignal:
         self._received = exception
 
     def check(self) -> type[BaseException] | None:
-        """The exception to stop with, None to go on; several processes agree, as not all may get a signal."""
+        """The exception to stop with, None to go on; several processes agree."""
         if self._accelerator.num_processes == 1:
             return self._received
         if self._received:

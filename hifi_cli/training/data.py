@@ -1,4 +1,4 @@
-"""What runs read: rows, tokenized examples and their splits, the encoder, a finished run's delta."""
+"""What runs read: rows, examples and their splits, the encoder, a finished run's delta."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -35,7 +35,8 @@ class ResourceCache:
     """The directories that all runs of a command share, and what was loaded from them so far.
 
     Attributes:
-        backbone: loaded for finished runs instead of the one that each names, which may be elsewhere here.
+        backbone: loaded for finished runs instead of the one that each names, which may be
+            elsewhere here.
         trust: whether code may run that the files of a finished run name.
     """
 
@@ -80,7 +81,7 @@ class ResourceCache:
         return self._rows[key]
 
     def pretrained(self, config: RunConfig) -> Pretrained:
-        """Load the backbone of a run with the head of its task; the last one that was loaded is kept."""
+        """Load a run's backbone with the head of its task; the last one is kept."""
         device, task_head = select_device(config.device), self.task_head(config)
         kernels = f"{config.kernels} {config.precision} {config.device}"
         backbone = config.backbone.model_dump_json()
@@ -106,11 +107,12 @@ class ResourceCache:
         return Encoder(model), pretrained
 
     def _starting_weights(self, config: RunConfig) -> tuple[dict[str, Tensor], list[StartingRun]]:
-        """The merged encoder weights of the run that a run starts from; that run, and those it started from.
+        """The merged encoder weights of the run that a run starts from, and the chain of runs.
 
         Raises:
             MissingError: there is no such finished run.
-            UsageError: it has another backbone, or its method adds modules that no plain encoder holds.
+            UsageError: it has another backbone, or its method adds modules that no plain encoder
+                holds.
             RunFailed: it diverged.
         """
         directory = RunDirectory(find_start(config, self.results_dir))
@@ -128,7 +130,8 @@ class ResourceCache:
             method = methods.attach(own, encoder, metadata.heads, pretrained.missing_keys)
             if not method.mergeable:
                 raise UsageError(
-                    f"start_from={config.start_from}: method {own.method} adds modules that no plain encoder has"
+                    f"start_from={config.start_from}: method {own.method} adds modules that no"
+                    " plain encoder has"
                 )
             methods.load_final_delta(method, encoder, tensors)
             method.merge(encoder)
@@ -171,8 +174,8 @@ class ResourceCache:
         longest, bound = max(map(len, examples), default=0), Encoder(pretrained.model).max_tokens
         if bound is not None and longest > bound:
             raise UsageError(
-                f"max_length={max_length}: a row has {longest:,} tokens, and {config.backbone.name} has"
-                f" positions for {bound:,}; set max_length={bound}"
+                f"max_length={max_length}: a row has {longest:,} tokens, and"
+                f" {config.backbone.name} has positions for {bound:,}; set max_length={bound}"
             )
         return examples
 
@@ -195,11 +198,13 @@ def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], D
         raise RunFailed(f"the run in {directory.path} {result.status} and left no model")
     if not directory.delta.is_file():
         raise MissingError(
-            f"no {directory.delta}: copy the run with its weights (--weights), or train it again (--force)"
+            f"no {directory.delta}: copy the run with its weights (--weights), or train it again"
+            " (--force)"
         )
     if file_digest(directory.delta) != result.delta_sha256:
         raise UsageError(
-            f"{directory.delta} is not the file that the run wrote; train the run again with --force"
+            f"{directory.delta} is not the file that the run wrote; train the run again with"
+            " --force"
         )
     return result, *deltas.load(directory.delta)
 
@@ -216,8 +221,8 @@ def check_backbone(
         started = f", or train {config.start_from} as it was" if config.start_from else ""
         raise UsageError(
             f"the run in {directory.path} was trained on other weights of backbone"
-            f" '{config.backbone.name}' than those found now; give --backbone with the directory or hub"
-            f" id that has them{started}"
+            f" '{config.backbone.name}' than those found now; give --backbone with the directory or"
+            f" hub id that has them{started}"
         )
 
 
@@ -245,8 +250,8 @@ class Splits:
         train: trained on.
         selection: select the best epoch.
         reported: what the scores of the run are measured on.
-        calibration_batches: batches whose gradients a method may use when one of its phases starts: the
-            train examples, in a few-shot run those of the full train split.
+        calibration_batches: batches whose gradients a method may use when one of its phases starts:
+            the train examples, in a few-shot run those of the full train split.
         extra_validation: extra validation splits that are reported, by the suffix of their metrics.
         fewshot: the ids of the rows of a few-shot run and their digest.
     """
@@ -304,8 +309,8 @@ def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str]
     """Ids of the train rows that a run trains on, and of those that select its epoch (`holdout`).
 
     They are two parts of one permutation that the run's seed draws; the second is empty unless
-    `selection` is `holdout`. The rows of a group, as of one of MultiRC's questions, stay together: its
-    metrics are about whole groups.
+    `selection` is `holdout`. The rows of a group, as of one of MultiRC's questions, stay together:
+    its metrics are about whole groups.
     """
     if config.shots or config.selection != "holdout":
         return [row.id for row in train_rows[: config.limit]], []

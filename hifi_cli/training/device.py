@@ -1,4 +1,4 @@
-"""The device that a run computes on, chosen in one place, and the precision of its matrix products."""
+"""The device that a run computes on, and the precision of its matrix products."""
 
 import os
 import platform
@@ -69,7 +69,8 @@ def select_device(requested: str) -> torch.device:
         )
     if processes > gpus:
         raise MissingError(
-            f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or set device=cpu"
+            f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or"
+            " set device=cpu"
         )
     if int(index or 0) >= gpus:
         raise MissingError(f"device={requested}: the visible GPUs are cuda:0 to cuda:{gpus - 1}")
@@ -82,7 +83,7 @@ def uses_cpu_kernels(config: RunConfig, device: torch.device) -> bool:
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether `precision` (fp32, bf16, auto) means bfloat16; `auto`: if the hardware multiplies it."""
+    """Whether `precision` means bfloat16; `auto`: if the hardware multiplies it."""
     if precision != "auto":
         return precision == "bf16"
     if device.type == "cuda":

@@ -71,7 +71,7 @@ class MetricLogger(Callback):
             tracker.finish()
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        """Write the lines of a resumed run, which terminal and trackers got before it was stopped."""
+        """Write the lines of a resumed run, which terminal and trackers got before."""
         self.device, self.steps_per_epoch = trainer.runner.device, trainer.steps_per_epoch
         self.start, self.first_step = time.monotonic(), trainer.progress.step
         self.total_steps = trainer.total_steps
@@ -136,7 +136,7 @@ def check_trackers(names: Sequence[str]) -> None:
 def start_trackers(
     names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory
 ) -> list[Any]:
-    """Start trackers of accelerate and give them the configuration; TensorBoard's files are the run's."""
+    """Start trackers of accelerate and give them the configuration."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
     arguments: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""The training loop, the same for every method: phases, epochs, steps, evaluation, the best epoch."""
+"""The training loop, the same for every method: phases, epochs, steps, the best epoch."""
 
 import math
 import random
@@ -34,7 +34,8 @@ class Progress:
     Attributes:
         epoch, step: finished ones.
         phase: number of the current phase, from 0.
-        best_epoch: the first one with the highest score on the selection split, counted from 1; 0: none yet.
+        best_epoch: the first one with the highest score on the selection split, counted from 1; 0:
+            none yet.
         log_history: lines of metrics.jsonl so far.
         loss_sum, loss_count: of the losses since the last logged one.
         seconds: training time, evaluation included, over all resumptions.
@@ -88,7 +89,8 @@ class Trainer:
     """Trains a prepared model through the phases of its method and evaluates it after each epoch.
 
     Args:
-        evaluated: what the model is scored on after each epoch; None: nothing, and no delta is kept.
+        evaluated: what the model is scored on after each epoch; None: nothing, and no delta is
+            kept.
         calibration_batches: batches whose gradients a method may use when one of its phases starts.
         checkpoint: where the state is saved, and resumed from if it is there.
         max_steps: stop after this number of steps, before the evaluation.
@@ -164,7 +166,7 @@ class Trainer:
                 self.stop_or_save(stop)
 
     def stop_or_save(self, stop: StopSignal) -> None:
-        """After a step or an epoch: stop if a signal came, with a checkpoint; save one if it is time."""
+        """Save a checkpoint if it is time, or if a signal came, and then stop."""
         stop_with = stop.check()
         if stop_with or (self.checkpoint and self.checkpoint.is_due()):
             self.save_checkpoint()
@@ -184,7 +186,7 @@ class Trainer:
         return [[self.train_examples[index] for index in batch] for batch in order[finished:]]
 
     def setup_phase(self, number: int) -> None:
-        """Start a phase: prepare the model, call the method's phase-start hook, create the optimizer."""
+        """Start a phase: prepare the model, call the method's hook, create the optimizer."""
         self.phase_state = None  # frees the optimizer of the phase before
         self.progress.phase = number
         self.seed_process(0)
@@ -238,7 +240,7 @@ class Trainer:
         self.phase_state.method.before_evaluation(self.model)
 
     def seed_process(self, rank: int) -> None:
-        """If several processes train, seed torch for a step, or (as rank 0 in every process) a phase.
+        """If several processes train, seed torch for a step, or for a phase (as rank 0 in all).
 
         So each process has dropout noise of its own, and a resumed run needs no process's state.
         """
@@ -276,7 +278,7 @@ class Trainer:
 
     @property
     def is_candidate(self) -> bool:
-        """Whether the model may be reported: the last phase has trained it, or it is the last one."""
+        """Whether the model may be reported: the last phase has trained it, or it is the last."""
         assert self.phase_state
         is_last_phase = self.progress.phase == len(self.phases) - 1
         is_last = self.progress.step == self.total_steps
@@ -358,7 +360,7 @@ class Trainer:
 
 
 def measure_reported(runner: ModelRunner, splits: Splits) -> tuple[dict[str, float], Values]:
-    """Every metric on the reported split, its logits, and as `metric_split` every one on extra splits."""
+    """Every metric on the reported and (as `metric_split`) on extra splits; and its logits."""
     measured, logits = runner.measure(splits.reported)
     for split, examples in splits.extra_validation.items():
         extra, _ = runner.measure(examples, f"validation_{split}")
@@ -374,7 +376,8 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
     """
     if steps < len(phases):
         raise UsageError(
-            f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages; train for more epochs"
+            f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages;"
+            " train for more epochs"
         )
     ends: list[int] = []
     fraction = 0.0
@@ -393,7 +396,7 @@ def seed_everything(seed: int) -> None:
 
 
 def calibration_gradients(runner: ModelRunner, batches: Sequence[list[Example]]) -> Iterator[None]:
-    """Leave the gradient of one batch after the other in the parameters, the same bits in every process."""
+    """Leave the gradient of each batch in the parameters, the same bits in every process."""
     for batch in batches:
         runner.encoder.model.zero_grad()
         runner.accumulate_gradient(batch)

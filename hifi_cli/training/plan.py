@@ -19,7 +19,7 @@ from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import fewshot, metrics
 from hifi_cli.tasks.task_spec import TaskData, TaskSpec
 from hifi_cli.tasks.tokenization import truncated_rows
-from hifi_cli.training.data import ResourceCache, batch_size, find_start, holdout_ids, read_delta
+from hifi_cli.training.data import ResourceCache, batch_size, holdout_ids
 from hifi_cli.training.device import select_device
 from hifi_cli.training.loop import phase_ends
 
@@ -32,7 +32,8 @@ class ModelSize:
 
     Attributes:
         total: parameters of the plain model.
-        trained: trained parameters of each stage, in all and in the backbone; None where training decides.
+        trained: trained parameters of each stage, in all and in the backbone; None where training
+            decides.
     """
 
     total: int
@@ -47,7 +48,6 @@ class RunPlan:
         state: of its directory.
         examples: rows that it trains on, of its data or else of the official ones; None: not known.
         steps: optimizer steps, if every row is one example.
-        has_windows: whether a row with a long text becomes several examples, and steps.
         size: None without the backbone's configuration.
         missing: what the run needs and is not there, a line each.
         truncated: rows of train and validation split with a text that is cut; None: not known.
@@ -58,7 +58,6 @@ class RunPlan:
     examples: int | None
     batch_size: int
     steps: int | None
-    has_windows: bool
     size: ModelSize | None
     missing: list[str]
     truncated: tuple[int, int] | None
@@ -85,8 +84,6 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     unless_missing(lambda: select_device(config.device))
     data = unless_missing(lambda: _local_data(task, config, resources))
     sized = unless_missing(lambda: model_size(config, resources))
-    if config.start_from:
-        unless_missing(lambda: read_delta(RunDirectory(find_start(config, resources.results_dir))))
     truncated = None
     if data and sized and (tokenizer := unless_missing(lambda: _tokenizer(config))):
         train, validation = (
@@ -104,7 +101,6 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
         examples,
         batch,
         steps,
-        task.kind == "span",
         sized and sized[0],
         missing,
         truncated,
@@ -112,7 +108,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
 
 
 def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, list[Phase]]:
-    """Count the parameters of a run on a model without values; also returns the phases of its training.
+    """Count the parameters of a run on a model without values; returns its phases too.
 
     Raises:
         MissingError: the backbone's configuration is not on this machine.

@@ -31,7 +31,7 @@ _LIBRARIES = (
 
 
 def describe(*devices: torch.device, processes: int = 1) -> Provenance:
-    """The command line, the versions, the git state of the checkout and the devices that compute."""
+    """The command line, versions, git state of the checkout and devices that compute."""
     return Provenance(
         command=["hifi", *sys.argv[1:]],
         hifi=__version__,
@@ -46,7 +46,7 @@ def describe(*devices: torch.device, processes: int = 1) -> Provenance:
 
 
 def method_code(config: RunConfig) -> str | None:
-    """The SHA-256 of the user's own file that implements a run's method, or of those of two stages."""
+    """The SHA-256 of the user's own code of a run's method, or of two stages."""
     files = [registry.user_file("methods", stage.method) for stage in config.stages]
     codes = [file.parent / code for file in files if file and (code := code_file(file))]
     digests = list(dict.fromkeys(map(file_digest, codes)))
@@ -62,7 +62,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The peak memory use since the last reset, in bytes: of the GPU, or of the process on a CPU."""
+    """The peak memory since the last reset, in bytes: of the GPU, or of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
@@ -73,7 +73,7 @@ def peak_memory(device: torch.device) -> int:
 
 @functools.cache
 def _git_state() -> GitState | None:
-    """The state of the checkout; read once: a process goes on with the code that it started with."""
+    """The state of the checkout, read once: a process goes on with the code it started with."""
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists():
         return None

@@ -58,7 +58,8 @@ def run(
     Raises:
         ConflictError: the directory holds another run, or another process is writing it.
         RunFailed: a batch does not fit in memory, or the disk is full.
-        MissingError, UsageError: something it needs is missing or wrong, the requested GPU for example.
+        MissingError, UsageError: something it needs is missing or wrong, the requested GPU for
+            example.
     """
     directory = RunDirectory.of(config, resources.results_dir)
     device = choose_device(config)  # refuses a missing GPU before anything is written
@@ -137,7 +138,8 @@ def prepare(
     """
     encoder, pretrained = resources.encoder(config)
     plain_parameters, task = encoder.num_parameters, resources.task_of(config)
-    # scoring and masks of few-shot runs are those of the full-shot setting; only training has all as a batch
+    # scoring and masks of few-shot runs are those of the full-shot setting; only training has all
+    # as a batch
     config = config.model_copy(update={"batch_size": batch_size(config, task)})
     device = device or choose_device(config)
     runner = ModelRunner(encoder, task, config, padding_values(pretrained.tokenizer), device)
@@ -233,10 +235,10 @@ def _train(
 def _store(
     trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: RunDirectory
 ) -> dict[str, Any]:
-    """Store delta and predictions of the epoch that is reported; returns what the record says of them.
+    """Store delta and predictions of the reported epoch; returns what the record says of them.
 
-    The predictions are those of the epoch's own evaluation. Where another split chose the epoch, the
-    reported one may not have been evaluated then; it is now, with the delta.
+    The predictions are those of the epoch's own evaluation. Where another split chose the epoch,
+    the reported one may not have been evaluated then; it is now, with the delta.
     """
     task, config, progress = prepared.task, prepared.runner.config, trainer.progress
     kept_epoch = progress.epoch if config.report == "last" else progress.best_epoch
@@ -286,7 +288,7 @@ def _store(
 
 
 def count_parameters(prepared: PreparedRun) -> ParameterCounts:
-    """How many numbers train, in all and in the backbone, and how many a delta and the model have."""
+    """How many numbers train, in all and in the backbone; those of delta and model."""
     model, method = prepared.encoder.model, prepared.method
     task_head = set(methods.task_head_names(prepared.encoder))
     trained, stored = method.trainable_counts(model), method.delta(model).values()
@@ -302,7 +304,7 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
 def prediction_rows(
     task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions
 ) -> list[Prediction]:
-    """Lines of predictions.jsonl: id, label, prediction (labels, numbers, answers or tags) and logits."""
+    """Lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits."""
 
     def label_word(value: Any) -> str | float | list[str] | None:
         if value is None or task.kind == "regression":

@@ -1,4 +1,4 @@
-"""A training step: batch, forward, loss, backward, the method's hooks, clipping, optimizer; and predictions."""
+"""A training step: forward, loss, backward, the method's hooks, optimizer; and predictions."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -44,7 +44,8 @@ class ModelRunner:
     """A model on its device, with what a step and a prediction need.
 
     Attributes:
-        model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several processes train it.
+        model: the model of `encoder`, wrapped in DDP between `wrap` and `unwrap` if several
+            processes train it.
     """
 
     encoder: Encoder
@@ -71,16 +72,16 @@ class ModelRunner:
         self.model = self.accelerator.prepare_model(self.encoder.model, device_placement=False)
 
     def unwrap(self) -> None:
-        """Undo `wrap`: what trains is about to change, and until then every process computes the same."""
+        """Undo `wrap`: what trains is about to change; until then every process computes all."""
         self.model = self.encoder.model
 
     @property
     def is_ddp(self) -> bool:
-        """Whether every process computes a part of each training batch; otherwise each computes all of it."""
+        """Whether each process computes a part of a training batch, not all of it."""
         return self.model is not self.encoder.model
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """torch.autocast to bfloat16, in training alone; CPU kernels cast their inputs themselves."""
+        """torch.autocast to bfloat16 in training; CPU kernels cast their inputs themselves."""
         is_used = self.uses_autocast and self.encoder.model.training
         if not is_used:
             return nullcontext()
@@ -90,8 +91,8 @@ class ModelRunner:
         """The model's output for some examples, float32.
 
         Returns:
-            [examples, classes or choices]; for spans [examples, 2, tokens], for token classification
-            [examples, tags, tokens].
+            [examples, classes or choices]; for spans [examples, 2, tokens], for token
+            classification [examples, tags, tokens].
         """
         batch = collate(
             examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1
@@ -140,7 +141,7 @@ class ModelRunner:
         examples: list[Example],
         regularization_loss: Callable[[nn.Module], Tensor | float] | None,
     ) -> Tensor:
-        """Compute the gradient and the loss of this process's examples; DDP averages the gradient."""
+        """Compute gradient and loss of this process's examples; DDP averages the gradient."""
         world, rank = 1, 0
         if self.is_ddp:
             world, rank = self.accelerator.num_processes, self.accelerator.process_index
@@ -153,7 +154,8 @@ class ModelRunner:
             for number, part in enumerate(parts):
                 is_last = number == len(parts) - 1
                 with nullcontext() if is_last else self.accelerator.no_sync(self.model):
-                    # DDP averages over processes; times `world` it is the mean over the whole batch.
+                    # DDP averages over processes; times `world` it is the mean over the whole
+                    # batch.
                     weight = world * bool(indices) / summands
                     loss = self.loss([examples[index] for index in part]) * weight
                     if is_last and regularization_loss:
@@ -163,7 +165,7 @@ class ModelRunner:
         return total
 
     def predict(self, examples: list[Example]) -> Values:
-        """Logits of all examples, as `logits` gives them; -inf beyond a batch's tokens; dropout off.
+        """Logits of all examples, without dropout; -inf beyond a batch's tokens.
 
         The processes of a run share the batches, and each gets all logits.
 
@@ -223,7 +225,7 @@ class PhaseState:
 
     @classmethod
     def create(cls, runner: ModelRunner, phase: Phase, steps: int) -> "PhaseState":
-        """A new AdamW over what the phase trains, and its learning rate schedule over `steps` steps."""
+        """A new AdamW over what the phase trains, and its schedule over `steps` steps."""
         training, model = phase.training or runner.config, runner.encoder.model
         optimizer = torch.optim.AdamW(
             phase.method.param_groups(model, training.weight_decay),
@@ -293,10 +295,10 @@ def learning_rate_factor(training: TrainingConfig, steps: int) -> Callable[[int]
 
 
 def _plain_accelerator(config: RunConfig) -> Accelerator:
-    """An Accelerator that only distributes: precision, micro-batches and compilation are the run's own.
+    """An Accelerator that only distributes: precision and micro-batches are the run's own.
 
-    Otherwise `accelerate launch`, its environment variables, or a Trainer before it in the same process
-    would decide them.
+    Otherwise `accelerate launch`, its environment variables, or a Trainer before it in the same
+    process would decide them.
     """
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != "no":
         AcceleratorState._reset_state()
