@@ -3,12 +3,10 @@
 import io
 import json
 import logging
-import os
 import re
 import sys
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -160,33 +158,3 @@ def test_the_line_of_a_finished_run_counts_the_next_one_as_running(tmp_path):
         "2/3 done, 1 running",
         "3/3 done, 0 running",
     ]
-
-
-def test_verbose_lines_have_a_date(tiny):
-    said = tiny("train", "--method", "linear-probing", "-v").err
-    lines = [line for line in said.splitlines() if "rte/linear-probing/seed1" in line]
-    assert lines and all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  rte/", line) for line in lines)
-
-
-@contextmanager
-def closed_pipe():
-    """A pipe whose reader has gone, as `head` does."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    pipe = os.fdopen(writer, "w", buffering=1)
-    yield pipe
-    with suppress(BrokenPipeError):
-        pipe.close()
-
-
-def test_a_training_goes_on_without_a_reader_of_its_messages(tiny, monkeypatch):
-    with closed_pipe() as pipe:
-        monkeypatch.setattr(sys, "stderr", pipe)
-        assert tiny("train", "--method", "bitfit").code == 0
-    assert list(Path("results").rglob("results.json"))
-
-
-def test_a_reader_that_leaves_early_is_no_failure(hifi, monkeypatch):
-    with closed_pipe() as pipe:
-        monkeypatch.setattr(sys, "stdout", pipe)
-        assert hifi("ls", "tasks").code == 0

@@ -3,11 +3,8 @@
 import errno
 import fcntl
 import os
-import subprocess
 
 import pytest
-import yaml
-from tiny_inputs import QUICK
 
 from hifi_cli.files import is_locked, locked
 
@@ -16,56 +13,6 @@ from hifi_cli.files import is_locked, locked
 def run(finish_run, tmp_path):
     """A finished run of full-ft."""
     return finish_run().relative_to(tmp_path)
-
-
-@pytest.fixture
-def read_only(tmp_path):
-    """Makes a directory read-only; root needs a mount for that."""
-    frozen = []
-
-    def freeze(path):
-        if os.geteuid():
-            for part in (path, *path.rglob("*")):
-                part.chmod(part.stat().st_mode & ~0o222)
-        elif subprocess.run(["mount", "--bind", path, path], capture_output=True).returncode:
-            pytest.skip("root without the right to mount")
-        else:
-            subprocess.run(["mount", "-o", "remount,ro,bind", path], check=True)
-        frozen.append(path)
-
-    yield freeze
-    for path in frozen:
-        if os.geteuid():
-            for part in (path, *path.rglob("*")):
-                part.chmod(part.stat().st_mode | 0o200)
-        else:
-            subprocess.run(["umount", "-l", path], check=True)
-
-
-def test_read_only_results_are_listed_and_a_grid_prints_what_is_left(run, hifi, encoders, data, read_only, tmp_path):
-    content = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft", "bitfit"]}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-    read_only(tmp_path / "results")
-    with pytest.raises(OSError, match=r"Read-only|Permission denied"):
-        (tmp_path / "results" / "x").write_text("")
-    answer = hifi("ls", "runs")
-    assert answer.code == 0, answer.err
-    assert answer.out.splitlines()[1].split()[0] == "done"
-    answer = hifi("grid", "mine.yaml", "--print", *QUICK)
-    assert answer.code == 0, answer.err
-    assert "--method bitfit" in answer.out
-
-
-def test_a_run_under_way_is_seen_where_its_lock_can_only_be_read(read_only, tmp_path):
-    folder = tmp_path / "shared"
-    folder.mkdir()
-    with locked(folder / ".lock", wait=False) as is_acquired:
-        assert is_acquired
-        assert is_locked(folder / ".lock")
-    assert not is_locked(folder / ".lock")
-    read_only(folder)
-    assert not is_locked(folder / ".lock")
-    assert not is_locked(folder / "none")
 
 
 def test_files_are_readable_as_the_umask_says(run, hifi, data, tmp_path):
