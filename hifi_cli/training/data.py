@@ -115,7 +115,14 @@ class ResourceCache:
                 holds.
             RunFailed: it diverged.
         """
-        directory = RunDirectory(find_start(config, self.results_dir))
+        assert config.start_from
+        # as given, or at its place in the results
+        given, stored = Path(config.start_from), self.results_dir / run_name(config.start_from)
+        directory = RunDirectory(given if RunDirectory(given).config_file.is_file() else stored)
+        if not directory.config_file.is_file():
+            raise MissingError(
+                f"start_from={config.start_from}: no run there, nor in {stored}; train it first"
+            )
         with directory.opened(trust=self.trust) as own:
             if own.backbone.name != config.backbone.name:
                 raise UsageError(
@@ -224,22 +231,6 @@ def check_backbone(
             f" '{config.backbone.name}' than those found now; give --backbone with the directory or"
             f" hub id that has them{started}"
         )
-
-
-def find_start(config: RunConfig, results_dir: Path) -> Path:
-    """The directory of the run that a run starts from: as given, or at its place in the results.
-
-    Raises:
-        MissingError: there is no such run.
-    """
-    assert config.start_from
-    candidates = [Path(config.start_from), results_dir / run_name(config.start_from)]
-    for path in candidates:
-        if RunDirectory(path).config_file.is_file():
-            return path
-    raise MissingError(
-        f"start_from={config.start_from}: no run there, nor in {candidates[1]}; train it first"
-    )
 
 
 @dataclass(frozen=True)
