@@ -212,15 +212,6 @@ def test_a_status_line_reads_no_file(tmp_path, opened, monkeypatch):
     assert not stats
 
 
-def test_a_run_that_was_never_begun_costs_one_stat(tmp_path, monkeypatch):
-    stats, stat = [], Path.stat
-    monkeypatch.setattr(Path, "stat", lambda path, **options: stats.append(path) or stat(path, **options))
-    some = cells(seeds=20)
-    stats.clear()
-    scheduler.Scheduler(some, JobOptions(tmp_path), tmp_path / "logs").plan(processes=4)
-    assert len(stats) == len(some)
-
-
 def test_scorings_of_different_tasks_do_not_wait_for_each_other(make, resources, monkeypatch):
     locks, computed, locked = [], [], head_selection.locked
     compute = head_selection.compute_scores

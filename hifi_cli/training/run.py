@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.errors import Terminated
+from hifi_cli.errors import ConflictError, Terminated
 from hifi_cli.files import digest, file_digest, locked, make_directory
 from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
@@ -20,7 +20,7 @@ from hifi_cli.models import delta as deltas
 from hifi_cli.models.cpu_kernels import install_row_linears
 from hifi_cli.models.delta import DeltaMetadata
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.pretrained import Pretrained
+from hifi_cli.models.pretrained import Pretrained, local_weights_id
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Epochs, ParameterCounts, Prediction, RunResult, RunScores
@@ -69,6 +69,12 @@ def run(
     with locked(directory.lock, wait=False) if is_main else nullcontext(True) as is_held:
         finished = distributed.from_main(lambda: directory.claim(config, is_held, force=force))
         if finished:
+            weights = config.backbone.path and local_weights_id(config.backbone.path)
+            if weights and not config.start_from and weights != finished.backbone_weights:
+                raise ConflictError(  # two encoders may share the name of a directory
+                    f"{directory.path} holds a run on other weights than those in"
+                    f" {config.backbone.path}; replace it with --force, or give variant=NAME"
+                )
             logger.info(f"{name(config)}: finished before, {summary(finished)}")
             return finished
         heads = select_heads(config, resources)
