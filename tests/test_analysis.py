@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hifi_cli.grids.jobs import JobOptions
 from safetensors.torch import load_file
 from scipy.stats import spearmanr
 from tiny_inputs import HEADS, HIDDEN, LAYERS
@@ -16,7 +17,6 @@ from transformers import AutoModel, AutoTokenizer
 from hifi_cli.config import figure_spec
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.figures import damping, figure, head_ranking, richness, singular_values, training_curves, tsne
-from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.export import write_hf

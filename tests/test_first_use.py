@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 from finished_runs import read_json
+from hifi_cli.grids.jobs import Job
+from hifi_cli.results.search_result import MethodSearch, SearchResult, SettingScore
 from synthetic_runs import write_run
 from tiny_inputs import QUICK, write_lines
 
 from hifi_cli.cli import show
 from hifi_cli.config import registry
 from hifi_cli.errors import ConflictError
-from hifi_cli.grids.jobs import Job
-from hifi_cli.results.search_result import MethodSearch, SearchResult, SettingScore
 from hifi_cli.results.study import Study
 
 pytestmark = pytest.mark.slow

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from finished_runs import fingerprint, run_paths
+from hifi_cli.grids.jobs import JobOptions
+from hifi_cli.grids.parsl_engine import ParslEngine
+from hifi_cli.grids.site_worker import worker_environment
 from hifi_processes import environment, finish, run_hifi, start, wait_for, write_grid_file
 
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.grids.jobs import JobOptions
-from hifi_cli.grids.parsl_engine import ParslEngine
-from hifi_cli.grids.site_worker import worker_environment
 
 pytestmark = pytest.mark.slow
 

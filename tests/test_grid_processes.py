@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from finished_runs import fingerprint, flip_bit, read_json, run_paths
+from hifi_cli.grids.jobs import Job, JobOptions
+from hifi_cli.grids.scheduler import JobOutcome
 from hifi_processes import environment, finish, kill_group, run_hifi, start, wait_for, write_grid_file
 from synthetic_grids import write_cell
 from tiny_inputs import QUICK
@@ -17,8 +19,6 @@ from tiny_inputs import QUICK
 from hifi_cli.config import registry
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import devices, grid_spec, local_engine
-from hifi_cli.grids.jobs import Job, JobOptions
-from hifi_cli.grids.scheduler import JobOutcome
 
 pytestmark = pytest.mark.slow
 

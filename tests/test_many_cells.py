@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from finished_runs import flip_bit, read_json
+from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.records import run_status
 from synthetic_runs import write_run
 
@@ -18,7 +19,6 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import bytes_digest, write_json
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec, scheduler
-from hifi_cli.grids.jobs import JobOptions
 from hifi_cli.results.directory import RunDirectory, run_directories
 from hifi_cli.results.status import RunState, status
 from hifi_cli.results.study import Study

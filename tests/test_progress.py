@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from hifi_cli.grids.jobs import Job, JobOptions
+from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from synthetic_grids import cells, write_cell
 
 from hifi_cli.grids import grid_display
 from hifi_cli.grids.cells import GridCell
-from hifi_cli.grids.jobs import Job, JobOptions
-from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import EpochMetrics, StepMetrics
 from hifi_cli.training import metric_logger as metric_loggers

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import yaml
+from hifi_cli.results.search_result import SearchResult
 from json_output import table_of, tables_of
 from project_files import copy_yaml
 from synthetic_grids import write_cell
@@ -12,7 +13,6 @@ from synthetic_runs import method_search, write_run, write_search
 
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_spec
-from hifi_cli.results.search_result import SearchResult
 
 
 def with_setting(folder, **keys):

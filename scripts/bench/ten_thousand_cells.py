@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hifi_cli.grids.jobs import Job, JobOptions
+from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 
 from hifi_cli.files import digest
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec
 from hifi_cli.grids.cells import GridCell
-from hifi_cli.grids.jobs import Job, JobOptions
-from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.results.directory import config_text
 
 TASKS = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
