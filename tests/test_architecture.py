@@ -41,7 +41,7 @@ WITHOUT_TORCH, RECORD_MODULES = (
         "results.directory",
         "results.status",
         "results.stored_file",
-        "results.search_result",
+        "results.search",
         "results.study",
     ],
 )

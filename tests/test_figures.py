@@ -171,7 +171,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     assert [hifi(*words).code for words in commands] == [0, 0, 0]
     assert tiny("figure", "mine.yaml", *quick).code == 0
     for word, message in (
-        ("methods: [full-ft]", "a figure defines its own runs"),
+        ("methods: [full-ft]", "a figure defines its own methods"),
         ("", "this figure needs no finished runs"),
     ):
         Path("runs.yaml").write_text(f"figure: {'mine.yaml' if word else 'hifi-3'}\n{word}\n")

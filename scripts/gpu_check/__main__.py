@@ -20,12 +20,12 @@ import sharing
 import steps
 import torch
 import transformers
-from hifi_cli.grids.executor import visible_gpus
 from rates import eigenvalue_times, machine_rates
 from report import tables
 from setting import LARGE, SMALL
 
 from hifi_cli.errors import HifiError
+from hifi_cli.grids.executor import visible_gpus
 from hifi_cli.training import provenance
 from hifi_cli.training.device import device_name, select_device
 
