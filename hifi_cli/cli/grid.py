@@ -164,6 +164,8 @@ def _print_search(cells: "list[GridCell]", results_dir: Path) -> None:
 
 def _json_of(name: str, state: "GridState", where: list[str]) -> dict[str, object]:
     """The state of every cell."""
+    from hifi_cli.files import command_line
+
     cells = []
     for cell in state.cells:
         result = state.finished.get(cell)
@@ -176,7 +178,7 @@ def _json_of(name: str, state: "GridState", where: list[str]) -> dict[str, objec
                 "state": result.status if result else "failed",
                 "score": 100 * result.score() if result and result.is_done else None,
                 "reason": result.reason if result else state.failed.get(cell, ""),
-                "command": " ".join(cell.train_command(where)),
+                "command": command_line(cell.train_command(where)),
             }
         )
     return {"name": name, "finished_before": state.finished_before, "cells": cells}

@@ -203,7 +203,8 @@ def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
         texts |= {(len(rows), task): "diverged" for task, value in values.items() if pd.isna(value)}
         row = {"method": method, "label": f"{label_of('methods', method)}, {keys or 'as configured'}", **values}
         row |= {f"{task}_std": 100 * deviation for task, deviation in scores["deviation"].items()}
-        row["mean"] = scores["score"].reindex(tasks).mean(skipna=False) * 100
+        if len(tasks) > 1:
+            row["mean"] = scores["score"].reindex(tasks).mean(skipna=False) * 100
         row["seeds"] = " and ".join(map(str, sorted(scores["seeds"].unique())))
         rows.append(row | {"best_on": ", ".join(label_of("tasks", task) for task in scores.index[scores["best"]])})
     labels = {task: label_of("tasks", task) for task in tasks}
