@@ -182,4 +182,3 @@ def gpu_config(method: str, *overrides: str) -> RunConfig:
     """A run's configuration with the modules of a GPU."""
     changed = ["kernels=torch", "precision=fp32", f"batch_size={BATCH_SIZE}", *overrides]
     return resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed)
-

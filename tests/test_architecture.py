@@ -39,7 +39,7 @@ WITHOUT_TORCH, RECORD_MODULES = (
         "results.record",
         "results.directory",
         "results.stored_file",
-        "results.search_result",
+        "results.search",
         "results.study",
     ],
 )

@@ -12,6 +12,7 @@ from hifi_cli.models.encoder import Encoder
 
 pytestmark = pytest.mark.slow
 
+
 def said(answer, code):
     """The one line of a refusal."""
     assert answer.code == code, (answer.code, answer.err)

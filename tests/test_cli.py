@@ -130,7 +130,7 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny, hif
         (["report", "--exclude", ","], 2, "holds no name"),
         (["train", "--report-to", "wand"], 2, "did you mean 'wandb'?"),
         (["ls", "runs", "--status", "absent"], 2, "'absent' is not one of done,"),
-        (["grid", "demo", "--engine", "slurm"], 2, "'local', 'parsl'"),
+        (["grid", "demo", "--site", "slumr"], 2, "did you mean 'slurm'"),
         (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
         (["eval", "nowhere"], 3, "no run in nowhere"),
         (["ls", "nonsense"], 2, "unknown kind"),

@@ -5,19 +5,13 @@ import json
 import logging
 import re
 import sys
-from concurrent.futures import Future
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
-from synthetic_grids import cells, write_cell
 
-from hifi_cli.grids import grid_display
-from hifi_cli.grids.cells import GridCell
-from hifi_cli.grids.jobs import Job, JobOptions
-from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import EpochMetrics, StepMetrics
 from hifi_cli.training import log
@@ -87,7 +81,9 @@ def test_a_resumption_writes_the_earlier_lines_and_does_not_show_them(start_logg
     ("term", "level", "is_shown"),
     [("xterm-256color", logging.INFO, True), ("dumb", logging.INFO, False), ("xterm", logging.ERROR, False)],
 )
-def test_a_progress_bar_on_a_terminal_and_none_on_a_dumb_one_or_when_quiet(start_logger, monkeypatch, caplog, term, level, is_shown):
+def test_a_progress_bar_on_a_terminal_and_none_on_a_dumb_one_or_when_quiet(
+    start_logger, monkeypatch, caplog, term, level, is_shown
+):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", term)
     with caplog.at_level(level, "hifi"), start_logger() as metric_logger:
@@ -120,41 +116,3 @@ def test_tensorboard_gets_what_metrics_jsonl_has(make, resources):
     assert yaml.safe_load(hparams.read_text())["learning_rate"] == config.learning_rate
     directory.clear()
     assert not (directory.path / "tensorboard").exists()  # a run made anew does not go on in the old one's curves
-
-
-def test_a_grid_shows_a_row_for_each_running_cell(finish_run, tmp_path, make):
-    from rich.console import Console
-
-    finish_run("full-ft")
-    both = [
-        GridCell("rte", "full-ft", "tiny-bert", "hifi", (), (), make("full-ft", "epochs=3", seed=seed), 1.0, False)
-        for seed in (1, 2)
-    ]
-    progress = GridProgress(both, running={Future(): (Job("train", (cell,)), tmp_path / "log") for cell in both})
-    page = Console(width=120, file=io.StringIO())
-    page.print(grid_display.GridDisplay(object(), tmp_path / "results").draw(progress))
-    totals, first, second = page.file.getvalue().splitlines()
-    assert "0/2 done, 2 running" in totals
-    assert re.search(r"rte/full-ft/seed1\s+epoch 3 of 3\s+accuracy \d+\.\d\d\s+\d+:\d\d left", first)
-    assert re.search(r"seed2\s+starting", second)
-
-
-def test_the_line_of_a_finished_run_counts_the_next_one_as_running(tmp_path):
-    all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1, 2, 3])
-    scheduler = Scheduler(all_cells, JobOptions(tmp_path), tmp_path / "logs")
-
-    def submit(job, _log):
-        (cell,) = job.cells
-        write_cell(cell, tmp_path)
-        future = Future()
-        future.set_result(JobOutcome(exit_code=0))
-        return future
-
-    lines = []
-    scheduler.run(
-        SimpleNamespace(processes=2, submit=submit), lambda progress: lines.append(grid_display.status_line(progress))
-    )
-    assert [line.split(", 0 failed")[0] for line in lines] == [
-        "2/3 done, 1 running",
-        "3/3 done, 0 running",
-    ]

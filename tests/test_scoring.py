@@ -1,6 +1,5 @@
 """Richness and correlation against numpy, one sample and one head at a time."""
 
-
 import numpy as np
 import pytest
 import torch

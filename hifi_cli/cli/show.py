@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hifi_cli.config.sources import ResolvedConfig
-    from hifi_cli.grids.jobs import Job, JobOptions
     from hifi_cli.heads.select import HeadScores, HeadSelection
     from hifi_cli.results.reload import Evaluation
     from hifi_cli.training.plan import ModelSize
@@ -194,23 +193,15 @@ def print_paths(paths: Sequence[Path], form: str) -> None:
         print(path)
 
 
-def print_commands(jobs: "Sequence[Job]", job_options: "JobOptions", form: str) -> None:
-    """The command lines of the runs that are left, for `--print`."""
-    if form == "text":
-        for job in jobs:
-            print(job.command_line(job_options))
-        return
-    print_json(
-        [
-            {
-                "command": job.command_line(job_options),
-                "task": job.cells[0].task,
-                "methods": list(dict.fromkeys(cell.method for cell in job.cells if job.command == "train")),
-                "seeds": list(dict.fromkeys(cell.seed for cell in job.cells if job.command == "train")),
-            }
-            for job in jobs
-        ]
-    )
+def print_commands(commands: Sequence[Sequence[str]], form: str) -> None:
+    """Command lines, for `--print`."""
+    from hifi_cli.files import command_line
+
+    lines = [command_line(command) for command in commands]
+    if form == "json":
+        return print_json(lines)
+    for line in lines:
+        print(line)
 
 
 def print_json(content: Any) -> None:

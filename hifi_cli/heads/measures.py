@@ -18,9 +18,7 @@ from hifi_cli.training.step import ModelRunner
 HeadMeasure = Callable[[ModelRunner, list[Example]], Tensor]
 
 
-def measure_heads(
-    rank: MeasuredRanking, runner: ModelRunner, examples: list[Example], batch_size: int = 32
-) -> Tensor:
+def measure_heads(rank: MeasuredRanking, runner: ModelRunner, examples: list[Example], batch_size: int = 32) -> Tensor:
     """Measure a ranking's value of every head: the mean over the examples, float64 [layers, heads], on the CPU."""
     runner.encoder.model.eval().requires_grad_(False)
     runner.is_padding_free = False  # one example of a packed batch could not be masked by itself
@@ -36,9 +34,7 @@ def gradient(runner: ModelRunner, examples: list[Example]) -> Tensor:
     encoder = runner.encoder
     mask = _ones(encoder, len(examples)).requires_grad_()
     with head_mask(encoder, mask):
-        loss = runner.loss(
-            examples
-        )  # a sum over the examples: each entry of the mask gets the gradient of its own
+        loss = runner.loss(examples)  # a sum over the examples: each entry of the mask gets the gradient of its own
     (gradients,) = torch.autograd.grad(loss, mask)
     return gradients.abs().mean(0)
 
@@ -68,9 +64,7 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
     """
     encoder = runner.encoder
     projections = [
-        encoder.model.get_submodule(encoder.path(layer, part))
-        for layer in range(encoder.num_layers)
-        for part in PROJECTIONS
+        encoder.model.get_submodule(encoder.path(layer, part)) for layer in range(encoder.num_layers) for part in PROJECTIONS
     ]
     parameters = [parameter for module in projections for parameter in module.parameters()]
     layers = [layer for layer, module in enumerate(projections) for _ in module.parameters()]
@@ -92,35 +86,25 @@ def fisher(runner: ModelRunner, examples: list[Example]) -> Tensor:
 def _confidence(runner: ModelRunner, examples: list[Example]) -> Tensor:
     batch = collate(single_sequences(examples), runner.pad)
     token_mask, ids = batch["attention_mask"].bool(), batch["input_ids"]
-    last_tokens = ids.gather(
-        1, token_mask.sum(1, keepdim=True) - 1
-    )  # every sequence of every family ends in a separator
+    last_tokens = ids.gather(1, token_mask.sum(1, keepdim=True) - 1)  # every sequence of every family ends in a separator
     layers = attention_probabilities(runner.encoder, batch)
-    return torch.stack(
-        [confidence(layer.cpu(), token_mask, ids == last_tokens).mean(0) for layer in layers]
-    )
+    return torch.stack([confidence(layer.cpu(), token_mask, ids == last_tokens).mean(0) for layer in layers])
 
 
 def _entropy(runner: ModelRunner, examples: list[Example]) -> Tensor:
     batch = collate(single_sequences(examples), runner.pad)
     layers = attention_probabilities(runner.encoder, batch)
-    return torch.stack(
-        [attention_entropy(layer.cpu(), batch["attention_mask"].bool()).mean(0) for layer in layers]
-    )
+    return torch.stack([attention_entropy(layer.cpu(), batch["attention_mask"].bool()).mean(0) for layer in layers])
 
 
 def _output_norm(runner: ModelRunner, examples: list[Example]) -> Tensor:
-    ((layers, token_mask),) = head_outputs(
-        runner.encoder, [collate(single_sequences(examples), runner.pad)]
-    )
+    ((layers, token_mask),) = head_outputs(runner.encoder, [collate(single_sequences(examples), runner.pad)])
     return torch.stack([output_norm(layer, token_mask).mean(0) for layer in layers])
 
 
 def _ones(encoder: Encoder, examples: int) -> Tensor:
     """A mask that keeps every head, [examples, layers, heads], of the parameters' dtype and on their device."""
-    return next(encoder.model.parameters()).new_ones(
-        examples, encoder.num_layers, encoder.num_heads
-    )
+    return next(encoder.model.parameters()).new_ones(examples, encoder.num_layers, encoder.num_heads)
 
 
 MEASURES: dict[MeasuredRanking, HeadMeasure] = {

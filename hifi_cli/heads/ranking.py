@@ -66,9 +66,7 @@ def transition_matrix(correlation: Array) -> Array:
     return matrix
 
 
-def power_iteration(
-    step: Array, start: Array, teleport: Array, damping: float, epsilon: float
-) -> tuple[Array, int]:
+def power_iteration(step: Array, start: Array, teleport: Array, damping: float, epsilon: float) -> tuple[Array, int]:
     """Iterate P <- d step P + (1 - d) teleport until it changes by at most epsilon in the Euclidean norm (Algorithm 2).
 
     Returns:
@@ -84,42 +82,26 @@ def power_iteration(
     return values, _MOST_ITERATIONS
 
 
-def pagerank(
-    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
-) -> Ranked:
+def pagerank(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
     """PageRank with the transposed matrix and uniform teleport: the only reading of equation 10 that can rank.
 
     It starts from the richness (equation 8), but its fixed point does not depend on the start: the richness has no
     influence on the converged values.
     """
     uniform = np.full(len(richness), 1 / len(richness))
-    return Ranked(
-        *power_iteration(
-            transition_matrix(correlation).T, _fractions(richness), uniform, damping, epsilon
-        )
-    )
+    return Ranked(*power_iteration(transition_matrix(correlation).T, _fractions(richness), uniform, damping, epsilon))
 
 
-def pagerank_personalized(
-    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
-) -> Ranked:
+def pagerank_personalized(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
     """PageRank that teleports to heads in proportion to their richness: an extension in which both signals count."""
     fractions = _fractions(richness)
-    return Ranked(
-        *power_iteration(transition_matrix(correlation).T, fractions, fractions, damping, epsilon)
-    )
+    return Ranked(*power_iteration(transition_matrix(correlation).T, fractions, fractions, damping, epsilon))
 
 
-def pagerank_literal(
-    richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6
-) -> Ranked:
+def pagerank_literal(richness: Array, correlation: Array, damping: float = 0.85, epsilon: float = 1e-6) -> Ranked:
     """Equation 10 as printed, with the row-stochastic matrix: its only fixed point is 1/H for every head."""
     uniform = np.full(len(richness), 1 / len(richness))
-    return Ranked(
-        *power_iteration(
-            transition_matrix(correlation), _fractions(richness), uniform, damping, epsilon
-        )
-    )
+    return Ranked(*power_iteration(transition_matrix(correlation), _fractions(richness), uniform, damping, epsilon))
 
 
 def is_flat(ranked: Ranked, damping: float, epsilon: float) -> bool:
@@ -133,9 +115,7 @@ def _fractions(richness: Array) -> Array:
     return fractions
 
 
-def _pagerank_inverse(
-    richness: Array, correlation: Array, damping: float, epsilon: float
-) -> Ranked:
+def _pagerank_inverse(richness: Array, correlation: Array, damping: float, epsilon: float) -> Ranked:
     ranked = pagerank(richness, correlation, damping, epsilon)
     return Ranked(ranked.values, ranked.iterations, lowest_first=True)
 
@@ -149,9 +129,7 @@ RANKINGS: dict[str, Callable[[Array, Array, float, float], Ranked]] = {
     "richness": lambda richness, *_: Ranked(richness),
     "richness-inverse": lambda richness, *_: Ranked(richness, lowest_first=True),
     "correlation": lambda _, correlation, *__: Ranked(correlation.sum(1)),
-    "first": lambda richness, *_: Ranked(
-        np.arange(len(richness), dtype=np.float64), lowest_first=True
-    ),
+    "first": lambda richness, *_: Ranked(np.arange(len(richness), dtype=np.float64), lowest_first=True),
 }
 
 
@@ -262,10 +240,7 @@ def rank_heads(
     if rank == "random":
         return [Ranked(draws) for draws in np.random.default_rng(seed).random(richness.shape)]
     if rank in RANKINGS:
-        return [
-            RANKINGS[rank](i, r, damping, epsilon)
-            for i, r in zip(richness, correlation, strict=True)
-        ]
+        return [RANKINGS[rank](i, r, damping, epsilon) for i, r in zip(richness, correlation, strict=True)]
     if measured is None:
         raise UsageError(
             f"ranking {rank} is measured on the model, not computed from scores: hifi select --rank {rank} --task TASK"
@@ -281,12 +256,8 @@ def _choice(ranked: list[Ranked], strategy: str, k: int) -> tuple[list[list[int]
         fractions = np.concatenate([layer.values / np.abs(layer.values).sum() for layer in ranked])
         model_wide = Ranked(fractions, lowest_first=ranked[0].lowest_first)
         top = model_wide.top(k * layers)
-        at_the_cut = (
-            {model_wide.order[k * layers - 1] // heads} if model_wide.tied_at(k * layers) else set()
-        )
-        return [
-            [index % heads for index in top if index // heads == layer] for layer in range(layers)
-        ], sorted(at_the_cut)
+        at_the_cut = {model_wide.order[k * layers - 1] // heads} if model_wide.tied_at(k * layers) else set()
+        return [[index % heads for index in top if index // heads == layer] for layer in range(layers)], sorted(at_the_cut)
     candidates = range(layers // 2 if strategy == "midtop" else 0, layers)
     chosen = [ranked[layer].top(k) if layer in candidates else [] for layer in range(layers)]
     return chosen, [layer for layer in candidates if ranked[layer].tied_at(k)]

@@ -56,9 +56,7 @@ def _eigenvalues(matrices: Tensor) -> Tensor:
         return eigenvalues
     flat = matrices.flatten(0, -3)
     with ThreadPoolExecutor(threads) as pool:
-        return torch.cat(list(pool.map(torch.linalg.eigvalsh, flat.chunk(threads)))).view(
-            matrices.shape[:-1]
-        )
+        return torch.cat(list(pool.map(torch.linalg.eigvalsh, flat.chunk(threads)))).view(matrices.shape[:-1])
 
 
 def head_correlation(outputs: Tensor, token_mask: Tensor) -> Tensor:

@@ -145,9 +145,7 @@ class RunDirectory:
                 ),
                 "in its keys",
             )
-            raise ConflictError(
-                f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}"
-            )
+            raise ConflictError(f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}")
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
         """Write config.yaml; without a checkpoint to continue from, remove a former run first."""
@@ -266,8 +264,7 @@ class RunDirectory:
             raise UsageError(f"{self.results} is damaged ({problem}); {_AGAIN}") from None
         if results_dir and self.path != (place := results_dir / result.run_path):
             raise UsageError(
-                f"{self.path} holds the run that belongs in {place}: move it there, or a copy out"
-                f" of {results_dir}"
+                f"{self.path} holds the run that belongs in {place}: move it there, or a copy out of {results_dir}"
             )
         return result
 
@@ -289,9 +286,7 @@ class RunDirectory:
         """The metrics after each epoch, by its number; see `read_metrics`."""
         return {line.epoch: line for line in self.read_metrics() if isinstance(line, EpochMetrics)}
 
-    def write_predictions(
-        self, predictions: Sequence[Prediction], split: str | None = None
-    ) -> Path:
+    def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
         path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
         lines = (json.dumps(prediction.model_dump()) + "\n" for prediction in predictions)
@@ -388,9 +383,7 @@ def _run_folders(results_dir: Path) -> Iterator[str]:
 def directories_with_runs(results_dir: Path) -> list[Path]:
     """The results directories with finished runs in `results_dir` and beside it."""
     folders = {*results_dir.glob("*/runs"), *results_dir.parent.glob("*/runs")}
-    return sorted(
-        folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json"))
-    )
+    return sorted(folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json")))
 
 
 def config_text(config: RunConfig) -> str:

@@ -155,9 +155,7 @@ class RunScores(Record):
     max: float | None
 
     @classmethod
-    def from_epochs(
-        cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool
-    ) -> Self:
+    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool) -> Self:
         """The scores of a run from those after its epochs, counted from 1.
 
         Raises:
@@ -348,7 +346,5 @@ class RunResult(Record):
         """
         epoch: int | None = getattr(self.epochs, name or self.report, None)
         if epoch is None:
-            raise ValueError(
-                f"the run ({self.status}) has no epoch of the score '{name or self.report}'"
-            )
+            raise ValueError(f"the run ({self.status}) has no epoch of the score '{name or self.report}'")
         return epoch

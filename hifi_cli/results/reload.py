@@ -161,9 +161,7 @@ def stored_data_dir(path: Path) -> Path | None:
     )
 
 
-def scores_of_run(
-    run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path
-) -> HeadScores:
+def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path) -> HeadScores:
     """Score a finished run's heads on its task's training samples, and store the scores.
 
     Args:

@@ -66,17 +66,13 @@ class Checkpoint:
             if is_same_run:
                 return state
             problem = "of other data, heads or weights"
-        logger.warning(
-            f"the checkpoint {self.path} is {problem}; the run starts from the beginning"
-        )
+        logger.warning(f"the checkpoint {self.path} is {problem}; the run starts from the beginning")
         return None
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
     """The state of every source of randomness, in types that torch loads with `weights_only`."""
-    name, keys, *rest = cast(
-        "tuple[Any, ...]", np.random.get_state()
-    )  # for a user's own method; ours draw from torch
+    name, keys, *rest = cast("tuple[Any, ...]", np.random.get_state())  # for a user's own method; ours draw from torch
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -106,9 +102,7 @@ class StopSignal:
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():  # only it gets signals
-            self._previous = {
-                number: signal.signal(number, self._note) for number in self._EXCEPTIONS
-            }
+            self._previous = {number: signal.signal(number, self._note) for number in self._EXCEPTIONS}
         return self
 
     def __exit__(

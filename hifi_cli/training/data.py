@@ -46,9 +46,7 @@ class ResourceCache:
     trust: bool = False
     _rows: dict[str, TaskData] = field(default_factory=dict)
     _pretrained: dict[str, Pretrained] = field(default_factory=dict)
-    _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(
-        default_factory=dict
-    )
+    _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(default_factory=dict)
 
     def task(self, name: str) -> TaskSpec:
         """Load a task's specification."""
@@ -73,9 +71,7 @@ class ResourceCache:
     def rows(self, task: str) -> TaskData:
         """Load a task's rows."""
         spec = self.task(task)
-        key = (
-            spec.model_dump_json()
-        )  # not the name: runs with own YAMLs may name different tasks alike
+        key = spec.model_dump_json()  # not the name: runs with own YAMLs may name different tasks alike
         if key not in self._rows:
             self._rows[key] = data_sources.load(spec, data_dir=self.data_dir)
         return self._rows[key]
@@ -120,9 +116,7 @@ class ResourceCache:
         given, stored = Path(config.start_from), self.results_dir / run_name(config.start_from)
         directory = RunDirectory(given if RunDirectory(given).config_file.is_file() else stored)
         if not directory.config_file.is_file():
-            raise MissingError(
-                f"start_from={config.start_from}: no run there, nor in {stored}; train it first"
-            )
+            raise MissingError(f"start_from={config.start_from}: no run there, nor in {stored}; train it first")
         with directory.opened(trust=self.trust) as own:
             if own.backbone.name != config.backbone.name:
                 raise UsageError(
@@ -136,10 +130,7 @@ class ResourceCache:
             check_backbone(directory, own, pretrained.weights_id, metadata)
             method = methods.attach(own, encoder, metadata.heads, pretrained.missing_keys)
             if not method.mergeable:
-                raise UsageError(
-                    f"start_from={config.start_from}: method {own.method} adds modules that no"
-                    " plain encoder has"
-                )
+                raise UsageError(f"start_from={config.start_from}: method {own.method} adds modules that no plain encoder has")
             methods.load_final_delta(method, encoder, tensors)
             method.merge(encoder)
         assert result.delta_sha256
@@ -150,9 +141,7 @@ class ResourceCache:
         )
         return encoder.base.state_dict(), [link, *pretrained.started_from]
 
-    def examples(
-        self, config: RunConfig, split: Split, max_length: int, tokenizer: Any = None
-    ) -> list[Example]:
+    def examples(self, config: RunConfig, split: Split, max_length: int, tokenizer: Any = None) -> list[Example]:
         """Tokenize a split.
 
         Args:
@@ -165,9 +154,7 @@ class ResourceCache:
             self._examples[key] = self.tokenize(config, rows, max_length, tokenizer)
         return self._examples[key]
 
-    def tokenize(
-        self, config: RunConfig, rows: list[Row], max_length: int, tokenizer: Any = None
-    ) -> list[Example]:
+    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int, tokenizer: Any = None) -> list[Example]:
         """Tokenize some rows; the result is not cached.
 
         Raises:
@@ -204,21 +191,13 @@ def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], D
     if not result.is_done:
         raise RunFailed(f"the run in {directory.path} {result.status} and left no model")
     if not directory.delta.is_file():
-        raise MissingError(
-            f"no {directory.delta}: copy the run with its weights (--weights), or train it again"
-            " (--force)"
-        )
+        raise MissingError(f"no {directory.delta}: copy the run with its weights (--weights), or train it again (--force)")
     if file_digest(directory.delta) != result.delta_sha256:
-        raise UsageError(
-            f"{directory.delta} is not the file that the run wrote; train the run again with"
-            " --force"
-        )
+        raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
     return result, *deltas.load(directory.delta)
 
 
-def check_backbone(
-    directory: RunDirectory, config: RunConfig, weights_id: str, metadata: DeltaMetadata
-) -> None:
+def check_backbone(directory: RunDirectory, config: RunConfig, weights_id: str, metadata: DeltaMetadata) -> None:
     """Check that a run's delta belongs to these backbone weights.
 
     Raises:
@@ -274,9 +253,7 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
             return resources.examples(config, split, config.max_length)
         return resources.tokenize(config, data.rows(split)[: config.limit], config.max_length)
 
-    extra = {
-        name: load(split) for name, split in task.extra_validation.items() if split in data.splits
-    }
+    extra = {name: load(split) for name, split in task.extra_validation.items() if split in data.splits}
     reported = load("validation")
     if config.shots:
         sample = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
@@ -290,8 +267,7 @@ def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
         for example in train:
             windows.setdefault(example.row.id, []).append(example)
         train, selection = (
-            [example for row in ids for example in windows[row]]
-            for ids in holdout_ids(config, data.rows("train"))
+            [example for row in ids for example in windows[row]] for ids in holdout_ids(config, data.rows("train"))
         )
     return Splits(train, selection, reported, _batches(config, train), extra)
 
@@ -312,10 +288,7 @@ def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str]
     generator = torch.Generator().manual_seed(config.seed)
     order = torch.randperm(len(ids), generator=generator).tolist()
     size = max(1, round(config.holdout * len(ids)))
-    train, holdout = (
-        list(chain.from_iterable(ids[number] for number in part))
-        for part in (order[size:], order[:size])
-    )
+    train, holdout = (list(chain.from_iterable(ids[number] for number in part)) for part in (order[size:], order[:size]))
     return train, holdout
 
 

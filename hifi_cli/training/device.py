@@ -26,9 +26,7 @@ def choose_device(config: RunConfig) -> torch.device:
     if device.type == "cuda":
         if config.deterministic and os.environ.get(_WORKSPACE) not in _DETERMINISTIC_WORKSPACES:
             if torch.cuda.is_initialized():
-                raise UsageError(
-                    f"deterministic=true: set {_WORKSPACE}=:4096:8 before this process uses the GPU"
-                )
+                raise UsageError(f"deterministic=true: set {_WORKSPACE}=:4096:8 before this process uses the GPU")
             os.environ[_WORKSPACE] = _DETERMINISTIC_WORKSPACES[0]
         torch.cuda.set_device(device)
         # cuDNN builds a plan for each new shape of a batch, about a second each
@@ -64,14 +62,9 @@ def select_device(requested: str) -> torch.device:
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     index = requested.partition(":")[2]
     if index and processes > 1:
-        raise UsageError(
-            f"device={requested} is one GPU for {processes} processes: set device=cuda"
-        )
+        raise UsageError(f"device={requested} is one GPU for {processes} processes: set device=cuda")
     if processes > gpus:
-        raise MissingError(
-            f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or"
-            " set device=cpu"
-        )
+        raise MissingError(f"{processes} processes on a machine with {gpus} visible GPUs: start one per GPU, or set device=cpu")
     if int(index or 0) >= gpus:
         raise MissingError(f"device={requested}: the visible GPUs are cuda:0 to cuda:{gpus - 1}")
     return torch.device("cuda", int(index or os.environ.get("LOCAL_RANK", "0")))

@@ -99,11 +99,7 @@ class MetricLogger(Callback):
         self.bar.update(self.task, status=self.status)
         if is_epoch:
             seconds = time.monotonic() - self.start
-            left = (
-                seconds / (step - self.first_step) * (self.total_steps - step)
-                if step > self.first_step
-                else 0
-            )
+            left = seconds / (step - self.first_step) * (self.total_steps - step) if step > self.first_step else 0
             memory = f"{provenance.peak_memory(self.device) / 1e9:.1f} GB"
             more = f", {format_duration(left)} left" if left else ""
             logger.info(f"{self.run}: {self.status}, {memory}{more}")
@@ -133,9 +129,7 @@ def check_trackers(names: Sequence[str]) -> None:
             raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
 
 
-def start_trackers(
-    names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory
-) -> list[Any]:
+def start_trackers(names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory) -> list[Any]:
     """Start trackers of accelerate and give them the configuration."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 

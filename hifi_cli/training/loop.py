@@ -212,9 +212,7 @@ class Trainer:
         assert self.phase_state
         self.seed_process(self.runner.accelerator.process_index)
         step = self.progress.step
-        self.loss_sum += train_step(
-            self.runner, self.phase_state, batch, step, self.on_backward_end
-        )
+        self.loss_sum += train_step(self.runner, self.phase_state, batch, step, self.on_backward_end)
         self.progress.step += 1
         self.progress.loss_count += 1
         for callback in self.callbacks:
@@ -269,9 +267,7 @@ class Trainer:
             self.log(metrics)
             if is_best or (self.is_candidate and self.config.report == "last"):
                 delta = self.method.delta(self.model)
-                self.delta = {
-                    name: value.detach().to("cpu", copy=True) for name, value in delta.items()
-                }
+                self.delta = {name: value.detach().to("cpu", copy=True) for name, value in delta.items()}
                 self.logits = logits
         self.reset_loss()
         self.count_time()
@@ -294,11 +290,7 @@ class Trainer:
             or config.evaluates_every_epoch
             or epoch == config.epochs
             # where the last epoch's delta is kept, that of the best one cannot be evaluated later
-            or (
-                config.report == "last"
-                and self.is_candidate
-                and selection > self.progress.best_score
-            )
+            or (config.report == "last" and self.is_candidate and selection > self.progress.best_score)
         )
         metrics, logits = measure_reported(self.runner, splits) if is_reported else ({}, None)
         return EpochMetrics(epoch=epoch, selection=selection, **metrics), logits
@@ -376,8 +368,7 @@ def phase_ends(phases: list[Phase], steps: int) -> list[int]:
     """
     if steps < len(phases):
         raise UsageError(
-            f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages;"
-            " train for more epochs"
+            f"{counted_noun(steps, 'training step')} cannot be shared by {len(phases)} stages; train for more epochs"
         )
     ends: list[int] = []
     fraction = 0.0

@@ -87,8 +87,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
     truncated = None
     if data and sized and (tokenizer := unless_missing(lambda: _tokenizer(config))):
         train, validation = (
-            truncated_rows(resources.examples(config, split, config.max_length, tokenizer))
-            for split in ("train", "validation")
+            truncated_rows(resources.examples(config, split, config.max_length, tokenizer)) for split in ("train", "validation")
         )
         truncated = train, validation
     examples, batch = _train_examples(config, task, data), batch_size(config, task)
@@ -126,9 +125,7 @@ def model_size(config: RunConfig, resources: ResourceCache) -> tuple[ModelSize, 
         try:
             if number:
                 phase.prepare_model(encoder)
-        except (
-            NotImplementedError
-        ):  # of torch, where the values of the stage before decide what trains
+        except NotImplementedError:  # of torch, where the values of the stage before decide what trains
             trained.append(None)
             continue
         sizes = phase.method.trainable_counts(encoder.model)

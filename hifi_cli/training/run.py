@@ -187,9 +187,7 @@ def _train(
             methods.prepare_last_phase(method, prepared.encoder, error.phase)
         except (KeyboardInterrupt, Terminated):
             if directory.checkpoint.is_file():
-                logger.warning(
-                    f"{name(config)}: stopped; the same command continues from its checkpoint"
-                )
+                logger.warning(f"{name(config)}: stopped; the same command continues from its checkpoint")
             raise
     params = count_parameters(prepared)
     if reason:
@@ -238,9 +236,7 @@ def _train(
     return result
 
 
-def _store(
-    trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: RunDirectory
-) -> dict[str, Any]:
+def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: RunDirectory) -> dict[str, Any]:
     """Store delta and predictions of the reported epoch; returns what the record says of them.
 
     The predictions are those of the epoch's own evaluation. Where another split chose the epoch,
@@ -284,8 +280,7 @@ def _store(
         ),
         "metrics": by_epoch[kept_epoch],
         "extra_validation": {
-            split: scores(f"{task.on_split(f'validation_{split}').primary}_{split}")
-            for split in splits.extra_validation
+            split: scores(f"{task.on_split(f'validation_{split}').primary}_{split}") for split in splits.extra_validation
         },
         "time_s": round(progress.seconds, 3),
         "delta_sha256": delta_sha256,
@@ -307,9 +302,7 @@ def count_parameters(prepared: PreparedRun) -> ParameterCounts:
     )
 
 
-def prediction_rows(
-    task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions
-) -> list[Prediction]:
+def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[Prediction]:
     """Lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits."""
 
     def label_word(value: Any) -> str | float | list[str] | None:

@@ -56,9 +56,7 @@ class ModelRunner:
 
     def __post_init__(self) -> None:
         self.accelerator = _plain_accelerator(self.config)
-        self.uses_autocast = uses_bf16(self.config.precision, self.device) and not uses_cpu_kernels(
-            self.config, self.device
-        )
+        self.uses_autocast = uses_bf16(self.config.precision, self.device) and not uses_cpu_kernels(self.config, self.device)
         self.model: nn.Module = self.encoder.model
         self.is_padding_free = self.config.padding_free and self.encoder.can_pack
         self.to_device()
@@ -94,9 +92,7 @@ class ModelRunner:
             [examples, classes or choices]; for spans [examples, 2, tokens], for token
             classification [examples, tags, tokens].
         """
-        batch = collate(
-            examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1
-        )
+        batch = collate(examples, self.pad, multiple=_GPU_MULTIPLE if self.device.type == "cuda" else 1)
         with ExitStack() as contexts:
             contexts.enter_context(self.autocast())
             if self.is_padding_free:
@@ -175,9 +171,7 @@ class ModelRunner:
         size = self.config.eval_batch_size
         with _out_of_memory(f"an evaluation batch of {size}", "set a smaller eval_batch_size"):
             own = self.predict_own_batches(examples)
-        return _in_order(
-            [batch for part in distributed.gather(own) for batch in part], len(examples)
-        )
+        return _in_order([batch for part in distributed.gather(own) for batch in part], len(examples))
 
     @torch.inference_mode()
     def predict_own_batches(self, examples: list[Example]) -> list[tuple[list[int], Values]]:
@@ -186,14 +180,9 @@ class ModelRunner:
         batches = evaluation_order(examples, self.config.eval_batch_size)
         own = batches[self.accelerator.process_index :: self.accelerator.num_processes]
         with tf32(False):  # also where the user allows it for the whole process
-            return [
-                (batch, self.logits([examples[index] for index in batch]).cpu().numpy())
-                for batch in own
-            ]
+            return [(batch, self.logits([examples[index] for index in batch]).cpu().numpy()) for batch in own]
 
-    def measure(
-        self, examples: list[Example], split: Split = "validation"
-    ) -> tuple[dict[str, float], Values]:
+    def measure(self, examples: list[Example], split: Split = "validation") -> tuple[dict[str, float], Values]:
         """Compute every metric of the task on some examples of a split; returns their logits too.
 
         Raises:
@@ -201,9 +190,7 @@ class ModelRunner:
         """
         logits = self.predict(examples)
         if np.isnan(logits).any() or np.isposinf(logits).any():  # -inf is beyond a batch's tokens
-            raise NonFiniteLogits(
-                "the model's logits are not finite; try a smaller learning_rate=..."
-            )
+            raise NonFiniteLogits("the model's logits are not finite; try a smaller learning_rate=...")
         predictions = metrics.predictions_of(self.task, examples, logits)
         return metrics.compute(self.task.on_split(split), rows_of(examples), predictions), logits
 
@@ -243,9 +230,7 @@ class PhaseState:
     def has_trained(self) -> bool:
         """Whether a step had a learning rate above 0: the first step of a warm-up has rate 0."""
         steps = self.lr_scheduler.last_epoch  # taken so far, in spite of its name
-        return any(
-            factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in range(steps)
-        )
+        return any(factor(step) > 0 for factor in self.lr_scheduler.lr_lambdas for step in range(steps))
 
 
 def train_step(
@@ -334,6 +319,4 @@ def _out_of_memory(subject: str, fix: str) -> Iterator[None]:
         is_onednn = "could not create a primitive" in str(error)
         if not (is_memory or is_onednn or should_reduce_batch_size(error)):
             raise
-        raise RunFailed(
-            f"{subject} does not fit in memory; {fix}, or take a smaller max_length or backbone"
-        ) from None
+        raise RunFailed(f"{subject} does not fit in memory; {fix}, or take a smaller max_length or backbone") from None
