@@ -95,7 +95,7 @@ def test_misprints_and_opposite_numbers_are_named():
 def test_verdicts_of_runs(own):
     row, note, missing = row_of(own("--format", "json"))
     assert row["verdict"] == "not run" and note.startswith("BitFit beats Full-FT (chapter 3)")
-    assert missing == ["runs of mine: hifi grid mine.yaml --claims mine"]
+    assert missing == ["runs of mine: hifi grid mine.yaml"]
     write_pairs(2.0)
     row, _, missing = row_of(own("--format", "json"))
     assert row["verdict"] == "reproduced" and row["runs"] == 16 and not missing
@@ -111,7 +111,7 @@ def test_verdicts_of_runs(own):
 def test_the_grid_of_a_file_of_claims_trains_what_is_missing(own, hifi):
     _, _, (missing,) = row_of(own("--format", "json"))
     printed = hifi(*missing.partition(": hifi ")[2].split(), "--print").out.splitlines()
-    assert len(printed) == 2 and all("--method bitfit,full-ft" in line and "--seeds 1,2,3" in line for line in printed)
+    assert len(printed) == 12 and "--method bitfit" in printed[0], printed
 
 
 def test_a_difference_whose_interval_is_below_the_margin_is_not_reproduced(own):
@@ -270,7 +270,7 @@ def test_the_time_of_runs_decides_relative_to_full_ft(hifi):
     words = ("claims", "ehft/same-time", "--protocol", "laptop-ehft", "--format", "json")
     place = {"protocol": "laptop-ehft", "backbone": "minilm"}
     missing = row_of(hifi(*words), "same-time")[2]
-    assert missing == ["runs of same-time: hifi grid claims-ehft --protocol laptop-ehft --claims same-time"]
+    assert missing == ["runs of same-time: hifi grid claims-ehft --protocol laptop-ehft"]
     for slower, verdict in ((1.0, "reproduced"), (1.5, "not reproduced")):
         for task in ("cb", "rte", "mrpc", "cola", "stsb"):
             for seed in (1, 2, 3):
@@ -300,7 +300,7 @@ def test_few_shot_claims_read_few_shot_runs(hifi):
     answer = hifi(*words)
     cells, _, missing = row_of(answer, "few-shot-above-full-ft")
     assert cells["ours"] == pytest.approx(10.0) and cells["verdict"] == "reproduced"
-    assert missing == ["runs of above-full-ft: hifi grid claims-hifi --claims above-full-ft"]
+    assert missing == ["runs of above-full-ft: hifi grid claims-hifi"]
 
 
 def test_the_report_says_the_claims_in_words(own, hifi):

@@ -15,15 +15,14 @@ from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.files import bytes_digest, write_json
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import grid_spec
-from hifi_cli.results.directory import RunDirectory, run_directories
-from hifi_cli.results.status import RunState, status
-from hifi_cli.training import head_selection
+from hifi_cli.grids import spec as grid_spec
+from hifi_cli.heads import select as head_selection
+from hifi_cli.results.directory import RunDirectory, RunState, run_directories, status
 
 
 def cells(seeds, **changes):
-    spec = grid_spec.with_changes(grid_spec.load("hifi-2"), {"seeds": list(range(1, seeds + 1)), **changes})
-    return grid_cells.cells(grid_spec.resolve(spec, "hifi-2"))
+    spec = grid_spec.load("hifi-2", {"seeds": list(range(1, seeds + 1)), **changes})
+    return grid_cells.cells(spec, "hifi-2")
 
 
 def store(cell, results_dir, delta=b"delta"):
@@ -88,7 +87,7 @@ def test_runs_are_listed_wherever_they_are(tmp_path):
     result = [store(cell, tmp_path) for cell in cells(seeds=1, tasks=["rte"], methods=["bitfit"])]
     for place in ("runs/hifi/bert-large/rte/bitfit/a-variant/seed1", "runs/moved"):
         (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "failure.json").write_text("{}")
+        (tmp_path / place / "config.yaml").write_text("{}")
         result.append(RunDirectory(tmp_path / place))
     own = result[0].user_files / "tasks" / "config.yaml"  # a user's task of that name
     own.parent.mkdir(parents=True)

@@ -481,8 +481,7 @@ def build(file: ClaimsFile, results: Sequence[ClaimResult], grid: Sequence[str])
     counts = Counter(result.verdict for result in results)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict))
     lacking = [result.name for result in results if result.lacks_runs]
-    chosen = ["--claims", ",".join(lacking)] if len(lacking) < 4 else []
-    missing = [f"runs of {first_of(lacking)}: {command_line([*grid, *chosen])}"] if lacking else []
+    missing = [f"runs of {first_of(lacking)}: {command_line(grid)}"] if lacking else []
     return Table(
         title=f"{file.description} (protocol {file.protocol}, backbone {file.backbone}): {verdicts}",
         frame=pd.DataFrame(map(_row, results)),

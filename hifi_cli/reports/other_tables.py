@@ -1,8 +1,6 @@
 """Tables of settings (HiFi, table 5), numbers of rows (table 4), costs (table 1; EH-FT, section 4.3) and searches."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,8 +13,8 @@ from hifi_cli.reports import pairs, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
-from hifi_cli.results.search_result import SearchResult
-from hifi_cli.results.study import Study
+from hifi_cli.results import search
+from hifi_cli.results.study import SETTING, Study
 
 UNEQUAL = "differs from the paper"
 FULL_FT = "full-ft"  # the reference for costs
@@ -157,93 +155,54 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def searches(
-    results_dir: Path,
-    names: Sequence[str] = (),
+    study: Study,
     *,
     protocol: str | None = None,
     backbone: str | None = None,
     tasks: Sequence[str] = (),
     methods: Sequence[str] = (),
 ) -> list[Table]:
-    """A table for each search in a results directory, with every setting that was tried.
+    """A table for each protocol and backbone, with every setting that was tried.
 
     Args:
-        names: grids; empty: all that are finished.
         protocol, backbone, tasks, methods: only these; empty: all.
 
     Raises:
-        MissingError: no such search is finished.
+        MissingError: there is no such run.
     """
-    paths = SearchResult.paths(results_dir)
-    tables = []
-    for path in [path for name, of_grid in paths.items() for path in of_grid if name in (names or paths)]:
-        result = SearchResult.read(path)
-        searches = [
-            search
-            for search in result.searches
-            if search.task in (tasks or [search.task]) and search.method in (methods or [search.method])
-        ]
-        if searches and result.protocol == (protocol or result.protocol) and result.backbone == (backbone or result.backbone):
-            tables.append(_search(result.model_copy(update={"searches": searches}), path))
-    if not tables:
-        known = f"; finished: {', '.join(paths)}" if paths else ""
-        grid = names[0] if names else "demo-search"
-        raise MissingError(f"no such finished search in {results_dir}{known}; make one with hifi grid, as in hifi grid {grid}")
-    return tables
+    tried = search.tried_settings(study)
+    wanted = {"protocol": [protocol] if protocol else [], "backbone": [backbone] if backbone else []}
+    for key, names in {**wanted, "task": tasks, "method": methods}.items():
+        tried = tried[tried[key].isin(names)] if names else tried
+    if tried.empty:
+        raise MissingError(f"no such run of a search in {study.directory}; hifi grid demo-search is an example of one")
+    return [_search(names, rows) for names, rows in tried.groupby(SETTING, sort=False, dropna=False)]
 
 
-def _search(result: SearchResult, path: Path) -> Table:
+def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
     """A row for each setting of each method, a column for each task: score on the split that chooses the epoch."""
-    tried = pd.DataFrame(
-        {
-            "method": search.method,
-            "task": search.task,
-            "setting": _label(each.setting),
-            "score": math.nan if each.score is None else 100 * each.score,
-            "std": math.nan if each.deviation is None else 100 * each.deviation,
-            "seeds": str(each.seeds),
-            "is_chosen": search.chosen is not None and each.setting == search.chosen.setting,
-        }
-        for search in result.searches
-        for each in search.tried
-    )
-    tasks = {task: label_of("tasks", task) for task in dict.fromkeys(tried["task"])}
-    rows = []
-    for (method, setting), group in tried.groupby(["method", "setting"], sort=False):
-        best = result.best_over_tasks(str(method))
-        marks = [tasks[task] for task in group["task"][group["is_chosen"]]]
-        marks += ["mean"] if best and _label(best.setting) == setting else []
-        rows.append(
-            {
-                "method": method,
-                "label": f"{label_of('methods', str(method))}, {setting}",
-                "source": "runs",
-                **dict(zip(group["task"], group["score"], strict=True)),
-                **dict(zip(group["task"] + "_std", group["std"], strict=True)),
-                "mean": group["score"].mean(skipna=False) if len(group) > 1 else None,
-                "seeds": " and ".join(sorted({*group["seeds"]})),
-                "best_on": ", ".join(marks) or None,
-            }
-        )
-    shown = {**tasks, **({"mean": "Mean"} if len(tasks) > 1 else {}), "seeds": "Seeds", "best_on": "Best on"}
+    protocol, backbone, shots = setting
+    tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
+    rows: list[dict[str, Any]] = []
+    for (method, keys), of_setting in tried.groupby(["method", "setting"], sort=False):
+        scores = of_setting.set_index("task")
+        label = f"{label_of('methods', method)}, {keys or 'as configured'}"
+        row = {"method": method, "label": label, "source": "runs", **(100 * scores["score"]).to_dict()}
+        row |= {f"{task}_std": 100 * deviation for task, deviation in scores["deviation"].items()}
+        row["mean"] = scores["score"].reindex([*tasks]).mean(skipna=False) * 100
+        row["seeds"] = " and ".join(map(str, sorted(scores["seeds"].unique())))
+        rows.append(row | {"best_on": ", ".join(tasks[task] for task in scores.index[scores["best"]]) or None})
     columns = ["method", "label", "source", *(name for task in tasks for name in (task, f"{task}_std"))]
-    set_for_all = dict.fromkeys(_label(search.config) for search in result.searches if search.config)
+    shown = {**({"mean": "Mean"} if len(tasks) > 1 else {}), "seeds": "Seeds", "best_on": "Best on"}
+    few = f", {shots:.0f}-shot" if shots and pd.notna(shots) else ""
     return Table(
-        title=f"Search {result.grid} (protocol {result.protocol}, backbone {result.backbone})",
-        frame=pd.DataFrame(rows, columns=[*columns, *(key for key in shown if key not in tasks)]),
-        headings=shown,
+        title=f"Settings tried (protocol {protocol}, backbone {backbone}{few})",
+        frame=pd.DataFrame(rows, columns=[*columns, *shown]),
+        headings=tasks | shown,
         corner="Method, setting",
         formats=dict.fromkeys([*tasks, "mean"], "z.2f"),
-        notes=[
-            "score: mean over seeds of the primary metric on the split that chooses the epoch; none where a run diverged",
-            *(f"set for every run: {config}" for config in set_for_all),
-            f"hifi train ... -c {path} trains with the best setting of each task",
-        ],
+        notes=[f"score: mean over seeds of the primary metric on {' and '.join(tried['split'].unique())}, which chooses"],
     )
-
-
-def _label(setting: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in setting.items()) or "as configured"
 
 
 def _headings(columns: Sequence[ColumnSpec]) -> dict[str, str]:
