@@ -184,9 +184,11 @@ def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
     protocol, backbone, shots = setting
     tasks = {task: label_of("tasks", task) for task in tried["task"].unique()}
     rows: list[dict[str, Any]] = []
+    footnotes: dict[Place, list[str]] = {}
     for (method, keys), of_setting in tried.groupby(["method", "setting"], sort=False):
         scores = of_setting.set_index("task")
         label = f"{label_of('methods', method)}, {keys or 'as configured'}"
+        footnotes |= {(len(rows), task): ["diverged"] for task in scores.index[scores["score"].isna()]}
         row = {"method": method, "label": label, "source": "runs", **(100 * scores["score"]).to_dict()}
         row |= {f"{task}_std": 100 * deviation for task, deviation in scores["deviation"].items()}
         row["mean"] = scores["score"].reindex([*tasks]).mean(skipna=False) * 100
@@ -201,6 +203,7 @@ def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
         headings=tasks | shown,
         corner="Method, setting",
         formats=dict.fromkeys([*tasks, "mean"], "z.2f"),
+        footnotes=footnotes,
         notes=[f"score: mean over seeds of the primary metric on {' and '.join(tried['split'].unique())}, which chooses"],
     )
 

@@ -189,6 +189,8 @@ def differences_between_methods(runs: pd.DataFrame, score: Score | None) -> dict
         score: if given, the epoch that each run reports does not matter.
     """
     columns = [column for column in CONDITIONS if not (score and column == "report")]
+    is_changed = runs["epochs"].isin(runs["own_epochs"].dropna())  # also where the same number is the protocol's
+    runs = runs.assign(own_epochs=runs["epochs"].where(is_changed, None))
     conditions = runs.drop_duplicates("method").set_index("method")[columns].map(str)
     if len(conditions.drop_duplicates()) < 2:
         return {}

@@ -73,11 +73,9 @@ def specs_of(study: Study, **only: str | None) -> list[TableSpec]:
     Args:
         only: only this `protocol`, `backbone`, or number of `shots`.
     """
-    settings = pairs.settings(pairs.of_setting(study.runs, **only)).drop_duplicates()
-    full_first = settings.sort_values(
-        ["protocol", "backbone", "shots"], key=lambda column: column.where(column != "full", "").str.rjust(9)
-    )
-    return [TableSpec.model_validate(names) for names in full_first.to_dict("records")]
+    settings = pairs.settings(pairs.of_setting(study.runs, **only)).drop_duplicates().to_dict("records")
+    settings.sort(key=lambda names: (names["protocol"], names["backbone"], names["shots"] != "full", names["shots"].zfill(9)))
+    return [TableSpec.model_validate(names) for names in settings]
 
 
 def server_scores(path: Path) -> pd.DataFrame:
