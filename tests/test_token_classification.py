@@ -9,18 +9,14 @@ import pytest
 import torch
 from prepared_models import prepare
 from tiny_inputs import random_encoder, write_lines
-from transformers import AutoModelForTokenClassification, AutoTokenizer, PerceiverConfig, pipeline
+from transformers import AutoModelForTokenClassification, AutoTokenizer, pipeline
 
-from hifi_cli.config.run_config import TaskHeadConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.models import pretrained
-from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, entities, fewshot, losses, metrics, task_from_data, task_spec
+from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
 from hifi_cli.tasks.batches import collate
-from hifi_cli.tasks.readers import RawRecord
-from hifi_cli.tasks.row_formats import parse_label, parse_rows
+from hifi_cli.tasks.rows import RawRecord, parse_rows
 from hifi_cli.tasks.tokenization import UNREAD, Example, TokenizationSettings, tokenize
 from hifi_cli.training import run as runs
 from hifi_cli.training.resources import ResourceCache
@@ -29,13 +25,12 @@ from hifi_cli.training.splits import load_splits
 CONLL = task_spec.load("conll2003")
 
 
-def rows_of(*sentences, spec=CONLL):
+def rows_of(*sentences):
     """Rows of (words, tags), each a text with spaces."""
     records = [
-        (RawRecord({"tokens": words.split()}, f"line {at}"), parse_label(spec, tags, spec.labels, f"line {at}"))
-        for at, (words, tags) in enumerate(sentences, start=1)
+        RawRecord({"tokens": words.split(), "tags": tags}, f"line {at}") for at, (words, tags) in enumerate(sentences, start=1)
     ]
-    return parse_rows(spec, records, {}, "file")
+    return parse_rows(CONLL, records, CONLL.local, "file", labelled=True)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +50,7 @@ def rows_of(*sentences, spec=CONLL):
     ],
 )
 def test_entities_by_hand(tags, expected):
-    assert [f"{entity.type} {entity.first}-{entity.last}" for entity in entities.entities(tags.split())] == expected
+    assert [f"{entity.type} {entity.first}-{entity.last}" for entity in metrics.entities(tags.split())] == expected
 
 
 def chunks_of_conlleval(tags):
@@ -85,13 +80,13 @@ def test_scores_are_those_of_conllevals_rules():
     correct, in_labels, in_predictions = (
         sum(len(part) for part in parts) for parts in zip(*((a & b, a, b) for a, b in pairs), strict=True)
     )
-    scores = entities.scores(labels, predictions)
-    assert 0.3 < scores.f1 < 0.9
-    assert scores == pytest.approx(
-        (correct / in_predictions, correct / in_labels, 2 * correct / (in_labels + in_predictions)), abs=1e-12
-    )
-    assert entities.scores([["O"]], [["O"]]) == (0, 0, 0)
-    assert entities.scores([["B-PER", "I-PER"]], [["B-PER", "O"]]) == (0, 0, 0)  # the last word differs
+    scores = metrics.entity_scores(labels, predictions)
+    assert 0.3 < scores["ner_f1"] < 0.9
+    expected = (correct / in_predictions, correct / in_labels, 2 * correct / (in_labels + in_predictions))
+    assert [*scores.values()] == pytest.approx(expected, abs=1e-12)
+    assert {*metrics.entity_scores([["O"]], [["O"]]).values()} == {0}
+    assert {*metrics.entity_scores([["B-PER", "I-PER"]], [["B-PER", "O"]]).values()} == {0}  # the last word differs
+    assert {*metrics.entity_scores([["IN", "IN"]], [["IN", "IN"]]).values()} == {0}  # no tags of entities
 
 
 def test_word_accuracy_and_collapse():
@@ -113,10 +108,9 @@ def test_wrong_rows_are_named():
         rows_of(("the old man", "O O"))
     with pytest.raises(UsageError, match="line 2: unknown label 'B-X'; the labels are O, B-PER"):
         rows_of(("the", "O"), ("man", "B-X"))
-    with pytest.raises(UsageError, match=r"line 1: tokens is \['a', 1\], not a list of texts"):
-        parse_rows(CONLL, [(RawRecord({"tokens": ["a", 1]}, "line 1"), None)], {}, "file")
-    with pytest.raises(UsageError, match="line 1: tokens is empty"):
-        parse_rows(CONLL, [(RawRecord({"tokens": []}, "line 1"), None)], {}, "file")
+    for tokens, message in ((["a", 1], r"tokens is \['a', 1\], not a list of texts"), ([], "tokens is empty")):
+        with pytest.raises(UsageError, match=f"line 1: {message}"):
+            parse_rows(CONLL, [RawRecord({"tokens": tokens}, "line 1")], CONLL.local, "file", labelled=False)
 
 
 def tokenizer_of(kind, encoders):
@@ -204,7 +198,6 @@ def test_a_task_of_tags_holds_together(tmp_path):
     text = registry.find("tasks", "conll2003").read_text()
     for old, new, message in [
         ("format: words", "format: plain", "format plain does not fit kind token-classification, which requires words"),
-        ("inputs: [tokens]", "inputs: [tokens, pos]", "format words requires one input"),
         ("labels: [O, B-PER", "labels: [NN, B-PER", "ner_f1 requires labels such as O, B-PER, I-PER"),
     ]:
         assert old in text
@@ -239,14 +232,6 @@ def test_a_batch_in_parts_has_the_loss_and_gradient_that_transformers_computes(
         torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-3, atol=1e-5)
 
 
-def test_an_encoder_that_transformers_cannot_let_tag_tokens_is_refused():
-    task_head = TaskHeadSpec("token-classification", tuple(CONLL.labels), False, TaskHeadConfig())
-    with pytest.raises(
-        UsageError, match="no 'perceiver' encoder for token-classification tasks; choose another backbone or task"
-    ):
-        pretrained._model_class(task_head, PerceiverConfig())
-
-
 @pytest.fixture
 def trained(make, task_kinds_data, tmp_path):
     """A finished run on four types of entities, its directory and resources."""
@@ -264,8 +249,8 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert result.metrics["ner_f1"] > 0.5
     assert not evaluate(directory.path, resources).differing
     stored = directory.read_predictions()
-    scores = entities.scores([row.label for row in stored], [row.prediction for row in stored])
-    assert scores.f1 == pytest.approx(result.metrics["ner_f1"])
+    scores = metrics.entity_scores([row.label for row in stored], [row.prediction for row in stored])
+    assert scores["ner_f1"] == pytest.approx(result.metrics["ner_f1"])
 
     sentences = [" ".join(row.words) for row in resources.rows("conll2003").rows("validation")]
     write_lines(tmp_path / "new.jsonl", [json.dumps({"tokens": sentence.split()}) for sentence in sentences])
@@ -296,7 +281,7 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert [CONLL.labels[at] for at in logits.argmax(1)] == stored[0].prediction
     assert 'aggregation_strategy="first"' in (tmp_path / "model" / "README.md").read_text()
     opened = pipeline("token-classification", str(tmp_path / "model"), aggregation_strategy="first")(sentences[0])
-    assert {word["entity_group"] for word in opened} <= {entity.type for entity in entities.entities(stored[0].prediction)}
+    assert {word["entity_group"] for word in opened} <= {entity.type for entity in metrics.entities(stored[0].prediction)}
 
 
 def test_conll_is_no_form_of_other_predictions(hifi, finish_run, tmp_path):
@@ -358,7 +343,7 @@ def test_every_form_of_tagged_data_gives_the_same_rows(form, tmp_path):
 def test_what_is_not_recognized_is_asked_for(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["a", "b"], "pos": ["X", "Y"], "chunk": ["X", "Z"]}\n' * 9)
-    with pytest.raises(UsageError, match=r"which column is the label\? Give label=COLUMN, of pos, chunk"):
+    with pytest.raises(UsageError, match="the columns are words, pos, chunk"):
         task_from_data.task_yaml(str(path), [])
     spec = task_spec.load(task_from_data.register(str(path), ["label=pos"]))
     assert (spec.labels, spec.metrics, spec.classes) == (["X", "Y"], ["word_accuracy"], ["X", "Y"])  # no entities
@@ -367,5 +352,5 @@ def test_what_is_not_recognized_is_asked_for(tmp_path):
     with pytest.raises(UsageError, match="line 2: 2 columns, 3 are expected"):
         task_from_data.task_yaml(str(path), [])
     path.write_text("\n# x\n\n \n".replace("# x", "-DOCSTART- O"))
-    with pytest.raises(UsageError, match="has no words"):
+    with pytest.raises(UsageError, match="has no rows"):
         task_from_data.task_yaml(str(path), [])

@@ -1,14 +1,33 @@
-"""Load a task's rows from their source: the demo data, local files or the Hugging Face hub."""
+"""Load a task's rows: the demo data, files in the layout of the official download, or the hub."""
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import replace
+import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+from hifi_cli import hub as hubs
 from hifi_cli.config import registry
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks import local_files
-from hifi_cli.tasks.task_spec import REQUIRED_SPLITS, Cut, Split, TaskData, TaskSpec, rows_digest
+from hifi_cli.files import file_digest
+from hifi_cli.tasks import rows, task_spec
+from hifi_cli.tasks.rows import RawRecord
+from hifi_cli.tasks.task_spec import (
+    REQUIRED_SPLITS,
+    Cut,
+    HubDataset,
+    LocalFiles,
+    Row,
+    Split,
+    TaskData,
+    TaskSpec,
+    is_labelled,
+    rows_digest,
+)
+
+logger = logging.getLogger("hifi")
+PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # usual names of the downloads' directories
+PARQUET_REVISION = "refs/convert/parquet"  # the hub's own conversion of repositories that need a script
 
 
 def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = REQUIRED_SPLITS) -> TaskData:
@@ -18,7 +37,14 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
         MissingError: the source is missing, or a `required` split of the local files is.
         UsageError: the rows do not fit the task.
     """
-    data = _load(spec, data_dir=data_dir, required=required)
+    directory = _directory(spec, data_dir)
+    if directory:
+        data = _load_files(spec, directory, required)
+    elif spec.hub:
+        data = _load_hub(spec, spec.hub)
+    else:
+        missing = f"no directory {spec.local.directory}" if spec.local.directory else f"{spec.label} is not on the hub"
+        raise MissingError(f"{missing}: give --data-dir")
     return _cut(data, spec.cut) if spec.cut and "train" in data.splits else data
 
 
@@ -32,29 +58,164 @@ def fingerprint(spec: TaskSpec, directory: Path) -> dict[Split, str]:
         return {}
     try:
         if spec.cut:
-            return _cut(local_files.load(spec, directory), spec.cut).fingerprint
-        return local_files.fingerprint(spec, directory)
+            return _cut(_load_files(spec, directory, REQUIRED_SPLITS), spec.cut).fingerprint
+        return {split: file_digest(path) for split, path in _files(spec.local, directory).items()}
     except MissingError:
         return {}  # another machine may have them
 
 
-def _load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split]) -> TaskData:
-    if spec.local.generated:
-        directory = demo_directory()
-        data = local_files.load(spec, directory)
-        return replace(data, origin={split: str(Path(path).relative_to(directory)) for split, path in data.origin.items()})
-    if spec.local.directory and Path(spec.local.directory).is_dir():
-        return local_files.load(spec, Path(spec.local.directory), required=required)
-    if data_dir and (spec.local.files or not spec.hub):  # a task made from a hub dataset names no files
-        if not data_dir.is_dir():
-            raise MissingError(f"--data-dir {data_dir}: no such directory")
-        return local_files.load(spec, data_dir, required=required)
-    if spec.hub:
-        from hifi_cli.tasks import hub_dataset
+def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, tuple[int | None, int | None]]]:
+    """Count the rows of each split of the named tasks, here and in the official release; None where they are not known.
 
-        return hub_dataset.load(spec, spec.hub)
-    missing = f"no directory {spec.local.directory}" if spec.local.directory else f"task {spec.label} has no hub repository"
-    raise MissingError(f"{missing}: give --data-dir")
+    Raises:
+        UsageError: the data do not fit the task.
+    """
+    counts = {}
+    for name in names:
+        task = task_spec.load(name)
+        try:
+            splits = load(task, data_dir=data_dir, required=()).splits
+        except MissingError:
+            splits = {}
+        here = {split: task.count(split_rows) for split, split_rows in splits.items()}
+        counts[name] = {split: (here.get(split), task.rows.get(split)) for split in dict.fromkeys([*task.local.files, *here])}
+    return counts
+
+
+def demo_directory() -> Path:
+    """Where the demo data are: `scripts/make_demo_data.py` generated them."""
+    return registry.configs_directory() / "tasks" / "demo"
+
+
+def _directory(spec: TaskSpec, data_dir: Path | None) -> Path | None:
+    """Return the directory of the task's files; None if they come from the hub."""
+    if spec.local.generated:
+        return demo_directory()
+    if spec.local.directory and Path(spec.local.directory).is_dir():
+        return Path(spec.local.directory)
+    if not spec.local.files and spec.hub:  # made from a hub dataset
+        return None
+    if data_dir and not data_dir.is_dir():
+        raise MissingError(f"--data-dir {data_dir}: no such directory")
+    return data_dir
+
+
+def _load_files(spec: TaskSpec, directory: Path, required: Iterable[Split]) -> TaskData:
+    """Load every split that has a file."""
+    files = _files(spec.local, directory)
+    splits: dict[Split, list[Row]] = {}
+    for split, names in spec.local.files.items():
+        if split in files:
+            path, labelled = files[split], is_labelled(split)
+            records = rows.read(path, spec.local, labelled=labelled, skip_incomplete=spec.skip_incomplete)
+            splits[split] = rows.parse_rows(spec, records, spec.local, str(path), labelled=labelled)
+            _warn_about_row_count(spec, split, splits[split], str(path))
+            continue
+        names = names if isinstance(names, str) else names[0]
+        missing = f"no file {spec.local.folder}/{names} in {directory}"
+        if split in required:
+            of_what = "that the task names" if spec.local.directory else "of the official download"
+            raise MissingError(f"{missing}; the {split} split {of_what} is required")
+        if is_labelled(split):
+            logger.warning(f"note: {missing}; the {split} split is missing")
+    origin = {split: str(path.relative_to(directory) if spec.local.generated else path) for split, path in files.items()}
+    return TaskData(splits, {split: file_digest(path) for split, path in files.items()}, origin)
+
+
+def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
+    """Find the file of each split, in the task's folder: the directory itself, or a folder in it or in a benchmark's folder.
+
+    Of several the first one that has one of the task's files: GLUE and SuperGLUE both have a folder RTE.
+
+    Raises:
+        MissingError: there is no such folder.
+    """
+    folders = [directory] if directory.name == local.folder else []
+    folders += [directory / parent / local.folder for parent in PARENTS]
+    for folder in folders:
+        found = {}
+        for split, names in local.files.items():
+            paths = [folder / name for name in ([names] if isinstance(names, str) else names)]
+            if existing := [path for path in paths if path.is_file()]:
+                found[split] = existing[0]
+        if found:
+            return found
+    if not any(folder.is_dir() for folder in folders):
+        raise MissingError(f"no folder {local.folder} in {directory}, nor in its subfolders {', '.join(PARENTS[1:])}")
+    return {}
+
+
+def _warn_about_row_count(spec: TaskSpec, split: Split, split_rows: list[Row], origin: str) -> None:
+    official, count = spec.rows.get(split), spec.count(split_rows)
+    if official and count != official:
+        logger.warning(f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})")
+
+
+def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
+    """Load every split of a repository in a format that needs no script (parquet, CSV, JSON)."""
+    splits: dict[Split, list[Row]] = {}
+    tables: dict[str | None, Any] = {}
+    commits: dict[str, None] = {}  # an ordered set
+    for split, name in hub.splits.items():
+        other_config, _, hub_split = name.rpartition("/")
+        config = other_config or hub.config
+        if config not in tables:
+            tables[config], commit = load_tables(hub, config)
+            commits[commit or ""] = None
+        if hub_split in tables[config]:
+            origin = f"{hub.id}, {hub_split}"
+            records = hub_records(tables[config][hub_split], origin)
+            splits[split] = rows.parse_rows(spec, records, hub, origin, labelled=is_labelled(split))
+            _warn_about_row_count(spec, split, splits[split], origin)
+        elif is_labelled(split):
+            raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables[config])}")
+    digests = {split: rows_digest(split_rows) for split, split_rows in splits.items()}
+    return TaskData(splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": " ".join(commits)})
+
+
+def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
+    """Return the splits of a configuration and the commit; if it needs a script, those of the hub's parquet conversion.
+
+    Raises:
+        MissingError: neither the hub nor the local cache has the repository.
+    """
+    from datasets import load_dataset
+    from datasets.utils.logging import disable_progress_bar, set_verbosity_error
+
+    disable_progress_bar()
+    set_verbosity_error()
+    commit = hubs.resolve_commit("dataset", hub.id, hub.revision)
+    try:
+        return load_dataset(hub.id, config, revision=commit or hub.revision), commit
+    except (OSError, ValueError, RuntimeError) as error:
+        problem = hubs.unavailable_error("dataset", hub.id, error)
+        if hub.revision or Path(hub.id).is_dir():
+            raise problem from None
+    try:
+        commit = hubs.resolve_commit("dataset", hub.id, PARQUET_REVISION)
+        return load_dataset(hub.id, data_dir=config, revision=commit or PARQUET_REVISION), commit
+    except (OSError, ValueError, RuntimeError, MissingError):
+        raise problem from None  # the first error is about the repository that the user named
+
+
+def hub_records(table: Any, origin: str) -> Iterator[RawRecord]:
+    """Yield the rows of a hub table, with class names in the place of class indices."""
+    names = {column: found for column, feature in table.features.items() if (found := class_names(feature))}
+    for number, values in enumerate(table):
+        for column, known in names.items():
+            value = values[column]
+            values[column] = [known[index] for index in value] if isinstance(value, list) else _name(value, known)
+        yield RawRecord(values, f"{origin}, row {number}")
+
+
+def class_names(feature: Any) -> list[str]:
+    """Return the class names of a column of class indices, or of lists of them; empty for other columns."""
+    return list(getattr(getattr(feature, "feature", feature), "names", None) or [])
+
+
+def _name(index: int | None, names: list[str]) -> str | None:
+    """Return the name of a class index; None where there is none, which is -1 for a hidden label."""
+    return None if index is None or index < 0 else names[index]
 
 
 def _cut(data: TaskData, cut: Cut) -> TaskData:
@@ -67,22 +228,18 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
     Raises:
         UsageError: there are too few rows.
     """
-    rows = data.rows("train")
-    first = {row.sequences: number for number, row in reversed([*enumerate(rows)])}  # the first row with each texts
+    every = data.rows("train")
+    first = {row.sequences: number for number, row in reversed([*enumerate(every)])}  # the first row with each texts
     order = sorted(
-        first.values(), key=lambda number: (rows[number].label, hashlib.sha256(f"{cut.seed}:{number}".encode()).digest())
+        first.values(),
+        key=lambda number: (every[number].label, hashlib.sha256(f"{cut.seed}:{number}".encode()).digest()),
     )
     is_cut_off = {number: int((at + 1) * cut.validation) > int(at * cut.validation) for at, number in enumerate(order)}
-    train = [row for row in rows if not is_cut_off[first[row.sequences]]]
-    validation = [row for row in rows if is_cut_off[first[row.sequences]]]
+    train = [row for row in every if not is_cut_off[first[row.sequences]]]
+    validation = [row for row in every if is_cut_off[first[row.sequences]]]
     if not train or not validation:
         where = data.origin.get("train", "the data")
         raise UsageError(f"{where}: {len(order)} rows with different texts are too few to cut off a validation split")
     splits = {**data.splits, "train": train, "validation": validation}
-    fingerprint = {**data.fingerprint, "train": rows_digest(train), "validation": rows_digest(validation)}
-    return TaskData(splits, fingerprint, data.origin)
-
-
-def demo_directory() -> Path:
-    """Where the demo data are: `scripts/make_demo_data.py` generated them."""
-    return registry.configs_directory() / "tasks" / "demo"
+    digests = {**data.fingerprint, "train": rows_digest(train), "validation": rows_digest(validation)}
+    return TaskData(splits, digests, data.origin)
