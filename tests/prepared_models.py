@@ -4,7 +4,7 @@ import torch
 
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import reload
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training import prepared_run
 from hifi_cli.training import run as runs
 from hifi_cli.training.prepared_run import RunInputs

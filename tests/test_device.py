@@ -15,8 +15,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks.task_spec import Row
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import checkpoint, model_runner
 from hifi_cli.training import device as devices
 from hifi_cli.training import run as runs

@@ -15,7 +15,7 @@ from scipy import stats
 from hifi_cli.heads.ranking import Ranked
 from hifi_cli.methods import base
 from hifi_cli.models.head_outputs import head_outputs
-from hifi_cli.tasks.batches import collate, padding_values
+from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training import head_measures
 from hifi_cli.training.model_runner import ModelRunner
 

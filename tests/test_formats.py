@@ -64,7 +64,6 @@ BAD = [
     ("wsc", json.dumps(WSC | {"target": WSC["target"] | {"span2_text": "she"}}), "line 1: the text has no word 'she'"),
     ("multirc", json.dumps(MULTIRC | {"passage": {"text": "x"}}), "line 1: invalid JSON, or not that of 'multirc' files: KeyError('questions')"),
     ("record", json.dumps(RECORD | {"qas": 3}), "line 1: invalid JSON, or not that of 'record' files"),
-    ("record", json.dumps(RECORD | {"qas": [{"idx": 1, "query": "Who?"}]}), "line 1: the query 'Who?' has no @placeholder"),
     ("record", json.dumps(RECORD | {"qas": [{"idx": 1, "query": "@placeholder?"}]}), "line 1: no answers"),
     ("record", json.dumps(RECORD | {"passage": {"text": "x", "entities": []}}), "line 1: entities is empty"),
     ("squad", squad(answer_start=5), "question q1: the answer 'cat' is not at character 5"),
@@ -161,7 +160,7 @@ def test_a_task_without_its_train_file_says_which(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
     (tmp_path / "CB" / "train.jsonl").rename(tmp_path / "CB" / "val.jsonl")
     with pytest.raises(
-        MissingError, match=r"no file CB/train\.jsonl in .*; the train split of the official download is required"
+        MissingError, match=r"no file .*CB/train\.jsonl; the train split of the official download is required"
     ):
         data_sources.load(task_spec.load("cb"), data_dir=tmp_path)
     assert [*data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=()).splits] == ["validation"]

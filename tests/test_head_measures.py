@@ -18,7 +18,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.head_outputs import attention_probabilities
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.batches import padding_values
+from hifi_cli.tasks.encode import padding_values
 from hifi_cli.training import head_measures, head_selection
 from hifi_cli.training.model_runner import ModelRunner
 from hifi_cli.training.resources import ResourceCache

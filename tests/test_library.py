@@ -15,7 +15,7 @@ import hifi_cli
 from hifi_cli import merge_heads, score_heads, select_heads, tune_heads
 from hifi_cli.errors import UsageError
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training import head_selection
 
 pytestmark = pytest.mark.slow

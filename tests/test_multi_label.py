@@ -14,8 +14,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
-from hifi_cli.tasks.task_spec import Row
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
 from hifi_cli.training.resources import ResourceCache
 

@@ -66,7 +66,7 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     from hifi_cli.config.sources import backbone_config
     from hifi_cli.errors import MissingError
     from hifi_cli.models.pretrained import locate
-    from hifi_cli.tasks import data_sources, metrics, task_spec, tokenization
+    from hifi_cli.tasks import data_sources, encode, metrics, task_spec
 
     data = {}
     for name in registry.names("tasks"):
@@ -78,14 +78,14 @@ def test_every_task_at_hand_is_read_and_its_tokens_point_at_its_answers(glue):
     tokenizer = AutoTokenizer.from_pretrained(locate(backbone_config("minilm"))[0])
     if "squad" in data:
         task, rows = task_spec.load("squad"), data["squad"].splits["validation"]
-        examples = tokenization.tokenize(tokenizer, task, rows, tokenization.TokenizationSettings(384))
+        examples = encode.tokenize(tokenizer, task, rows, encode.TokenizationSettings(384))
         logits = np.full((len(examples), 2, 384), -9.0)
         for window, example in enumerate(examples):
             logits[window, [0, 1], example.answer] = 9.0
         assert metrics.compute(task, rows, metrics.predictions_of(task, examples, logits))["span_em"] > 0.99
     if "wic" in data:
         rows = data["wic"].splits["validation"]
-        for example in tokenization.tokenize(tokenizer, task_spec.load("wic"), rows, tokenization.TokenizationSettings(128)):
+        for example in encode.tokenize(tokenizer, task_spec.load("wic"), rows, encode.TokenizationSettings(128)):
             (sentence, _), (start, end) = example.row.sequences[0], example.row.word_spans[0]
             first, last = example.word_spans[0]
             result = tokenizer.decode(example.sequences[0]["input_ids"][first:last]).replace(" ", "")

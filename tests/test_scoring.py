@@ -9,7 +9,7 @@ import torch
 from hifi_cli.errors import UsageError
 from hifi_cli.heads.scores import head_correlation, information_richness, singular_values
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.tasks.batches import collate, padding_values
+from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training import head_selection, provenance
 from hifi_cli.training.head_selection import compute_scores, score_examples
 

@@ -11,7 +11,7 @@ from project_files import load_script
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import data_sources, metrics, task_spec
-from hifi_cli.tasks.batches import collate, evaluation_order, split_batch, training_order
+from hifi_cli.tasks.encode import collate, evaluation_order, split_batch, training_order
 
 RTE = task_spec.load("rte").model_copy(update={"rows": {}})
 GOOD = 'index\tsentence1\tsentence2\tlabel\n0\tA dog.\tA "pet.\tentailment\n1\tNo.\tYes.\tnot_entailment\n'

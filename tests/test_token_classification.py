@@ -15,9 +15,9 @@ from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import TokenizationSettings, collate, tokenize
 from hifi_cli.tasks.rows import RawRecord, parse_rows
-from hifi_cli.tasks.tokenization import UNREAD, Example, TokenizationSettings, tokenize
+from hifi_cli.tasks.task_spec import UNREAD, Example
 from hifi_cli.training import run as runs
 from hifi_cli.training.resources import ResourceCache
 from hifi_cli.training.splits import load_splits
@@ -50,7 +50,7 @@ def rows_of(*sentences):
     ],
 )
 def test_entities_by_hand(tags, expected):
-    assert [f"{entity.type} {entity.first}-{entity.last}" for entity in metrics.entities(tags.split())] == expected
+    assert [f"{kind} {first}-{last}" for kind, first, last in metrics.entities(tags.split())] == expected
 
 
 def chunks_of_conlleval(tags):
@@ -154,7 +154,7 @@ def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
     tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
     examples = tokenize(tokenizer, CONLL, rows, TokenizationSettings(4))  # two of them [CLS] and [SEP]
     assert [example.word_tokens for example in examples] == [(1, 2, UNREAD, UNREAD), (1, 2)]
-    assert "max_length=4 leaves 2 of 6 words without a token, in 1 of 2 rows" in caplog.text
+    assert "max_length=4 leaves 2 of 6 words without a token" in caplog.text
     logits = np.zeros((2, len(CONLL.labels), 4))
     logits[:, 1, 2] = logits[:, 1, -1] = 5
     predicted = metrics.predictions_of(CONLL, examples, logits)
@@ -281,7 +281,7 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert [CONLL.labels[at] for at in logits.argmax(1)] == stored[0].prediction
     assert 'aggregation_strategy="first"' in (tmp_path / "model" / "README.md").read_text()
     opened = pipeline("token-classification", str(tmp_path / "model"), aggregation_strategy="first")(sentences[0])
-    assert {word["entity_group"] for word in opened} <= {entity.type for entity in metrics.entities(stored[0].prediction)}
+    assert {word["entity_group"] for word in opened} <= {kind for kind, _, _ in metrics.entities(stored[0].prediction)}
 
 
 def test_conll_is_no_form_of_other_predictions(hifi, finish_run, tmp_path):

@@ -7,7 +7,7 @@ from prepared_models import logits_of, prepare
 from tiny_inputs import FAMILIES
 
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training.resources import ResourceCache
 from hifi_cli.training.splits import load_splits
 

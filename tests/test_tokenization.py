@@ -10,17 +10,8 @@ from torch.nn import functional
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks import losses, metrics, task_spec
-from hifi_cli.tasks.batches import collate
-from hifi_cli.tasks.task_spec import Row
-from hifi_cli.tasks.tokenization import (
-    OUTSIDE,
-    Example,
-    TokenizationSettings,
-    rows_of,
-    single_sequences,
-    tokenize,
-    truncated_rows,
-)
+from hifi_cli.tasks.encode import TokenizationSettings, collate, rows_of, single_sequences, tokenize, truncated_rows
+from hifi_cli.tasks.task_spec import OUTSIDE, Example, Row
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 

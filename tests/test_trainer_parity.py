@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
-from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.encode import training_order
 from hifi_cli.training import trainer
 from hifi_cli.training.prepared_run import ModelInputs, prepare
 from hifi_cli.training.splits import load_splits

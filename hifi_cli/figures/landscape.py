@@ -26,7 +26,7 @@ from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Row, train
 from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.tasks import losses
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training import head_selection
 from hifi_cli.training.model_runner import ModelRunner
 from hifi_cli.training.splits import load_splits

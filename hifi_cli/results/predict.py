@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import expit, softmax
 
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.files import json_text, suffix_of_output
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Prediction
@@ -85,10 +85,6 @@ def read(task: TaskSpec, path: Path, reader: Reader, name: str) -> list[Row]:
         MissingError: no such file.
         UsageError: a column is missing or does not fit; the line is named.
     """
-    if not path.exists():
-        raise MissingError(f"no file {name}")
-    if not path.is_file():
-        raise UsageError(f"{name} is not a regular file: give the path of a file")
     header = (task.local.header if task.local.reader == "conll" else task.inputs) if reader == "conll" else None
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
     records = (_complete(task, record, at) for at, record in enumerate(task_rows.read(path, layout, name=name)))

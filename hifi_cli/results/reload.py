@@ -20,7 +20,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Prediction, RunResult
 from hifi_cli.tasks import metrics, task_spec
-from hifi_cli.tasks.tokenization import rows_of
+from hifi_cli.tasks.encode import rows_of
 from hifi_cli.training import head_selection
 from hifi_cli.training.finished_model import check_backbone, read_delta
 from hifi_cli.training.prepared_run import (

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hifi_cli.tasks.task_spec import (
     HubDataset,
     LocalFiles,
     Row,
+    Source,
     Split,
     TaskData,
     TaskSpec,
@@ -108,11 +110,10 @@ def _load_files(spec: TaskSpec, directory: Path, required: Iterable[Split]) -> T
         if split in files:
             path, labelled = files[split], is_labelled(split)
             records = rows.read(path, spec.local, labelled=labelled, skip_incomplete=spec.skip_incomplete)
-            splits[split] = rows.parse_rows(spec, records, spec.local, str(path), labelled=labelled)
-            _warn_about_row_count(spec, split, splits[split], str(path))
+            splits[split] = _split_rows(spec, split, records, spec.local, str(path))
             continue
         names = names if isinstance(names, str) else names[0]
-        missing = f"no file {spec.local.folder}/{names} in {directory}"
+        missing = f"no file {os.path.normpath(directory / spec.local.folder / names)}"
         if split in required:
             of_what = "that the task names" if spec.local.directory else "of the official download"
             raise MissingError(f"{missing}; the {split} split {of_what} is required")
@@ -145,32 +146,33 @@ def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
     return {}
 
 
-def _warn_about_row_count(spec: TaskSpec, split: Split, split_rows: list[Row], origin: str) -> None:
+def _split_rows(spec: TaskSpec, split: Split, records: Iterable[RawRecord], source: Source, origin: str) -> list[Row]:
+    """Return the rows of a split; logs a warning if their number is not the official one."""
+    split_rows = rows.parse_rows(spec, records, source, origin, labelled=is_labelled(split))
     official, count = spec.rows.get(split), spec.count(split_rows)
     if official and count != official:
         logger.warning(f"warning: {origin}: {count} rows, the official {split} split has {official} ({count - official:+d})")
+    return split_rows
 
 
 def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
     """Load every split of a repository in a format that needs no script (parquet, CSV, JSON)."""
     splits: dict[Split, list[Row]] = {}
-    tables: dict[str | None, Any] = {}
-    commits: dict[str, None] = {}  # an ordered set
+    loaded: dict[str | None, tuple[Any, str | None]] = {}
     for split, name in hub.splits.items():
         other_config, _, hub_split = name.rpartition("/")
         config = other_config or hub.config
-        if config not in tables:
-            tables[config], commit = load_tables(hub, config)
-            commits[commit or ""] = None
-        if hub_split in tables[config]:
+        if config not in loaded:
+            loaded[config] = load_tables(hub, config)
+        tables, _ = loaded[config]
+        if hub_split in tables:
             origin = f"{hub.id}, {hub_split}"
-            records = hub_records(tables[config][hub_split], origin)
-            splits[split] = rows.parse_rows(spec, records, hub, origin, labelled=is_labelled(split))
-            _warn_about_row_count(spec, split, splits[split], origin)
+            splits[split] = _split_rows(spec, split, hub_records(tables[hub_split], origin), hub, origin)
         elif is_labelled(split):
-            raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables[config])}")
+            raise UsageError(f"{hub.id} has no split '{hub_split}'; the splits are {', '.join(tables)}")
+    commits = " ".join(dict.fromkeys(commit or "" for _, commit in loaded.values()))
     digests = {split: rows_digest(split_rows) for split, split_rows in splits.items()}
-    return TaskData(splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": " ".join(commits)})
+    return TaskData(splits, digests, {"hub": hub.id, "config": hub.config or "", "commit": commits})
 
 
 def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
@@ -199,23 +201,19 @@ def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
 
 
 def hub_records(table: Any, origin: str) -> Iterator[RawRecord]:
-    """Yield the rows of a hub table, with class names in the place of class indices."""
-    names = {column: found for column, feature in table.features.items() if (found := class_names(feature))}
+    """Yield the rows of a hub table, with class names in the place of class indices; -1 stands for a hidden label."""
+    features = table.features.items()
+    names_of = {column: dict(enumerate(found)) for column, feature in features if (found := class_names(feature))}
     for number, values in enumerate(table):
-        for column, known in names.items():
+        for column, names in names_of.items():
             value = values[column]
-            values[column] = [known[index] for index in value] if isinstance(value, list) else _name(value, known)
+            values[column] = [names[index] for index in value] if isinstance(value, list) else names.get(value)
         yield RawRecord(values, f"{origin}, row {number}")
 
 
 def class_names(feature: Any) -> list[str]:
     """Return the class names of a column of class indices, or of lists of them; empty for other columns."""
     return list(getattr(getattr(feature, "feature", feature), "names", None) or [])
-
-
-def _name(index: int | None, names: list[str]) -> str | None:
-    """Return the name of a class index; None where there is none, which is -1 for a hidden label."""
-    return None if index is None or index < 0 else names[index]
 
 
 def _cut(data: TaskData, cut: Cut) -> TaskData:
@@ -228,18 +226,17 @@ def _cut(data: TaskData, cut: Cut) -> TaskData:
     Raises:
         UsageError: there are too few rows.
     """
-    every = data.rows("train")
-    first = {row.sequences: number for number, row in reversed([*enumerate(every)])}  # the first row with each texts
-    order = sorted(
-        first.values(),
-        key=lambda number: (every[number].label, hashlib.sha256(f"{cut.seed}:{number}".encode()).digest()),
-    )
-    is_cut_off = {number: int((at + 1) * cut.validation) > int(at * cut.validation) for at, number in enumerate(order)}
-    train = [row for row in every if not is_cut_off[first[row.sequences]]]
-    validation = [row for row in every if is_cut_off[first[row.sequences]]]
-    if not train or not validation:
+    train = data.rows("train")
+    first = {row.sequences: number for number, row in reversed([*enumerate(train)])}  # the first row with each texts
+    shuffled = sorted(first.values(), key=lambda number: hashlib.sha256(f"{cut.seed}:{number}".encode()).digest())
+    order = sorted(shuffled, key=lambda number: train[number].label)  # type: ignore[arg-type, return-value]
+    cut_off = {number for at, number in enumerate(order) if int((at + 1) * cut.validation) > int(at * cut.validation)}
+    parts = {
+        "train": [row for row in train if first[row.sequences] not in cut_off],
+        "validation": [row for row in train if first[row.sequences] in cut_off],
+    }
+    if not all(parts.values()):
         where = data.origin.get("train", "the data")
         raise UsageError(f"{where}: {len(order)} rows with different texts are too few to cut off a validation split")
-    splits = {**data.splits, "train": train, "validation": validation}
-    digests = {**data.fingerprint, "train": rows_digest(train), "validation": rows_digest(validation)}
-    return TaskData(splits, digests, data.origin)
+    digests = {split: rows_digest(part) for split, part in parts.items()}
+    return TaskData({**data.splits, **parts}, {**data.fingerprint, **digests}, data.origin)

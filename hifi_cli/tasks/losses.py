@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hifi_cli.models.device_copy import copy_to_device
-from hifi_cli.tasks.task_spec import TaskSpec
-from hifi_cli.tasks.tokenization import UNREAD, Example
+from hifi_cli.tasks.task_spec import UNREAD, Example, TaskSpec
 
 _IGNORED = -100  # the target of a token that has no tag, transformers' convention
 

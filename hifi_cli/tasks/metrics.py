@@ -17,8 +17,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 from hifi_cli import hub
 from hifi_cli.config.registry import nearest
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.tasks.task_spec import Row, TaskSpec, entity_type
-from hifi_cli.tasks.tokenization import OUTSIDE, UNREAD, Example
+from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec, entity_type
 
 NO_ENTITY = "O"
 N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for first and last token; longest answer
@@ -117,29 +116,20 @@ def _mean_over_answers(score: Callable[[str, Sequence[str]], float], rows: Seque
     return float(np.mean(scores))
 
 
-class Entity(NamedTuple):
-    """An entity of a sentence: its type, and its first and last word."""
+def entities(tags: Tags) -> list[tuple[str, int, int]]:
+    """Return the entities of a sentence of IOB2 tags or their variants: type, first and last word.
 
-    type: str
-    first: int
-    last: int
-
-
-def entities(tags: Tags) -> list[Entity]:
-    """Return the entities of a sentence of IOB2 tags or their variants, by the rules of the script conlleval.
-
-    A word belongs to the entity of the word before it if its tag continues one of the same type. Every other word whose tag
-    is not `O` begins an entity, with whichever prefix.
+    By the rules of the script conlleval: a word belongs to the entity of the word before it if its tag continues one of the
+    same type. Every other word whose tag is not `O` begins an entity, with whichever prefix.
     """
-    result: list[Entity] = []
+    result: list[tuple[str, int, int]] = []
     previous = NO_ENTITY
     for word, tag in enumerate(tags):
         type_ = entity_type(tag)
         continues = tag[0] in _CONTINUES and previous[0] in _BEGINS and type_ == entity_type(previous)
-        if type_ and continues:
-            result[-1] = result[-1]._replace(last=word)
-        elif type_:
-            result.append(Entity(type_, word, word))
+        if type_:
+            first = result.pop()[1] if continues else word
+            result.append((type_, first, word))
         previous = tag
     return result
 

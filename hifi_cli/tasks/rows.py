@@ -14,7 +14,7 @@ from typing import Any
 
 from pyarrow import ArrowException, parquet
 
-from hifi_cli.errors import UsageError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import read_bytes
 from hifi_cli.tasks.task_spec import Label, LocalFiles, Row, Source, TaskSpec
 from hifi_cli.wording import counted_noun, printable
@@ -103,9 +103,12 @@ def read(
         name: what messages call the file; default: its path.
 
     Raises:
+        MissingError: no such file.
         UsageError: the file is malformed; the message names the line.
     """
     name = name or str(path)
+    if not path.exists():
+        raise MissingError(f"no file {name}")
     if local.reader == "parquet":
         return _parquet(path, name)
     content = read_bytes(path, at_most=MAX_BYTES)
@@ -398,8 +401,6 @@ def _record(_: TaskSpec, record: RawRecord) -> list[Row]:
     """A pair for each of the query's candidates, which are the passage's different entities: passage, and query without gap."""
     group = str(record.value("idx")["query"])
     passage, query = record.text("passage"), record.text("query")
-    if PLACEHOLDER not in query:
-        raise record.error(f"the query {query[:40]!r} has no {PLACEHOLDER}")
     answers = record.values.get("answers") or []
     return [
         Row(

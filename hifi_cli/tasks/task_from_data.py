@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.config.sources import parse_override
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name, write_text
 from hifi_cli.tasks import data_sources, rows
 from hifi_cli.tasks.rows import is_missing, label_name, labels_in
@@ -133,11 +133,6 @@ def _read_file(source: str, options: DataOptions) -> dict[str, Any]:
     validation = options.validation if isinstance(options.validation, str) else None
     given = {"train": source, "validation": validation, "test": options.test}
     files = {split: Path(file) for split, file in given.items() if file}
-    for file in files.values():
-        if not file.is_file():
-            raise MissingError(f"no file {file}")
-        if file.suffix.lower() != path.suffix.lower():
-            raise UsageError(f"{file}: all files of a task have the same format; {path.suffix} is expected")
     records = [record.values for record in rows.read(path, LocalFiles(folder=".", files={}, reader=reader))]
     if not records:
         raise UsageError(f"{path} has no rows")

@@ -1,4 +1,4 @@
-"""A task's YAML (`TaskSpec`), and the rows of a task (`Row`, `TaskData`)."""
+"""A task's YAML (`TaskSpec`), its rows (`Row`, `TaskData`), and a row as tokens (`Example`)."""
 
 import re
 from collections.abc import Sequence
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from hifi_cli.config import registry
@@ -16,6 +18,9 @@ from hifi_cli.files import digest
 Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
 Kind = Literal["classification", "multi-label", "regression", "multiple-choice", "span", "token-classification"]
 Label = int | float | tuple[int, ...]
+Span = tuple[int, int]
+OUTSIDE: Span = (-1, -1)  # the character span of a token that is not part of the context
+UNREAD = -1  # the token of a word that has none
 Reader = Literal["tsv", "csv", "jsonl", "parquet", "conll", "multirc", "record", "squad"]
 ENTITY_TAG = re.compile(r"O|[BIESLU]-(.+)")  # IOB1, IOB2, IOBES and BILOU; the group is the entity's type
 _FORMATS_OF_KIND: dict[str, tuple[str, ...]] = {
@@ -243,6 +248,33 @@ class Row:
     def words(self) -> list[str]:
         """The words of a sentence whose words are tagged."""
         return [self.sequences[0][0][start:end] for start, end in self.word_spans]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A tokenized row. A context longer than `max_length` gives several examples of the same row.
+
+    Attributes:
+        row: the row that was tokenized.
+        sequences: for each sequence of the row the tokenizer's lists (input_ids, token_type_ids), int32 without padding.
+        word_spans: the token span [first, last) of each target word (WiC).
+        word_tokens: for token classification, the first token of each word, or UNREAD.
+        offsets: for span tasks, the character span [start, end) of each token in the context, or OUTSIDE.
+        answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if the answer is not
+            completely in this window.
+        is_truncated: whether a text was cut, because the row is longer than `max_length`; a context in several windows is not.
+    """
+
+    row: Row
+    sequences: tuple[dict[str, NDArray[np.int32]], ...]
+    word_spans: tuple[Span, ...] = ()
+    word_tokens: tuple[int, ...] = ()
+    offsets: tuple[Span, ...] = ()
+    answer: Span = (0, 0)
+    is_truncated: bool = False
+
+    def __len__(self) -> int:
+        return max(len(sequence["input_ids"]) for sequence in self.sequences)
 
 
 def rows_digest(rows: Sequence[Row]) -> str:

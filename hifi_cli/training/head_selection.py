@@ -17,8 +17,8 @@ from hifi_cli.heads.ranking import choose_heads
 from hifi_cli.heads.scores import EIGENVALUE_DEVICE
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
-from hifi_cli.tasks.tokenization import Example, single_sequences
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training import distributed, provenance
 from hifi_cli.training.device import configure, tf32
 from hifi_cli.training.model_runner import ModelRunner

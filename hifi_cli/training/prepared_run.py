@@ -17,10 +17,9 @@ from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.record import ParameterCounts, Prediction
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.batches import padding_values
+from hifi_cli.tasks.encode import padding_values, rows_of
 from hifi_cli.tasks.metrics import Predictions, Values
-from hifi_cli.tasks.task_spec import Split, TaskData, TaskSpec
-from hifi_cli.tasks.tokenization import Example, rows_of
+from hifi_cli.tasks.task_spec import Example, Split, TaskData, TaskSpec
 from hifi_cli.training.device import uses_cpu_kernels
 from hifi_cli.training.model_runner import ModelRunner
 from hifi_cli.training.resources import ResourceCache

@@ -15,8 +15,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.pretrained import Pretrained
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.tasks import data_sources, task_spec
-from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
-from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
+from hifi_cli.tasks.encode import TokenizationSettings, tokenize
+from hifi_cli.tasks.task_spec import Example, Row, Split, TaskData, TaskSpec
 from hifi_cli.training.device import select_device, uses_bf16, uses_cpu_kernels
 from hifi_cli.training.input_check import InputCheck
 

@@ -23,8 +23,8 @@ from hifi_cli.results.record import (
     RunScores,
 )
 from hifi_cli.tasks import metrics
+from hifi_cli.tasks.encode import rows_of, truncated_rows
 from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.tokenization import rows_of, truncated_rows
 from hifi_cli.training import distributed, provenance
 from hifi_cli.training.checkpoint import Checkpoint
 from hifi_cli.training.device import configure, uses_bf16

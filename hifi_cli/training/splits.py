@@ -8,9 +8,8 @@ import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.results.record import ExampleCounts, FewShotRows
-from hifi_cli.tasks.batches import training_order
-from hifi_cli.tasks.task_spec import Row, Split, TaskSpec
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.encode import training_order
+from hifi_cli.tasks.task_spec import Example, Row, Split, TaskSpec
 from hifi_cli.training.resources import ResourceCache
 
 

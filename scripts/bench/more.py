@@ -17,7 +17,7 @@ import torch
 from work import Work
 
 from hifi_cli.models import delta as deltas
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values
 from hifi_cli.training import head_selection
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
