@@ -159,9 +159,7 @@ def test_mnlis_validation_sets_are_two_and_its_test_sets_three(tmp_path, caplog)
 def test_a_task_without_its_train_file_says_which(tmp_path):
     read_train_rows(tmp_path, "cb", json.dumps(CB))
     (tmp_path / "CB" / "train.jsonl").rename(tmp_path / "CB" / "val.jsonl")
-    with pytest.raises(
-        MissingError, match=r"no file .*CB/train\.jsonl; the train split of the official download is required"
-    ):
+    with pytest.raises(MissingError, match=r"no file .*CB/train\.jsonl; the train split of the official download is required"):
         data_sources.load(task_spec.load("cb"), data_dir=tmp_path)
     assert [*data_sources.load(task_spec.load("cb"), data_dir=tmp_path, required=()).splits] == ["validation"]
 

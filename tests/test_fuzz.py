@@ -1,10 +1,9 @@
-"""Mutated overrides, configurations, grids and data files: one line and a documented exit code, or exactly what was asked for.
+"""Mutated overrides, configurations, grids and data files: one line and a documented exit code; of data exactly the rows.
 
 `make test-faults` tries 2,000 of them; make test-slow a tenth.
 """
 
 import logging
-import math
 from pathlib import Path
 
 import pytest
@@ -70,48 +69,6 @@ def at_most_one_line(answer):
         assert not answer.out or answer.out.startswith("---\n")  # --dry-run prints the configuration before it reads the task
 
 
-def is_as_given(result, requested):
-    """Whether a resolved value is the one that was written, apart from how YAML writes numbers and truth."""
-    if isinstance(requested, dict):
-        return isinstance(result, dict) and all(is_as_given(result.get(key), value) for key, value in requested.items())
-    if isinstance(requested, list) and isinstance(result, list):
-        return len(requested) == len(result) and all(map(is_as_given, result, requested))
-    if result == requested or str(result) == str(requested):
-        return True
-    if isinstance(result, bool):
-        return str(requested).lower() in (
-            ("true", "1", "1.0", "t", "y", "yes", "on") if result else ("false", "0", "0.0", "f", "n", "no", "off")
-        )
-    try:
-        return math.isclose(float(result), float(requested), rel_tol=1e-12)
-    except (TypeError, ValueError):
-        return False
-
-
-def merged(layers):
-    """The mapping that later layers leave, as plain Python."""
-    result = {}
-
-    def merge(target, values):
-        for key, value in values.items():
-            if isinstance(value, dict) and isinstance(target.get(key, {}), dict):
-                merge(target.setdefault(key, {}), value)
-            else:
-                target[key] = value
-
-    for layer in layers:
-        merge(result, layer)
-    return result
-
-
-def nested(text):
-    key, _, value = text.partition("=")
-    content = yaml.safe_load(value)
-    for part in reversed(key.strip().split(".")):
-        content = {part: content}
-    return content
-
-
 @pytest.mark.parametrize("tier", TIERS)
 def test_overrides(hifi, tier):
     @tier
@@ -120,29 +77,6 @@ def test_overrides(hifi, tier):
         options = [word for word in given_words if not word.startswith("-")]
         answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-base", "--dry-run", "--", *options)
         at_most_one_line(answer)
-        if answer.code == 0:
-            resolved = yaml.safe_load(answer.out)
-            assert is_as_given(resolved, merged(map(nested, options))), (options, answer.out)
-
-    check()
-
-
-BASE = "learning_rate: 1e-4\nepochs: 3\nbatch_size: 16\nheads: {k: 2, rank: richness}\nsettings:\n  p: 0.5\nadam_betas: [0.9, 0.98]\nreport: last\n"
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_configuration_files(hifi, tmp_path, tier):
-    path = tmp_path / "mutated.yaml"
-
-    @tier
-    @given(mutations(BASE))
-    def check(content):
-        path.write_bytes(content)
-        answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", "bert-base", "--dry-run", "-c", path)
-        at_most_one_line(answer)
-        if answer.code == 0:
-            requested = yaml.load(content.decode("utf-8-sig"), Loader=yaml.CSafeLoader) or {}  # PyYAML's own takes fewer tabs
-            assert is_as_given(yaml.safe_load(answer.out), requested), content
 
     check()
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from transformers import pipeline
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_data, task_spec
+from hifi_cli.tasks import data_sources, losses, metrics, task_from_data, task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
 from hifi_cli.training.resources import ResourceCache
@@ -103,19 +102,6 @@ def test_the_metrics_are_those_by_hand():
     assert metrics.accuracy(labels, predictions) == pytest.approx(1 / 3)
     assert not metrics.is_collapsed(predictions)
     assert metrics.is_collapsed(np.array([[1.0, 0.0], [1.0, 0.0]]))
-
-
-def test_few_shot_samples_have_enough_rows_of_every_label(tmp_path):
-    spec, data = load(write(tmp_path / "a.jsonl", "lists"), "validation=0.1")
-    rows = data.rows("train")
-    sample = fewshot.sample(spec, rows, 2, seed=1)
-    for split in (sample.train, sample.dev):
-        counts = Counter(index for row in split for index in spec.classes_of(row))
-        assert all(counts[index] >= 2 for index in range(4))
-        assert len(split) <= 2 * 4
-    assert not {row.id for row in sample.train} & {row.id for row in sample.dev}
-    with pytest.raises(UsageError, match=r"has \d+ training rows of 'cat'; 5 shots require 10"):
-        fewshot.sample(spec, rows, 5, seed=1)
 
 
 @pytest.fixture

@@ -113,40 +113,12 @@ def test_wrong_rows_are_named():
             parse_rows(CONLL, [RawRecord({"tokens": tokens}, "line 1")], CONLL.local, "file", labelled=False)
 
 
-def tokenizer_of(kind, encoders):
-    """The tests' word-level tokenizer, or a byte-level or a SentencePiece-like one whose tokens are single characters."""
-    if kind == "words":
-        return AutoTokenizer.from_pretrained(encoders["bert"])
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = pre_tokenizers.ByteLevel.alphabet() if kind == "bytes" else [*"abcdefghijklmnopqrstuvwxyz-▁", "▁ca"]
-    vocabulary = {letter: at for at, letter in enumerate(["[PAD]", "[UNK]", *letters])}
-    model = (
-        models.BPE(vocabulary, [], unk_token="[UNK]")
-        if kind == "bytes"
-        else models.Unigram([(letter, -1.0) for letter in vocabulary], unk_id=1)
-    )
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False) if kind == "bytes" else pre_tokenizers.Metaspace()
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
-
-
-@pytest.mark.parametrize("kind", ["words", "bytes", "metaspace"])
-def test_the_token_of_a_word_is_its_first_one(kind, encoders, caplog):
+def test_the_token_of_a_word_is_its_first_one(encoders):
     (row,) = rows_of(("the cat-bird sees", "O B-LOC O"))
-    assert row.words == ["the", "cat-bird", "sees"]
-    tokenizer = tokenizer_of(kind, encoders)
+    tokenizer = AutoTokenizer.from_pretrained(encoders["bert"])
     (example,) = tokenize(tokenizer, CONLL, [row], TokenizationSettings(40))
     tokens = tokenizer.convert_ids_to_tokens(example.sequences[0]["input_ids"].tolist())
-    assert [tokens[at] for at in example.word_tokens] == {
-        "words": ["the", "cat", "sees"],
-        "bytes": ["t", "c", "s"],  # an untrained BPE makes a token of the space before a word
-        "metaspace": ["▁", "▁ca", "s"],  # before the first word there is no space
-    }[kind]
-    assert not caplog.records
+    assert [tokens[at] for at in example.word_tokens] == ["the", "cat", "sees"]
 
 
 def test_truncated_words_are_counted_and_have_no_tag(encoders, caplog):
@@ -264,10 +236,6 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert columns.split("\n\n")[0].split("\n") == [
         f"{word}\t{tag}" for word, tag in zip(predicted[0]["tokens"], predicted[0]["tags"], strict=True)
     ]
-    write_lines(tmp_path / "new.tsv", ["tokens", *sentences])
-    lines = hifi("predict", directory.path, tmp_path / "new.tsv").out.splitlines()
-    assert lines[:2] == ["id\ttokens\ttags", f"0\t{sentences[0]}\t{' '.join(stored[0].prediction)}"]
-
     assert hifi("export", directory.path, "--to", tmp_path / "model", "--data-dir", task_kinds_data).code == 0
     model, tokenizer = (
         AutoModelForTokenClassification.from_pretrained(tmp_path / "model"),
@@ -284,12 +252,6 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert {word["entity_group"] for word in opened} <= {kind for kind, _, _ in metrics.entities(stored[0].prediction)}
 
 
-def test_conll_is_no_form_of_other_predictions(hifi, finish_run, tmp_path):
-    write_lines(tmp_path / "new.tsv", ["sentence1\tsentence2", "the dog\tthe cat"])
-    answer = hifi("predict", finish_run(), tmp_path / "new.tsv", "--format", "conll")
-    assert answer.code == 2 and "--format conll is for tags of words" in answer.err
-
-
 def write_form(path, form):
     """Two sentences, ten times, in a form of tagged data."""
     sentences = [
@@ -304,8 +266,6 @@ def write_form(path, form):
         path.write_text("\n\n".join(f"# id = {at}\n{block}" for at, block in enumerate(blocks)))
     elif form == "lists":
         path.write_text("".join(json.dumps({"tokens": words, "ner_tags": tags}) + "\n" for words, tags in sentences * 10))
-    elif form == "csv":
-        path.write_text("text,tags\n" + "".join(f"{' '.join(words)},{' '.join(tags)}\n" for words, tags in sentences * 10))
     else:
         from datasets import ClassLabel, Dataset, Features, Value
         from datasets import Sequence as Many
@@ -322,7 +282,6 @@ FORMS = {
     "conll": ("a.conll", []),
     "tabs": ("b.conll", ["inputs=2", "label=1"]),
     "lists": ("c.jsonl", []),
-    "csv": ("d.csv", ["kind=token-classification", "inputs=text"]),
     "hub": ("e", []),
 }
 

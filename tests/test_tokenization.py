@@ -239,12 +239,6 @@ def test_multirc_scores_by_hand():
     }
 
 
-def test_cbs_macro_f1_by_hand():
-    labels, predictions = np.array([0.0, 0, 1, 2]), np.array([0.0, 1, 1, 0])
-    f1 = [2 * 1 / (2 + 1 + 1), 2 * 1 / (2 + 1), 0.0]
-    assert metrics.METRICS["f1_macro"](labels, predictions) == pytest.approx(sum(f1) / 3)
-
-
 METRIC = """
 import datasets
 import evaluate

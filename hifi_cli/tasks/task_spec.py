@@ -335,6 +335,8 @@ def load(name: str) -> TaskSpec:
         ),
         "label_columns: there must be as many as labels": len(spec.label_columns) in (0, len(spec.labels)),
         f"format {spec.format} does not fit kind {spec.kind}, which requires {' or '.join(formats)}": spec.format in formats,
+        "evaluate: only for tasks whose predictions are classes or numbers": not spec.evaluate
+        or spec.kind not in ("span", "token-classification"),
         "metrics: ner_f1 requires labels such as O, B-PER, I-PER; others have word_accuracy": spec.has_entity_tags
         or not any(metric.startswith("ner_") for metric in spec.metrics),
     }
