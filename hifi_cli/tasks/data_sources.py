@@ -28,8 +28,8 @@ from hifi_cli.tasks.task_spec import (
 )
 
 logger = logging.getLogger("hifi")
-PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # usual names of the downloads' directories
-PARQUET_REVISION = "refs/convert/parquet"  # the hub's own conversion of repositories that need a script
+PARENTS = (".", "glue", "glue_data", "superglue", "super_glue", "SuperGLUE")  # of the downloads
+PARQUET_REVISION = "refs/convert/parquet"  # the hub's conversion of script repositories
 
 
 def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = REQUIRED_SPLITS) -> TaskData:
@@ -51,7 +51,7 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
 
 
 def fingerprint(spec: TaskSpec, directory: Path) -> dict[Split, str]:
-    """What `load` gives as the fingerprint of a task's files in a directory; empty where they are missing or generated.
+    """What `load` gives as the fingerprint of a task's files; empty if they are missing or generated.
 
     Raises:
         UsageError: a split is cut off another, and the rows do not fit the task.
@@ -67,7 +67,7 @@ def fingerprint(spec: TaskSpec, directory: Path) -> dict[Split, str]:
 
 
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, tuple[int | None, int | None]]]:
-    """Count the rows of each split of the named tasks, here and in the official release; None where they are not known.
+    """Count the rows of each split, here and in the official release; None where they are unknown.
 
     Raises:
         UsageError: the data do not fit the task.
@@ -124,9 +124,12 @@ def _load_files(spec: TaskSpec, directory: Path, required: Iterable[Split]) -> T
 
 
 def _files(local: LocalFiles, directory: Path) -> dict[Split, Path]:
-    """Find the file of each split, in the task's folder: the directory itself, or a folder in it or in a benchmark's folder.
+    """Find the file of each split, in the task's folder.
 
-    Of several the first one that has one of the task's files: GLUE and SuperGLUE both have a folder RTE.
+    The folder is the directory itself, or in it, or in a benchmark's folder in it.
+
+    Of several the first one that has one of the task's files: GLUE and SuperGLUE both have a folder
+    RTE.
 
     Raises:
         MissingError: there is no such folder.
@@ -176,7 +179,9 @@ def _load_hub(spec: TaskSpec, hub: HubDataset) -> TaskData:
 
 
 def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
-    """Return the splits of a configuration and the commit; if it needs a script, those of the hub's parquet conversion.
+    """Return the splits of a configuration, and the commit.
+
+    Of a repository that needs a script, those of the hub's conversion.
 
     Raises:
         MissingError: neither the hub nor the local cache has the repository.
@@ -201,7 +206,7 @@ def load_tables(hub: HubDataset, config: str | None) -> tuple[Any, str | None]:
 
 
 def hub_records(table: Any, origin: str) -> Iterator[RawRecord]:
-    """Yield the rows of a hub table, with class names in the place of class indices; -1 stands for a hidden label."""
+    """Yield the rows of a hub table, with class names for class indices; -1 is a hidden label."""
     features = table.features.items()
     names_of = {column: dict(enumerate(found)) for column, feature in features if (found := class_names(feature))}
     for number, values in enumerate(table):
@@ -212,16 +217,17 @@ def hub_records(table: Any, origin: str) -> Iterator[RawRecord]:
 
 
 def class_names(feature: Any) -> list[str]:
-    """Return the class names of a column of class indices, or of lists of them; empty for other columns."""
+    """Return the class names of a column of class indices or lists of them; else nothing."""
     return list(getattr(getattr(feature, "feature", feature), "names", None) or [])
 
 
 def _cut(data: TaskData, cut: Cut) -> TaskData:
     """Cut the validation split off the train split.
 
-    The rows are sorted by label, and within a label by SHA-256 of seed and row number; every (1 / fraction)th is cut off. Each
-    label's number of rows, or each range of numbers, thereby has the same fraction within one row, and no library's random
-    generator decides. A row with the same texts as an earlier one is on the side of that one.
+    The rows are sorted by label, and within a label by SHA-256 of seed and row number; every (1 /
+    fraction)th is cut off. Each label's number of rows, or each range of numbers, thereby has the
+    same fraction within one row, and no library's random generator decides. A row with the same
+    texts as an earlier one is on the side of that one.
 
     Raises:
         UsageError: there are too few rows.

@@ -1,4 +1,4 @@
-"""From rows to what a model reads: tokenized examples, the order of an epoch, and padded batches."""
+"""From rows to what a model reads: tokens, the order of an epoch, and padded batches."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -15,8 +15,8 @@ from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, Span, TaskSp
 
 logger = logging.getLogger("hifi")
 Truncation = Literal["longest_first", "only_first", "only_second"]
-MAX_QUESTION_FRACTION = 0.25  # of a window's tokens, so that enough of them are left for the context
-_WINDOW = 32  # batches that are sorted together: enough for similar lengths, few enough that epochs differ
+MAX_QUESTION_FRACTION = 0.25  # of a window's tokens: the context needs the others
+_WINDOW = 32  # batches sorted together: enough for similar lengths, few enough that epochs differ
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ def tokenize(tokenizer: Any, spec: TaskSpec, rows: Sequence[Row], settings: Toke
     is_pair = len(columns) == 2
     room = _room_for_texts(tokenizer, settings) if is_pair else settings.max_length
     is_cut = [False] * len(columns[0])  # each sequence
-    if is_pair and settings.truncation != "longest_first":  # the text that is not truncated must leave room for the other
+    if is_pair and settings.truncation != "longest_first":
+        # The text that is not truncated must leave room for the other one.
         protected = 1 if settings.truncation == "only_first" else 0
         columns[protected], is_cut = _truncate(tokenizer, columns[protected], room - 1)
     encoded = tokenizer(
@@ -91,7 +92,7 @@ def truncated_rows(examples: Iterable[Example]) -> int:
 
 
 def single_sequences(examples: Iterable[Example]) -> list[Example]:
-    """Return every sequence as an example of its own, without target words: the inputs of an encoder without a task head."""
+    """Return every sequence as an example of its own: the inputs of an encoder without a task head."""
     return [Example(example.row, (sequence,)) for example in examples for sequence in example.sequences]
 
 
@@ -107,7 +108,7 @@ def _has_overflow(encoded: Any, index: int) -> bool:
 def _token_spans(
     encoded: Any, index: int, word_spans: Sequence[Span], row: Row, settings: TokenizationSettings
 ) -> tuple[Span, ...]:
-    """Return for the target word of each text the span of the tokens that overlap its characters."""
+    """Return the span of the tokens that overlap the target word of each text."""
     offsets, text_ids = encoded["offset_mapping"][index], encoded.sequence_ids(index)
     token_spans = []
     for text, (start, end) in enumerate(word_spans):
@@ -126,7 +127,7 @@ def _first_token(encoded: Any, index: int, span: Span) -> int:
 
 
 def _tokenize_windows(tokenizer: Any, rows: Sequence[Row], settings: TokenizationSettings) -> list[Example]:
-    """Tokenize questions and contexts: overlapping windows over each context, each of them after the question."""
+    """Tokenize questions and contexts: overlapping windows over each context, after the question."""
     question_length = max(1, int(settings.max_length * MAX_QUESTION_FRACTION))
     room = _room_for_texts(tokenizer, settings) - question_length
     questions, is_cut = _truncate(tokenizer, [row.sequences[0][0].strip() for row in rows], question_length)
@@ -162,7 +163,7 @@ def _room_for_texts(tokenizer: Any, settings: TokenizationSettings) -> int:
 
 
 def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[str], list[bool]]:
-    """Cut each text after at most `max_tokens` tokens; the second list says which ones were longer."""
+    """Cut each text after `max_tokens` tokens; the second list says which ones were longer."""
     encoded = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=max_tokens, return_offsets_mapping=True)
     ends = [offsets[-1][1] if offsets else 0 for offsets in encoded["offset_mapping"]]
     is_cut = [_has_overflow(encoded, index) for index in range(len(texts))]
@@ -170,7 +171,7 @@ def _truncate(tokenizer: Any, texts: list[str], max_tokens: int) -> tuple[list[s
 
 
 def _answer_tokens(row: Row, offsets: Sequence[Span]) -> Span:
-    """Return the first and last token of the first accepted answer, or (0, 0) if it is not completely in the window."""
+    """Return the first and last token of the first answer; (0, 0) if it is not all in the window."""
     text, start = row.answers[0]
     end = start + len(text)
     context_tokens = [token for token, span in enumerate(offsets) if span != OUTSIDE]
@@ -188,8 +189,9 @@ def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, se
     Args:
         lengths: number of tokens of each example.
         batch_size: examples per batch.
-        strategy: `random` cuts the shuffled examples into batches. `group_by_length` sorts windows of shuffled examples by
-            length, cuts them into batches and shuffles the batches: less padding, but a batch holds similar lengths only.
+        strategy: `random` cuts the shuffled examples into batches. `group_by_length` sorts windows
+            of shuffled examples by length, cuts them into batches and shuffles the batches: less
+            padding, but a batch holds similar lengths only.
         seed: of the run.
         epoch: counted from 0.
 
@@ -207,7 +209,7 @@ def training_order(lengths: Sequence[int], batch_size: int, *, strategy: str, se
 
 
 def evaluation_order(examples: Sequence[Sized], batch_size: int) -> list[list[int]]:
-    """Return batches of the numbers of all examples, longest first: a batch that does not fit in memory fails at once."""
+    """Return batches of all examples' numbers, longest first: one that is too large fails at once."""
     order = sorted(range(len(examples)), key=lambda index: -len(examples[index]))
     return list(_batches(order, batch_size))
 
@@ -226,8 +228,9 @@ def collate(examples: Sequence[Example], pad: dict[str, int], *, multiple: int =
         multiple: the padded length is a multiple of it.
 
     Returns:
-        int64 [examples, tokens] for each list and for `attention_mask`; [examples, choices, tokens] for multiple choice.
-        With target words also `word_spans` [examples, words, 2], their token spans [first, last).
+        int64 [examples, tokens] for each list and for `attention_mask`; [examples, choices, tokens]
+        for multiple choice. With target words also `word_spans` [examples, words, 2], their token
+        spans [first, last).
     """
     sequences = [sequence for example in examples for sequence in example.sequences]
     lengths = np.array([len(sequence["input_ids"]) for sequence in sequences])

@@ -1,4 +1,4 @@
-"""Predictions from logits, and metrics of them; only a metric of the `evaluate` library may use the network."""
+"""Predictions from logits, and their metrics; only one of the `evaluate` library may use the network."""
 
 import math
 import re
@@ -20,10 +20,10 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.tasks.task_spec import OUTSIDE, UNREAD, Example, Row, TaskSpec, entity_type
 
 NO_ENTITY = "O"
-N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for first and last token; longest answer
+N_BEST, MAX_ANSWER_TOKENS = 20, 30  # of SQuAD's script: candidates for an end; longest answer
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_BEGINS, _CONTINUES = "BI", "IEL"  # prefixes that an entity can go on after, and prefixes that can go on with it
+_BEGINS, _CONTINUES = "BI", "IEL"  # prefixes of an entity's words: after which it can go on, and with which
 
 
 class Output(NamedTuple):
@@ -32,7 +32,8 @@ class Output(NamedTuple):
     Attributes:
         prediction: the answer's text, empty if no window has a valid one; or the tag of each word,
             `O` for one that was not read.
-        logits: of the answer's first and last token; or of each word's tag, 0 for one that was not read.
+        logits: of the answer's first and last token; or of each word's tag, 0 for one that was not
+            read.
     """
 
     prediction: str | list[str]
@@ -41,7 +42,7 @@ class Output(NamedTuple):
 
 Values = NDArray[np.float64]
 Tags = Sequence[str]  # of a sentence's words
-Predictions = Values | Sequence[Output]  # class, choice or number per row, 0 or 1 per row and class; or outputs
+Predictions = Values | Sequence[Output]  # [rows], or [rows, classes] of 0 and 1; or outputs
 
 
 def accuracy(labels: Values, predictions: Values) -> float:
@@ -70,7 +71,8 @@ def question_em(rows: Sequence[Row], predictions: Values) -> float:
 def gender_parity(rows: Sequence[Row], predictions: Values) -> float:
     """AX-g's gender parity score: fraction of pairs with equal predictions; 0 if there is no pair.
 
-    The rows of a pair follow each other and differ only in the gender of a pronoun (Poliak et al. 2018).
+    The rows of a pair follow each other and differ only in the gender of a pronoun (Poliak et al.
+    2018).
 
     Raises:
         UsageError: two such rows have different hypotheses.
@@ -85,7 +87,7 @@ def gender_parity(rows: Sequence[Row], predictions: Values) -> float:
 
 
 def normalize_answer(text: str) -> list[str]:
-    """Return an answer's words as SQuAD's script compares them: lower case, no punctuation, no articles."""
+    """Return an answer's words as SQuAD's script compares them: no case, punctuation, articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
@@ -105,7 +107,7 @@ def word_f1(answer: str, accepted: Sequence[str]) -> float:
 
 
 def _mean_over_answers(score: Callable[[str, Sequence[str]], float], rows: Sequence[Row], predictions: Predictions) -> float:
-    """Mean score of SQuAD's predicted answers, or of the entities that ReCoRD's predictions choose."""
+    """Mean score of SQuAD's answers, or of the entities that ReCoRD's predictions choose."""
     scores = []
     for row, prediction in zip(rows, predictions, strict=True):
         accepted = [text for text, _ in row.answers]
@@ -119,8 +121,9 @@ def _mean_over_answers(score: Callable[[str, Sequence[str]], float], rows: Seque
 def entities(tags: Tags) -> list[tuple[str, int, int]]:
     """Return the entities of a sentence of IOB2 tags or their variants: type, first and last word.
 
-    By the rules of the script conlleval: a word belongs to the entity of the word before it if its tag continues one of the
-    same type. Every other word whose tag is not `O` begins an entity, with whichever prefix.
+    By the rules of the script conlleval: a word belongs to the entity of the word before it if its
+    tag continues one of the same type. Every other word whose tag is not `O` begins an entity,
+    with whichever prefix.
     """
     result: list[tuple[str, int, int]] = []
     previous = NO_ENTITY
@@ -135,9 +138,10 @@ def entities(tags: Tags) -> list[tuple[str, int, int]]:
 
 
 def entity_scores(labels: Sequence[Tags], predictions: Sequence[Tags]) -> dict[str, float]:
-    """Precision, recall and F1 of all sentences' entities, which are correct if type, first and last word are.
+    """Precision, recall and F1 of all sentences' entities.
 
-    0 where there is nothing to divide by.
+    An entity is correct if its type, first and last word are; 0 where there is nothing to divide
+    by.
     """
     pairs = [(set(entities(label)), set(entities(tags))) for label, tags in zip(labels, predictions, strict=True)]
     correct = sum(len(label & predicted) for label, predicted in pairs)
@@ -157,8 +161,8 @@ def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
 METRICS: dict[str, Callable[[Values, Values], float]] = {  # of labels and predictions
     "accuracy": accuracy,
     "f1": partial(f1_score, zero_division=0),  # of class 1
-    "f1_macro": partial(f1_score, average="macro", zero_division=0),  # of the classes in labels or predictions (CB)
-    "f1_micro": partial(f1_score, average="micro", zero_division=0),  # over all pairs of row and class (multi-label)
+    "f1_macro": partial(f1_score, average="macro", zero_division=0),
+    "f1_micro": partial(f1_score, average="micro", zero_division=0),
     "f1a": partial(f1_score, zero_division=0),  # MultiRC's F1a is the F1 over all answers
     "matthews": matthews_corrcoef,  # 0 if labels or predictions are constant
     "pearson": pearson,
@@ -196,7 +200,7 @@ _KINDS: dict[str, tuple[str, ...]] = {  # the kinds or formats of tasks that hav
 
 
 def check_names(spec: TaskSpec) -> None:
-    """Raise UsageError if a task names an unknown metric, or one that its predictions do not have."""
+    """Raise UsageError if a task names an unknown metric, or one that does not fit it."""
     for name in (*spec.metrics, *(name for names in spec.split_metrics.values() for name in names)):
         if name not in _KINDS:
             raise UsageError(f"task {spec.label}: unknown metric '{name}'{nearest(name, _KINDS)}")
@@ -210,7 +214,8 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
     """Compute every metric of a task, in [0, 1], or [-1, 1] for correlations.
 
     Raises:
-        UsageError: the task names an unknown metric, or `evaluate` does not return the primary metric.
+        UsageError: the task names an unknown metric, or `evaluate` does not return the primary
+            metric.
         MissingError: the metric of the `evaluate` library cannot be loaded.
     """
     check_names(spec)
@@ -237,7 +242,7 @@ def labels_of(rows: Sequence[Row]) -> Values:
 
 
 def is_code(name: str) -> bool:
-    """Return whether a metric is code in a file or in a repository `owner/name`, not one of `evaluate`'s own metrics.
+    """Return whether a metric is code of a file or repository, not one of `evaluate`'s own.
 
     `evaluate` searches the working directory before its own metrics.
     """
@@ -247,7 +252,8 @@ def is_code(name: str) -> bool:
 def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predictions) -> dict[str, float]:
     """Compute a metric of the `evaluate` library, with the library's names of the scores.
 
-    An undefined score (NaN), as the correlation of constant predictions is, counts as 0, as in `pearson`.
+    An undefined score (NaN), as the correlation of constant predictions is, counts as 0, as in
+    `pearson`.
     """
     import evaluate
 
@@ -266,16 +272,18 @@ def _evaluate(spec: TaskSpec, name: str, rows: Sequence[Row], predictions: Predi
 
 
 def predictions_of(spec: TaskSpec, examples: Sequence[Example], logits: Values) -> Predictions:
-    """Return the predictions: the class, choice or tags of the highest logit (the lowest index on a tie), number or answer.
+    """Return the predictions: class, choice or tags of the highest logit, number, or answer.
 
-    For multi-label 0 or 1 of each class: those with a positive logit, which is a probability above one half, are 1. For ReCoRD
-    1 for the most probable candidate of each query (the first one on a tie), 0 for the others.
+    On a tie it is the lowest index. For multi-label 0 or 1 of each class: those with a positive
+    logit, which is a probability above one half, are 1. For ReCoRD 1 for the most probable
+    candidate of each query (the first one on a tie), 0 for the others.
 
     Args:
         spec: the task.
         examples: the examples that the model read.
-        logits: [examples, classes or choices]; [examples, 1] for regression and for two classes with one logit;
-            [examples, 2, tokens] for spans; [examples, tags, tokens] for token classification.
+        logits: [examples, classes or choices]; [examples, 1] for regression and for two classes
+            with one logit; [examples, 2, tokens] for spans; [examples, tags, tokens] for token
+            classification.
 
     Returns:
         One prediction per row.
@@ -309,7 +317,7 @@ def _chosen_candidates(examples: Sequence[Example], logits: Values) -> Values:
 
 
 def _tags(labels: Sequence[str], example: Example, logits: Values) -> Output:
-    """Return the tags of a sentence with the highest logits, [tags, tokens], which are those of each word's first token."""
+    """Return each word's tag with the highest logit at its first token; logits: [tags, tokens]."""
     return Output(
         [NO_ENTITY if token == UNREAD else labels[int(logits[:, token].argmax())] for token in example.word_tokens],
         [0.0 if token == UNREAD else float(np.float32(logits[:, token].max())) for token in example.word_tokens],
@@ -324,8 +332,8 @@ def _best_answers(examples: Sequence[Example], logits: Values) -> list[Output]:
         logits: [windows, 2, tokens].
 
     Returns:
-        One answer per row, in the order of the rows; if no span is valid, an empty answer with the logits of the first
-        token.
+        One answer per row, in the order of the rows; if no span is valid, an empty answer with the
+        logits of the first token.
     """
     best: dict[str, Output] = {}
     highest: dict[str, float] = {}
@@ -347,7 +355,7 @@ def _best_answers(examples: Sequence[Example], logits: Values) -> list[Output]:
 
 
 def is_collapsed(predictions: Predictions) -> bool:
-    """Return whether a model predicts the same for every example, or something that is not finite."""
+    """Return whether a model predicts the same for every example, or no finite number."""
     if not isinstance(predictions, np.ndarray):
         outputs = np.concatenate([np.atleast_1d(output.prediction) for output in predictions])
         return len(predictions) > 1 and len(set(outputs)) == 1

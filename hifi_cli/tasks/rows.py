@@ -1,4 +1,4 @@
-"""The rows of a task: the records of a file, and which texts and labels of a record the encoder reads in each task format."""
+"""The rows of a task: a file's records, and the texts and label of a record in each task format."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ logger = logging.getLogger("hifi")
 MAX_BYTES = 1 << 30  # of a file, which is read into memory
 PLACEHOLDER = "@placeholder"  # the gap in a query of ReCoRD
 CONNECTIVES = {"cause": "because", "effect": "so"}  # of COPA's questions, as in EH-FT's code
-# What code raises that reads a record with missing keys, or with values of another type.
+# Raised by code that reads a record with missing keys, or with values of another type.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 
 
@@ -38,7 +38,8 @@ class RawRecord:
     Attributes:
         values: value of each column, by the source's column names.
         where: file and line, for error messages.
-        columns: the source's name of a column, where it differs; of several the first one that is present.
+        columns: the source's name of a column, where it differs; of several the first one that is
+            present.
         id: of the row that it becomes.
         label: of the row that it becomes; None if it is unknown.
     """
@@ -73,7 +74,7 @@ class RawRecord:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return the value of a column that holds a list of texts, or one text whose words are separated by spaces."""
+        """Return the value of a column that holds a list of texts, or one text that is split at spaces."""
         value = self.value(name)
         texts = value.split() if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
@@ -99,7 +100,8 @@ def read(
         path: the file.
         local: file format and column names.
         labelled: whether the file has labels; only such TSV files may lack a header line.
-        skip_incomplete: skip and count TSV and CSV rows with missing columns instead of refusing the file.
+        skip_incomplete: skip and count TSV and CSV rows with missing columns instead of refusing
+            the file.
         name: what messages call the file; default: its path.
 
     Raises:
@@ -136,7 +138,7 @@ def _parquet(path: Path, name: str) -> Iterator[RawRecord]:
 
 
 def _table(name: str, text: str, form: str, header: list[str] | None, *, skip_incomplete: bool) -> Iterator[RawRecord]:
-    """Yield the records of a TSV file, which has no quotes, or of a CSV file; empty lines are no rows."""
+    """Yield the records of a TSV file, which has no quotes, or a CSV file; empty lines are no rows."""
     csv.field_size_limit(MAX_BYTES)  # Python's own limit is 131,072 characters
     dialect: Any = {"strict": True} if form == "csv" else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     lines = csv.reader(io.StringIO(text, newline="\n"), **dialect)
@@ -161,10 +163,11 @@ def _table(name: str, text: str, form: str, header: list[str] | None, *, skip_in
 
 
 def _conll(name: str, text: str, names: list[str]) -> Iterator[RawRecord]:
-    """Yield one record per sentence, of each column the list of its cells; a column without a name has its number, from 1.
+    """Yield one record per sentence, of each column the list of its cells.
 
-    One word per line, its columns separated by tabs or else by spaces; a line without text ends a sentence. Lines of
-    `-DOCSTART-` and, in files with tabs, comments (# and no tab) are skipped.
+    One word per line, its columns separated by tabs or else by spaces; a line without text ends a
+    sentence. A column without a name has its number, from 1. Lines of `-DOCSTART-` and, in files
+    with tabs, comments (# and no tab) are skipped.
     """
     sentence: list[list[str]] = []
     header: list[str] = []
@@ -210,7 +213,7 @@ def _multirc_answers(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _record_queries(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield one record per query, with the column names of the hub; an entity's `end` is its last character."""
+    """Yield one record per query, with the hub's column names; `end` is an entity's last character."""
     passage = value["passage"]["text"]
     entities = [passage[entity["start"] : entity["end"] + 1] for entity in value["passage"]["entities"]]
     for query in value["qas"]:
@@ -248,10 +251,12 @@ def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, ori
         records: of a file or a hub dataset.
         source: the source's names of columns and labels.
         origin: the file or repository, for error messages.
-        labelled: whether each row must have a label, or for span tasks answers; otherwise labels are not read.
+        labelled: whether each row must have a label, or for span tasks answers; otherwise labels
+            are not read.
 
     Raises:
-        UsageError: a column is missing, empty or invalid, or an id is not unique; the message names file and line.
+        UsageError: a column is missing, empty or invalid, or an id is not unique; the message names
+            file and line.
     """
     rows: dict[str, Row] = {}
     skipped = 0
@@ -284,26 +289,27 @@ def parse_rows(spec: TaskSpec, records: Iterable[RawRecord], source: Source, ori
 
 
 def label_name(value: Any) -> str:
-    """Return a label as printable text without spaces around it; JSON's true and 1 are `true` and `1`."""
+    """Return a label as printable text without spaces around it; True is `true`."""
     return printable((str(value).lower() if isinstance(value, bool) else str(value)).strip())
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value stands for none: null, an empty text, or NaN, which pandas writes for it."""
+    """Return whether a value stands for none: null, an empty text, or NaN, as pandas writes it."""
     return not isinstance(value, list) and (value is None or label_name(value).lower() in ("", "nan"))
 
 
 def labels_in(value: Any, separator: str | None) -> list[str]:
-    """Return the labels of a row that may have several: a list, or a text with separators (None: spaces)."""
+    """Return the labels of a row with several: a list, or a text with separators (None: spaces)."""
     parts = value.split(separator) if isinstance(value, str) else value if isinstance(value, list) else [value]
     return [label for part in parts if (label := label_name(part))]
 
 
 def parse_label(spec: TaskSpec, record: RawRecord, source: Source) -> Label:
-    """Return a record's class index, 0 or 1 of each class, the index of each word's tag, or the number.
+    """Return a record's class index, 0 or 1 of each class, each word's tag index, or number.
 
     Raises:
-        UsageError: there is no label, or it is not one of the task's labels or not a number in its range.
+        UsageError: there is no label, or it is not one of the task's labels or not a number in its
+            range.
     """
     names = source.labels or spec.labels
     if spec.label_columns:
@@ -358,7 +364,7 @@ def _words(spec: TaskSpec, record: RawRecord) -> list[Row]:
 
 
 def _copa(_: TaskSpec, record: RawRecord) -> list[Row]:
-    """One text per choice: the premise without final period, `because` or `so`, and the choice without its initial capital."""
+    """One text per choice: premise without period, `because` or `so`, choice without initial capital."""
     connective = CONNECTIVES[record.text("question")]
     premise = record.text("premise").strip().removesuffix(".")
     choices = [record.text(name).strip() for name in ("choice1", "choice2")]
@@ -377,28 +383,30 @@ def _wic(_: TaskSpec, record: RawRecord) -> list[Row]:
 
 
 def _wsc(_: TaskSpec, record: RawRecord) -> list[Row]:
-    """A pair: the text with asterisks around the pronoun, and the noun phrase that the pronoun may refer to."""
+    """A pair: the text with asterisks around the pronoun, and the noun phrase it may refer to."""
     words, pronoun = record.text("text").split(), record.text("span2_text").split()
     is_pronoun = re.compile(rf"\W*{re.escape(' '.join(pronoun))}(?!\w)", re.IGNORECASE)
     length, index = len(pronoun), record.value("span2_index")
     places = [at for at in range(len(words)) if is_pronoun.match(" ".join(words[at : at + length]))]
     if not places:
         raise record.error(f"the text has no word '{' '.join(pronoun)[:40]}', which span2_text names")
-    first = min(places, key=lambda at: abs(at - index))  # one official validation row names the word before the pronoun
+    # One official validation row names the word before the pronoun.
+    first = min(places, key=lambda at: abs(at - index))
     marked = [*words[:first], "*", *words[first : first + length], "*", *words[first + length :]]
     return [Row(record.id, ((" ".join(marked), record.text("span1_text")),), record.label)]
 
 
 def _multirc(_: TaskSpec, record: RawRecord) -> list[Row]:
-    """A pair: the paragraph, and the question with one of its answers; the rows of a question share a group."""
+    """A pair: the paragraph, and the question with an answer; a question's rows share a group."""
     idx = record.value("idx")
-    texts = (record.text("paragraph"), f"{record.text('question')} {record.value('answer')}")  # an official answer is empty
+    answer = record.value("answer")  # an official one is empty
+    texts = (record.text("paragraph"), f"{record.text('question')} {answer}")
     group = f"{idx['paragraph']}-{idx['question']}"
     return [Row(f"{group}-{idx['answer']}", (texts,), record.label, group=group)]
 
 
 def _record(_: TaskSpec, record: RawRecord) -> list[Row]:
-    """A pair for each of the query's candidates, which are the passage's different entities: passage, and query without gap."""
+    """A pair for each candidate, which are the passage's entities: passage, and query without gap."""
     group = str(record.value("idx")["query"])
     passage, query = record.text("passage"), record.text("query")
     answers = record.values.get("answers") or []
@@ -416,7 +424,7 @@ def _record(_: TaskSpec, record: RawRecord) -> list[Row]:
 
 
 def _swag(_: TaskSpec, record: RawRecord) -> list[Row]:
-    """One pair per ending: the first sentence, and the beginning of the second sentence with the ending."""
+    """One pair per ending: the first sentence, and the second one's beginning with the ending."""
     context, start = record.text("sent1"), record.text("sent2")
     endings = [record.text(f"ending{at}") for at in range(4)]
     return [Row(record.id, tuple((context, f"{start} {ending}") for ending in endings), record.label)]

@@ -1,4 +1,4 @@
-"""The files that the GLUE and SuperGLUE servers accept: written from test predictions, and zipped when complete."""
+"""The files that the GLUE and SuperGLUE servers accept, from test predictions, and their zip."""
 
 import itertools
 import json
@@ -76,7 +76,7 @@ def _multirc_passages(rows: Sequence[Row], labels: Sequence[str | int]) -> Itera
 
 
 def tasks_by_file(benchmark: str) -> dict[str, tuple[str, TaskSpec, Split]]:
-    """Return for every file that a benchmark's zip must contain: the task's name, the task and the split."""
+    """Return for each file of a benchmark's zip the task's name, the task and the split."""
     tasks = {name: specs.load(name) for name in registry.names("tasks")}
     return {
         file: (name, task, split)

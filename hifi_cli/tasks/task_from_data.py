@@ -1,4 +1,4 @@
-"""A data file or hub dataset in the place of a task: its YAML, from columns that are named or have usual names."""
+"""A data file or hub dataset as a task: its YAML, from columns that are named or have usual names."""
 
 import atexit
 import logging
@@ -64,7 +64,7 @@ class DataOptions(ConfigModel):
     """How a data file is read, as `key=value` on the command line."""
 
     inputs: Names = []
-    """One or two text columns, or the column of words; the columns of a CoNLL file are numbers from 1."""
+    """One or two text columns, or the column of words; a CoNLL file's columns are numbers from 1."""
     label: Names = []
     """Column of the label or of the tags; for multi-label it may be several columns of 0 and 1."""
     separator: str | None = Field(None, min_length=1)
@@ -76,7 +76,7 @@ class DataOptions(ConfigModel):
     labels: Names = []
     """Class names, in label order; default: sorted."""
     validation: str | float | None = None
-    """File (hub: split) of the validation rows, or the fraction of the rows that is cut off for validation."""
+    """File (hub: split) of the validation rows, or the fraction of the rows that is cut off."""
     test: str | None = None
     """File (hub: split) of rows to predict."""
     split_seed: Seed = 0
@@ -91,13 +91,13 @@ def is_data_source(name: str) -> bool:
 
 
 def split_options(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the `key=value` arguments that are about data from those of the run's configuration."""
+    """Separate the `key=value` arguments about data from those of the run's configuration."""
     about_data = [text for text in overrides if text.partition("=")[0].strip() in DataOptions.model_fields]
     return about_data, [text for text in overrides if text not in about_data]
 
 
 def register(source: str, overrides: Sequence[str]) -> str:
-    """Write the task's YAML to a temporary folder; returns its path, which stands for the task in this process."""
+    """Write the task's YAML to a temporary folder; returns its path, which stands for the task."""
     name, text = task_yaml(source, overrides)
     folder = Path(tempfile.mkdtemp(prefix="hifi-task-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -114,7 +114,8 @@ def task_yaml(source: str, overrides: Sequence[str]) -> tuple[str, str]:
 
     Raises:
         MissingError: no such file or dataset.
-        UsageError: the columns cannot be recognized, or a row is malformed; the message says what to give.
+        UsageError: the columns cannot be recognized, or a row is malformed; the message says what
+            to give.
     """
     values: dict[str, Any] = {}
     for override in overrides:
@@ -253,7 +254,7 @@ def _kind(values: list[Any], label: list[str], options: DataOptions) -> Kind:
 
 
 def _labels(column: str, values: list[Any], kind: Kind, options: DataOptions) -> list[str]:
-    """Return the class names: numbers in their order, then words in alphabetical order; for regression the column's name."""
+    """Return the class names: numbers, then words, sorted; for regression the column's name."""
     if kind == "regression":
         return [column]
     present = [value for value in values if not is_missing(value)]

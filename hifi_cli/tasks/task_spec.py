@@ -22,7 +22,7 @@ Span = tuple[int, int]
 OUTSIDE: Span = (-1, -1)  # the character span of a token that is not part of the context
 UNREAD = -1  # the token of a word that has none
 Reader = Literal["tsv", "csv", "jsonl", "parquet", "conll", "multirc", "record", "squad"]
-ENTITY_TAG = re.compile(r"O|[BIESLU]-(.+)")  # IOB1, IOB2, IOBES and BILOU; the group is the entity's type
+ENTITY_TAG = re.compile(r"O|[BIESLU]-(.+)")  # IOB1, IOB2, IOBES and BILOU; with the type
 _FORMATS_OF_KIND: dict[str, tuple[str, ...]] = {
     "classification": ("plain", "wic", "wsc", "multirc", "record"),
     "multi-label": ("plain",),
@@ -32,11 +32,11 @@ _FORMATS_OF_KIND: dict[str, tuple[str, ...]] = {
     "token-classification": ("words",),
 }
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")  # training is not possible without them
+REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 def is_labelled(split: Split) -> bool:
-    """Return whether a split's rows must have labels; benchmarks do not publish the labels of their test splits."""
+    """Return whether a split's rows must have labels; those of test splits are not published."""
     return split in REQUIRED_SPLITS or split.startswith("validation_")
 
 
@@ -54,7 +54,7 @@ class Source(ConfigModel):
     """How the rows of a source are named where it differs from the task."""
 
     columns: dict[str, str | list[str]] = {}
-    """The source's name of an input's, the label's or the id's column; or several names, of which a file has one."""
+    """The source's name of an input's, the label's or the id's column; or several, of which one is there."""
     labels: LabelNames | None = None
     """The source's label names, in label order; default: those of the task."""
 
@@ -103,7 +103,7 @@ class Submission(ConfigModel):
 
 
 class Cut(ConfigModel):
-    """A validation split that is cut off the train split, the same for every run: seeded, and stratified by label."""
+    """A validation split cut off the train split, the same for every run and stratified by label."""
 
     validation: float = Field(0.1, gt=0, lt=1)
     """Fraction of the rows."""
@@ -121,8 +121,8 @@ class TaskSpec(ConfigModel):
     source: str
     """Where the task comes from."""
     kind: Kind = "classification"
-    """What is predicted: a class, any number of classes, a number, one of several texts, a part of the text, or a tag of each
-    word."""
+    """What is predicted: a class, any number of classes, a number, one of several texts, a part of the
+    text, or a tag of each word."""
     format: Literal["plain", "words", "copa", "wic", "wsc", "multirc", "record", "swag", "squad"] = "plain"
     """How a record's columns become a row's texts; see `hifi_cli.tasks.rows`."""
     inputs: list[str]
@@ -130,11 +130,11 @@ class TaskSpec(ConfigModel):
     id: str | None = None
     """Column of the row's unique id; without it the rows are numbered."""
     labels: LabelNames = []
-    """Class names in label order; for tokens the tags; for regression one name, that of the number; for spans none."""
+    """Class names or tags in label order; for regression the name of the number; for spans none."""
     label_separator: str = "|"
-    """Multi-label: the character between the labels of a row, where the data have a text and not a list."""
+    """Multi-label: the character between the labels of a row, where they are a text."""
     label_columns: LabelNames = []
-    """Multi-label: one column of 0 and 1 per label, in label order, where the data have no column with all labels."""
+    """Multi-label: one column of 0 and 1 per label, in label order."""
     value_range: tuple[float, float] | None = None
     """Lowest and highest value, for regression."""
     metrics: list[str]
@@ -144,7 +144,7 @@ class TaskSpec(ConfigModel):
     primary: str
     """The metric that selects the best epoch and that tables show."""
     split_metrics: dict[Split, list[str]] = {}
-    """Metrics of an extra validation split, where they differ from the task's; the first one is the split's primary metric."""
+    """Metrics of an extra validation split, if they differ from the task's; the first one is primary."""
     local: LocalFiles
     """The files of the official download."""
     hub: HubDataset | None = None
@@ -156,8 +156,7 @@ class TaskSpec(ConfigModel):
     rows: dict[Split, int] = {}
     """Official row count of each split (ReCoRD: of its queries); another count causes a warning."""
     skip_incomplete: bool = False
-    """Skip and count rows with missing columns or an empty text instead of refusing the file; for official data that contain
-    such rows."""
+    """Skip and count rows with missing columns or an empty text instead of refusing the file."""
     config: dict[str, Any] = {}
     """Configuration keys that the task sets."""
 
@@ -226,13 +225,14 @@ class Row:
     Attributes:
         id: unique within its split.
         sequences: one sequence of one or two texts; for multiple choice one sequence per choice.
-        label: index of the class or choice, or the number; for multi-label 0 or 1 of each class; for tokens the index of each
-            word's tag; None if it is unknown, and for spans.
-        word_spans: for WiC, the character span [start, end) of the target word in each text; for tokens that of each word.
-        answers: for span tasks, the accepted answers as (text, first character in the last text); for ReCoRD the query's
-            answers as (text, -1).
-        group: the id of what several rows are about: of MultiRC's question, whose answers are the rows, or of ReCoRD's query,
-            whose candidates are.
+        label: index of the class or choice, or the number; for multi-label 0 or 1 of each class;
+            for tokens the index of each word's tag; None if it is unknown, and for spans.
+        word_spans: for WiC, the character span [start, end) of the target word in each text; for
+            tokens that of each word.
+        answers: for span tasks, the accepted answers as (text, first character in the last text);
+            for ReCoRD the query's answers as (text, -1).
+        group: the id of what several rows are about: of MultiRC's question, whose answers are the
+            rows, or of ReCoRD's query, whose candidates are.
         candidate: for ReCoRD, the entity in the gap of the query.
     """
 
@@ -256,13 +256,16 @@ class Example:
 
     Attributes:
         row: the row that was tokenized.
-        sequences: for each sequence of the row the tokenizer's lists (input_ids, token_type_ids), int32 without padding.
+        sequences: for each sequence of the row the tokenizer's lists (input_ids, token_type_ids),
+            int32 without padding.
         word_spans: the token span [first, last) of each target word (WiC).
         word_tokens: for token classification, the first token of each word, or UNREAD.
-        offsets: for span tasks, the character span [start, end) of each token in the context, or OUTSIDE.
-        answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if the answer is not
-            completely in this window.
-        is_truncated: whether a text was cut, because the row is longer than `max_length`; a context in several windows is not.
+        offsets: for span tasks, the character span [start, end) of each token in the context, or
+            OUTSIDE.
+        answer: for span tasks, the first and last token of the answer; (0, 0), the first token, if
+            the answer is not completely in this window.
+        is_truncated: whether a text was cut, because the row is longer than `max_length`; a context
+            in several windows is not.
     """
 
     row: Row
