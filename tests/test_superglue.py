@@ -13,7 +13,7 @@ from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.predict import predict
 from hifi_cli.results.reload import evaluate
-from hifi_cli.tasks import data_sources, fewshot, metrics, submission, task_spec
+from hifi_cli.tasks import data_sources, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
 from hifi_cli.training.plan import plan
@@ -187,8 +187,6 @@ def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):
     write_lines(tmp_path / "new.jsonl", [json.dumps(query)])
     predictions = predict(directory.path, tmp_path / "new.jsonl", resources, "jsonl")
     assert [(row["id"], row["prediction"]) for row in predictions] == [("0-cat", "false"), ("0-dog", "true")]
-    with pytest.raises(UsageError, match="ReCoRD has no few-shot setting: it predicts one of a query's entities"):
-        fewshot.check_supported(task_spec.load("record"))
 
 
 def test_glues_and_superglues_rte_share_a_folder_name(superglue, data, tmp_path):

@@ -32,10 +32,8 @@ class FewShotSplit:
 
 def check_supported(spec: TaskSpec) -> None:
     """Raise UsageError if the task has no classes to sample from."""
-    targets = {"regression": "a number", "span": "a part of the text"}
-    target = "one of a query's entities" if spec.format == "record" else targets.get(spec.kind)
-    if target:
-        raise UsageError(f"task {spec.label} has no few-shot setting: it predicts {target}, and shots are counted per class")
+    if not spec.classes or spec.format == "record":
+        raise UsageError(f"task {spec.label} has no few-shot setting: shots are counted per class, and it predicts none")
 
 
 def sample(spec: TaskSpec, rows: Sequence[Row], shots: int, seed: int) -> FewShotSplit:

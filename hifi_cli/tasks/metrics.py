@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import f1_score, matthews_corrcoef
 
 from hifi_cli import hub
 from hifi_cli.config.registry import nearest
@@ -50,13 +48,31 @@ def accuracy(labels: Values, predictions: Values) -> float:
     return float(np.mean((labels == predictions).reshape(len(labels), -1).all(1)))
 
 
+def f1(labels: Values, predictions: Values, *, average: str = "binary") -> float:
+    """F1 of class 1, or `macro` or `micro` over the classes; 0 if there is nothing to divide by."""
+    from sklearn.metrics import f1_score  # takes a second
+
+    return float(f1_score(labels, predictions, average=average, zero_division=0))
+
+
+def matthews(labels: Values, predictions: Values) -> float:
+    """Matthews correlation; 0 if labels or predictions are constant."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(labels, predictions))
+
+
 def pearson(labels: Values, predictions: Values) -> float:
     """Pearson correlation; 0 if labels or predictions are constant."""
+    from scipy.stats import pearsonr
+
     return 0.0 if _constant(labels) or _constant(predictions) else float(pearsonr(labels, predictions).statistic)
 
 
 def spearman(labels: Values, predictions: Values) -> float:
     """Spearman rank correlation; 0 if labels or predictions are constant."""
+    from scipy.stats import spearmanr
+
     return 0.0 if _constant(labels) or _constant(predictions) else float(spearmanr(labels, predictions).statistic)
 
 
@@ -160,11 +176,11 @@ def word_accuracy(labels: Sequence[Tags], predictions: Sequence[Tags]) -> float:
 
 METRICS: dict[str, Callable[[Values, Values], float]] = {  # of labels and predictions
     "accuracy": accuracy,
-    "f1": partial(f1_score, zero_division=0),  # of class 1
-    "f1_macro": partial(f1_score, average="macro", zero_division=0),
-    "f1_micro": partial(f1_score, average="micro", zero_division=0),
-    "f1a": partial(f1_score, zero_division=0),  # MultiRC's F1a is the F1 over all answers
-    "matthews": matthews_corrcoef,  # 0 if labels or predictions are constant
+    "f1": f1,
+    "f1_macro": partial(f1, average="macro"),
+    "f1_micro": partial(f1, average="micro"),
+    "f1a": f1,  # MultiRC's F1a is the F1 over all answers
+    "matthews": matthews,
     "pearson": pearson,
     "spearman": spearman,
 }
@@ -229,7 +245,7 @@ def compute(spec: TaskSpec, rows: Sequence[Row], predictions: Predictions) -> di
         if name in ROW_METRICS:
             scores[name] = ROW_METRICS[name](rows, predictions)
         else:
-            scores[name] = float(METRICS[name](labels_of(rows), np.asarray(predictions)))
+            scores[name] = METRICS[name](labels_of(rows), np.asarray(predictions))
     scores |= _evaluate(spec, spec.evaluate, rows, predictions) if spec.evaluate else {}
     if spec.primary not in scores:
         raise UsageError(f"task {spec.label}: primary '{spec.primary}' is not among its scores, {', '.join(scores)}")
