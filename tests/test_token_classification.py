@@ -19,8 +19,7 @@ from hifi_cli.tasks.encode import TokenizationSettings, collate, tokenize
 from hifi_cli.tasks.rows import RawRecord, parse_rows
 from hifi_cli.tasks.task_spec import UNREAD, Example
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
 
 CONLL = task_spec.load("conll2003")
 

@@ -22,8 +22,8 @@ from hifi_cli.tasks import rows as task_rows
 from hifi_cli.tasks.rows import RawRecord
 from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX
 from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
-from hifi_cli.training.prepared_run import prediction_rows
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.run import prediction_rows
 
 logger = logging.getLogger("hifi")
 

@@ -50,22 +50,6 @@ def load(spec: TaskSpec, *, data_dir: Path | None, required: Iterable[Split] = R
     return _cut(data, spec.cut) if spec.cut and "train" in data.splits else data
 
 
-def fingerprint(spec: TaskSpec, directory: Path) -> dict[Split, str]:
-    """What `load` gives as the fingerprint of a task's files; empty if they are missing or generated.
-
-    Raises:
-        UsageError: a split is cut off another, and the rows do not fit the task.
-    """
-    if spec.local.generated:
-        return {}
-    try:
-        if spec.cut:
-            return _cut(_load_files(spec, directory, REQUIRED_SPLITS), spec.cut).fingerprint
-        return {split: file_digest(path) for split, path in _files(spec.local, directory).items()}
-    except MissingError:
-        return {}  # another machine may have them
-
-
 def count_rows(names: Iterable[str], *, data_dir: Path | None) -> dict[str, dict[str, tuple[int | None, int | None]]]:
     """Count the rows of each split, here and in the official release; None where they are unknown.
 
