@@ -4,7 +4,6 @@
 """
 
 import logging
-from pathlib import Path
 
 import pytest
 import yaml
@@ -154,16 +153,3 @@ def test_data_files(data, tmp_path, tier):
         assert result == numbered, content  # rows without an index are numbered
 
     check()
-
-
-def test_a_configuration_of_any_size_is_refused_early(hifi, tmp_path):
-    Path(tmp_path / "huge.yaml").write_text("a: [" + "1," * (1 << 20) + "]")
-    answer = hifi("train", "--task", "rte", "--method", "full-ft", "-c", "huge.yaml", "--dry-run")
-    at_most_one_line(answer)
-    assert "larger than" in answer.err
-
-
-def test_aliases_do_not_blow_up(hifi, tmp_path):
-    levels = [f"l{number}: &l{number} [{', '.join([f'*l{number - 1}'] * 9)}]" for number in range(1, 12)]
-    (tmp_path / "laughs.yaml").write_text("\n".join(["l0: &l0 [lol]", *levels]))
-    at_most_one_line(hifi("train", "--task", "rte", "--method", "full-ft", "-c", "laughs.yaml", "--dry-run"))

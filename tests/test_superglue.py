@@ -204,34 +204,6 @@ def test_glues_and_superglues_rte_share_a_folder_name(superglue, data, tmp_path)
         data_sources.load(task_spec.load("superglue-rte"), data_dir=both / "glue")
 
 
-def test_the_hubs_diagnostics_are_in_configurations_of_their_own(tmp_path, monkeypatch):
-    from datasets import ClassLabel, Dataset, Features, Value
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    classes, files = ClassLabel(names=["entailment", "not_entailment"]), []
-    for config, split, names in (
-        ("rte", "train", ("premise", "hypothesis")),
-        ("rte", "validation", ("premise", "hypothesis")),
-        ("axb", "test", ("sentence1", "sentence2")),
-        ("axg", "test", ("premise", "hypothesis")),
-    ):
-        features = Features({name: Value("string") for name in names} | {"idx": Value("int32"), "label": classes})
-        (tmp_path / config).mkdir(exist_ok=True)
-        record = dict(zip(names, ("a", "b"), strict=True)) | {"idx": 0, "label": 1}
-        Dataset.from_list([record], features=features).to_parquet(tmp_path / config / f"{split}.parquet")
-        files.append((config, split))
-    lines = ["---", "configs:"]
-    for config in ("rte", "axb", "axg"):
-        lines += [f"- config_name: {config}", "  data_files:"]
-        lines += [f"  - split: {split}\n    path: {config}/{split}.parquet" for name, split in files if name == config]
-    (tmp_path / "README.md").write_text("\n".join([*lines, "---", ""]))
-    task = task_spec.load("superglue-rte")
-    task = task.model_copy(update={"rows": {}, "hub": task.hub.model_copy(update={"id": str(tmp_path)})})
-    data = data_sources.load(task, data_dir=None)
-    assert set(data.splits) == {"train", "validation", "validation_axb", "validation_axg"}
-    assert all(rows == [Row("0", (("a", "b"),), 1)] for rows in data.splits.values())
-
-
 def test_gender_parity_is_about_pairs_of_rows():
     rows = [Row(str(at), ((f"p{at}", f"h{at // 2}"),), 0) for at in range(6)]
     assert metrics.gender_parity(rows, np.array([0.0, 0, 1, 0, 1, 1])) == pytest.approx(2 / 3)

@@ -198,14 +198,6 @@ def test_a_label_of_validation_rows_only_is_refused_with_its_line(tmp_path):
         load(path, f"validation={other}")
 
 
-def test_a_file_that_is_gone_is_the_users_own_and_no_download(tmp_path):
-    path = write(tmp_path / "reviews.csv", reviews())
-    spec, _ = load(path)
-    path.unlink()
-    with pytest.raises(MissingError, match=r"no file .*reviews.csv; the train split that the task names is required"):
-        data_sources.load(spec, data_dir=None)
-
-
 def test_from_a_file_to_a_table_and_a_prediction(hifi, encoders, tmp_path):
     rows = reviews(40)
     path, new = write(tmp_path / "reviews.csv", rows), tmp_path / "new.csv"

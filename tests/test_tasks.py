@@ -143,23 +143,10 @@ def test_padding_ends_at_the_longest(make, resources):
     assert batch["attention_mask"].sum(1).tolist() == [len(example) for example in examples]
 
 
-def test_the_demo_data_are_those_that_the_script_makes_and_no_class_rules(tmp_path):
+def test_the_demo_data_are_those_that_the_script_makes(tmp_path):
     load_script("make_demo_data").write(tmp_path)
     for name in ("demo-acceptability", "demo-entailment", "demo-similarity", "demo-topics", "demo-roles"):
         task = task_spec.load(name)
         first, second = data_sources.load(task, data_dir=None), data_sources._load_files(task, tmp_path, ())
         assert first.fingerprint == second.fingerprint
         assert (len(first.splits["train"]), len(first.splits["validation"])) == (1000, 200)
-        texts = {row.sequences[0] for row in first.splits["train"]}
-        assert not texts & {row.sequences[0] for row in first.splits["validation"]}
-        labels = [row.label for row in first.splits["train"]]
-        if task.kind == "classification":
-            assert 0.4 < np.mean(labels) < 0.65
-        elif task.kind == "multi-label":
-            fractions = np.mean(labels, 0)
-            assert fractions.min() > 0.02 and fractions.max() < 0.8
-        elif task.kind == "token-classification":
-            fractions = np.bincount(np.concatenate(labels)) / sum(map(len, labels))
-            assert len(fractions) == len(task.labels) and fractions.min() > 0.01 and fractions.max() < 0.5
-        else:
-            assert min(labels) < 1 and max(labels) > 4

@@ -15,7 +15,7 @@ from hifi_cli.config.base import ConfigModel, Seed, parse
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import digest
 
-Split = str  # one of SPLITS; a task may have more, such as validation_mismatched
+Split = str  # train, validation or test; a task may have more, such as validation_mismatched
 Kind = Literal["classification", "multi-label", "regression", "multiple-choice", "span", "token-classification"]
 Label = int | float | tuple[int, ...]
 Span = tuple[int, int]
@@ -31,7 +31,6 @@ _FORMATS_OF_KIND: dict[str, tuple[str, ...]] = {
     "span": ("squad",),
     "token-classification": ("words",),
 }
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 REQUIRED_SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
