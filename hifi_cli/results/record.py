@@ -1,14 +1,14 @@
-"""The files of a run: results.json, lines of metrics.jsonl and predictions.jsonl, and failure.json."""
+"""The files of a run: results.json, lines of metrics.jsonl and predictions.jsonl."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, PositiveInt, model_validator
 
 from hifi_cli.config.choices import Score
 from hifi_cli.config.run_config import run_path_of
-from hifi_cli.results.stored_file import Record, StoredFile
+from hifi_cli.results.stored_file import Record
 
 
 class GitState(Record):
@@ -52,24 +52,6 @@ class StartingRun(Record):
     run: str
     config_hash: str
     delta_sha256: str
-
-
-class Failure(StoredFile):
-    """failure.json: a failed attempt of a grid to make the run; the next attempt removes it.
-
-    Attributes:
-        exit_code: None where the process vanished.
-        command: the command line that repeats the run.
-        lines: the last lines of the process's output.
-    """
-
-    description: ClassVar[str] = "failure.json"
-    remedy: ClassVar[str] = "delete it"
-
-    exit_code: int | None
-    attempts: int
-    command: str
-    lines: list[str]
 
 
 class StepMetrics(Record):
@@ -155,7 +137,9 @@ class RunScores(Record):
     max: float | None
 
     @classmethod
-    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool) -> Self:
+    def from_epochs(
+        cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool
+    ) -> Self:
         """The scores of a run from those after its epochs, counted from 1.
 
         Raises:
@@ -346,5 +330,7 @@ class RunResult(Record):
         """
         epoch: int | None = getattr(self.epochs, name or self.report, None)
         if epoch is None:
-            raise ValueError(f"the run ({self.status}) has no epoch of the score '{name or self.report}'")
+            raise ValueError(
+                f"the run ({self.status}) has no epoch of the score '{name or self.report}'"
+            )
         return epoch
