@@ -44,14 +44,12 @@ def run(
     resources: ResourceCache,
     *,
     force: bool = False,
-    resume: bool = True,
     report_to: Sequence[str] = (),
 ) -> RunResult:
     """Train, evaluate and store one run; a finished run of the same configuration is not repeated.
 
     Args:
         force: repeat it nevertheless.
-        resume: continue from a checkpoint, if there is one.
         report_to: trackers that get the log lines too.
 
     Raises:
@@ -88,7 +86,7 @@ def run(
             checkpoint=Checkpoint(directory.checkpoint, _run_id(config, prepared, resources)),
         )
         # Nothing can refuse the run any more: what the directory holds of a former one goes
-        distributed.from_main(lambda: directory.begin(config, anew=force or not resume))
+        distributed.from_main(lambda: directory.begin(config, anew=force))
         return _train(config, trainer, prepared, splits, directory, resources, report_to)
 
 
