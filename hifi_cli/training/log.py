@@ -127,9 +127,7 @@ def check_trackers(names: Sequence[str]) -> None:
             raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
 
 
-def start_trackers(
-    names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory
-) -> list[Any]:
+def start_trackers(names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory) -> list[Any]:
     """Start trackers of accelerate and give them the configuration."""
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
