@@ -7,7 +7,7 @@ import pytest
 import torch
 from prepared_models import prepare, train_and_merge
 
-from hifi_cli.models.sparse_parameters import top_k_masks
+from hifi_cli.models.modules import top_k_masks
 from hifi_cli.tasks.batches import collate
 from hifi_cli.training.splits import load_splits
 from hifi_cli.training.trainer import Trainer, calibration_gradients

@@ -15,7 +15,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from hifi_cli.models import cpu_kernels
 from hifi_cli.models.cpu_kernels import NOISE, FastDropout, FastLinear, FastRowLinear, linear
 from hifi_cli.models.encoder import additive_mask
-from hifi_cli.models.row_linear import RowLinear
+from hifi_cli.models.modules import RowLinear
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.batches import collate

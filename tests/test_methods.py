@@ -21,7 +21,7 @@ from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.cpu_kernels import FastLinear, FastRowLinear
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.row_linear import RowLinear
+from hifi_cli.models.modules import RowLinear
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate, reload
 from hifi_cli.tasks.batches import collate

@@ -9,7 +9,7 @@ from prepared_models import first_batch, logits_of, prepare
 from safetensors.torch import load_file
 
 from hifi_cli.errors import UsageError
-from hifi_cli.models.row_linear import ColumnLinear, RowLinear
+from hifi_cli.models.modules import ColumnLinear, RowLinear
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.training import run as runs

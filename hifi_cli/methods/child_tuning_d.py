@@ -4,20 +4,20 @@ from collections.abc import Iterator
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, copy_tensors
+from hifi_cli.methods.base import SparseMethod
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.sparse_parameters import SparseParameters, top_k_masks
+from hifi_cli.models.modules import SparseParameters, top_k_masks
 
 
-class ChildTuningD(Method):
+class ChildTuningD(SparseMethod):
     """Train the fraction p of the layers' weights with the highest Fisher information, all embeddings and the task head.
 
-    The Fisher information is the mean over the training batches of the squared gradient; the gradient of each tensor is
-    clipped first, as in the authors' code. In training the full gradient is clipped, then masked. Masked weights never
-    change, not even by weight decay.
+    The Fisher information is the mean over the training batches of the squared gradient (equation 6); the gradient of
+    each tensor is clipped first, as in the authors' code. In training the full gradient is clipped, then masked
+    (equation 4). Masked weights never change, not even by weight decay.
     """
 
     class Settings(ConfigModel):
@@ -34,7 +34,6 @@ class ChildTuningD(Method):
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
         self._masked = encoder.layer_parameters if self.settings.mask else []
-        self._child: SparseParameters | None = None
 
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:
         if not self._masked:
@@ -48,34 +47,18 @@ class ChildTuningD(Method):
                     if most:
                         nn.utils.clip_grad_norm_(parameter, most)
                     fisher[name] += parameter.grad**2
-        self._child = SparseParameters(model, top_k_masks(fisher, self.settings.p))
-
-    def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        everything = super().trainable_parameters(model)
-        return everything | (self._child.values if self._child else {})
+        self.chosen = SparseParameters(model, top_k_masks(fisher, self.settings.p))
 
     def trainable_counts(self, model: nn.Module) -> dict[str, int]:
-        numbers = super().trainable_counts(model)
-        if self._masked and self._child is None:  # the gradients will say which; how many of all layers together is known
-            total, fraction = sum(numbers[name] for name in self._masked), self.settings.p
-            numbers |= dict.fromkeys(self._masked, 0) | {self._masked[0]: round(fraction * total)}
-        return numbers
+        counts = super().trainable_counts(model)
+        if self._masked and self.chosen is None:  # the gradients will say which; how many of all layers is known
+            total = sum(counts[name] for name in self._masked)
+            counts |= dict.fromkeys(self._masked, 0) | {self._masked[0]: round(self.settings.p * total)}
+        return counts
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
         return [list(model.parameters())]
 
     def before_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self._child:
-            self._child.gather_gradients()
-
-    def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
-        if self._child:
-            self._child.scatter()
-
-    def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        return super().delta(model) | (self._child.delta() if self._child else {})
-
-    def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
-        if self._masked:
-            self._child = SparseParameters.from_delta(model, delta)
-        copy_tensors(self.delta(model), delta)
+        if self.chosen:
+            self.chosen.gather_gradients()

@@ -6,7 +6,7 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.methods.base import Method, freeze_except, rows_of_heads, task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS
-from hifi_cli.models.row_linear import RowLinear
+from hifi_cli.models.modules import RowLinear
 
 
 class HiFi(Method):
@@ -19,7 +19,6 @@ class HiFi(Method):
         """Whether the biases of the rows train too (the paper's notation omits them)."""
 
     needs_heads = True
-    trains_subparameters = True
 
     def prepare(self, encoder: Encoder) -> None:
         rows_by_layer = rows_of_heads(encoder, self.context.heads)

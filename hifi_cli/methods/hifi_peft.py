@@ -23,18 +23,16 @@ class AdaptedRows(nn.Module):
 
     index: Tensor
 
+    @torch.no_grad()
     def __init__(self, base_layer: nn.Linear, rows: list[int]) -> None:
         super().__init__()
         self.base_layer = base_layer
-        self.register_buffer("index", torch.tensor(rows, device=base_layer.weight.device), persistent=False)
-        bias = base_layer.bias is not None
-        with torch.no_grad():
-            self.rows: nn.Linear = nn.utils.skip_init(
-                nn.Linear, base_layer.in_features, len(rows), bias=bias, device=base_layer.weight.device
-            )
-            self.rows.weight.copy_(base_layer.weight[rows])
-            if bias:
-                self.rows.bias.copy_(base_layer.bias[rows])
+        on = base_layer.weight.device
+        self.register_buffer("index", torch.tensor(rows, device=on), persistent=False)
+        self.rows = nn.Linear(base_layer.in_features, len(rows), bias=base_layer.bias is not None, device="meta")
+        self.rows.weight = nn.Parameter(base_layer.weight[rows])
+        if base_layer.bias is not None:
+            self.rows.bias = nn.Parameter(base_layer.bias[rows])
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.base_layer(x)
@@ -52,8 +50,8 @@ class AdaptedRows(nn.Module):
 class HiFiPeft(Method):
     """Train adapters of the rows of W_Q, W_K and W_V that belong to the chosen heads, and the task head.
 
-    The rows of a projection that belong to the chosen heads are one matrix, which gets one adapter: a LoRA update of rank r
-    is B A with B [rows of the chosen heads, r] and A [r, hidden size]. All other rows stay as they are.
+    The rows of a projection that belong to the chosen heads are one matrix, which gets one adapter: a LoRA update of
+    rank r is B A with B [rows of the chosen heads, r] and A [r, hidden size]. All other rows stay as they are.
     """
 
     class Settings(ConfigModel):
@@ -62,8 +60,8 @@ class HiFiPeft(Method):
         type: Literal["lora", "ia3"] = "lora"
         """peft's `lora` (with its option `use_dora`: DoRA) or `ia3`, which scales the outputs of the rows."""
         options: dict[str, Any] = {}
-        """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`; the others keep peft's
-        defaults."""
+        """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`; the others keep
+        peft's defaults."""
         targets: list[Literal["query", "key", "value"]] = ["query", "value"]
         """The adapted projections."""
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
@@ -51,15 +50,10 @@ class TwoStage(Method):
                 " stage1.method"
             )
 
-    def extra_numbers(self, model: nn.Module) -> int:
-        copied = sum(parameter.numel() for parameter in self._pretrained.parameters()) if self._pretrained else 0
-        return copied + self.stage1.extra_numbers(model)
-
     def phases(self) -> list[Phase]:
         stage1 = self.settings.stage1_fraction
-        first = [
-            replace(phase, fraction=phase.fraction * stage1, training=self.context.stage1) for phase in self.stage1.phases()
-        ]
+        first, training = self.stage1.phases(), self.context.stage1
+        first = [replace(phase, fraction=phase.fraction * stage1, training=training) for phase in first]
         return [*first, Phase(self, 1 - stage1, prepare_model=self.begin_stage_2)]
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.row_linear import RowLinear
+from hifi_cli.models.modules import RowLinear
 
 ATTENTION = "hifi_attention"
 _BF16_OUTPUTS = ("query", "key", "value", "ffn")  # parts whose outputs go into another product, the others' to the residual
@@ -106,13 +106,12 @@ class FastLinear(nn.Linear):
         self.weight, self.bias = module.weight, module.bias
         self.training_dtype = training_dtype
         self._cast: Tensor | None = None
-        self._version = -1
 
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training_dtype and self.training):
             return linear(x, self.weight, self.bias, self.weight.detach(), self.bias)
-        if self._cast is None or self.weight.requires_grad or self._version != self.weight._version:
-            self._cast, self._version = self.weight.detach().to(torch.bfloat16), self.weight._version
+        if self._cast is None or self.weight.requires_grad:
+            self._cast = self.weight.detach().to(torch.bfloat16)
         return linear(x, self.weight, self.bias, self._cast, self.bias).to(self.training_dtype)
 
 
@@ -122,14 +121,15 @@ class FastRowLinear(RowLinear):
     With bfloat16, W is cast once, and the tuned rows in every step.
     """
 
-    def __init__(self, base_layer: FastLinear, rows: list[int], *, biases: bool) -> None:
-        super().__init__(base_layer, rows, biases=biases)
-        self.training_dtype = base_layer.training_dtype
-        self._merged_versions: list[int] | None = None
+    def __init__(self, tuned: RowLinear) -> None:
+        nn.Module.__init__(self)
+        self.base_layer, self.rows, self.row_bias = tuned.base_layer, tuned.rows, tuned.row_bias
+        self.register_buffer("index", tuned.index, persistent=False)
+        self.training_dtype = cast(FastLinear, tuned.base_layer).training_dtype
         self._cast: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        self._update_base_layer()
+        self.merge()
         weight, bias = self.base_layer.weight.data, self.base_layer.bias
         if not (self.training_dtype and self.training):
             return linear(x, self.rows, self.row_bias, weight, bias, self.index)
@@ -138,15 +138,6 @@ class FastRowLinear(RowLinear):
         # Not in place: DeBERTa calls its projections twice in a pass, and backward needs what the first call read.
         cast = self._cast.index_copy(0, self.index, self.rows.detach().to(torch.bfloat16))
         return linear(x, self.rows, self.row_bias, cast, bias, self.index).to(self.training_dtype)
-
-    def _update_base_layer(self) -> None:
-        """Write the tuned rows' current values into W and b, which several passes in a row share in evaluation."""
-        trained = [self.rows] if self.row_bias is None else [self.rows, self.row_bias]
-        # With gradients an optimizer may follow, and fused ones change parameters without counting a new version.
-        versions = None if torch.is_grad_enabled() else [parameter._version for parameter in trained]
-        if versions is None or versions != self._merged_versions:
-            self.merge()
-        self._merged_versions = versions
 
 
 def install(encoder: Encoder, *, bf16: bool) -> None:
@@ -165,9 +156,10 @@ def install(encoder: Encoder, *, bf16: bool) -> None:
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
         elif type(module) is nn.Linear:
-            dtype = torch.bfloat16 if name in bf16_outputs else torch.float32
-            in_bf16 = bf16 and encoder.has_known_parts and encoder.layer_of(name) is not None
-            encoder.model.set_submodule(name, FastLinear(module, training_dtype=dtype if in_bf16 else None))
+            dtype = None
+            if bf16 and encoder.has_known_parts and encoder.layer_of(name) is not None:
+                dtype = torch.bfloat16 if name in bf16_outputs else torch.float32
+            encoder.model.set_submodule(name, FastLinear(module, training_dtype=dtype))
     if encoder.has_known_parts and encoder.module_names.interface:
         encoder.set_attention(ATTENTION, attention)
     encoder.model.register_forward_pre_hook(_reseed)
@@ -179,13 +171,8 @@ def install_row_linears(encoder: Encoder) -> None:
     Other modules that methods add (adapters, LoRA) are small: they stay stock PyTorch.
     """
     for name, module in list(encoder.model.named_modules()):
-        if type(module) is RowLinear and isinstance(module.base_layer, FastLinear):
-            bias = module.base_layer.bias
-            trains_bias = bias is not None and bias.requires_grad
-            fast = FastRowLinear(module.base_layer, module.index.tolist(), biases=module.row_bias is not None)
-            if trains_bias:  # as a whole
-                bias.requires_grad_(True)
-            encoder.model.set_submodule(name, fast)
+        if type(module) is RowLinear:
+            encoder.model.set_submodule(name, FastRowLinear(module))
 
 
 class Noise:
@@ -195,7 +182,7 @@ class Noise:
     """
 
     def __init__(self) -> None:
-        self._bits: np.random.SFC64 | None = None
+        self._bits = np.random.SFC64(0)
 
     def reseed(self) -> None:
         """Begin a new stream, so that the noise of a forward pass follows from torch's generator alone."""
@@ -203,9 +190,6 @@ class Noise:
 
     def keep(self, shape: torch.Size, p: float) -> Tensor:
         """True (as uint8 1) with probability 1 - p, to 1 in 65,536."""
-        if self._bits is None:
-            self.reseed()
-        assert self._bits is not None
         count = shape.numel()
         drawn = self._bits.random_raw(-(-count // 4)).view(np.uint16)[:count]
         return torch.from_numpy((drawn >= round(p * 65536)).view(np.uint8)).view(shape)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hifi_cli.models.device_copy import copy_to_device
+from hifi_cli.models.token_packing import copy_to_device
 from hifi_cli.tasks.task_spec import TaskSpec
 from hifi_cli.tasks.tokenization import UNREAD, Example
 

@@ -70,7 +70,7 @@ def plan(config: RunConfig, resources: ResourceCache) -> RunPlan:
         UsageError: what the run itself would refuse: a setting, or the data.
     """
     task = resources.task_of(config)
-    methods.check_settings(config)
+    methods.build(config, methods.MethodContext(stage1=config.stage1))  # refuses wrong settings
     metrics.check_names(task)
     directory = RunDirectory.of(config, resources.results_dir)
     missing, examples, size, truncated = [], None, None, None
