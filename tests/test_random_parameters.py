@@ -7,7 +7,7 @@ from prepared_models import prepare
 from tiny_inputs import HIDDEN, INNER, LAYERS
 
 from hifi_cli.errors import UsageError
-from hifi_cli.methods.random_parameters import _random_masks
+from hifi_cli.methods.random_parameters import random_masks
 
 BIASES = LAYERS * (4 * HIDDEN + INNER + HIDDEN + 2 * HIDDEN)  # of the projections, the feed-forward network, two LayerNorms
 
@@ -36,7 +36,7 @@ def test_each_weight_is_drawn_equally_often():
     sizes, count, draws = {"a": 10, "b": 1, "c": 29}, 8, 4000
     drawn = np.zeros(40)
     for seed in range(draws):
-        masks = _random_masks(sizes, count, seed)
+        masks = random_masks(sizes, count, seed)
         flat = np.concatenate([masks[name].numpy() if name in masks else np.zeros(size) for name, size in sizes.items()])
         assert flat.sum() == count and all(mask.any() for mask in masks.values())
         drawn += flat

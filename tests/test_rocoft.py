@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from prepared_models import first_batch, logits_of, prepare
+from prepared_models import prepare
 from safetensors.torch import load_file
 
 from hifi_cli.errors import UsageError
@@ -71,13 +71,6 @@ def test_first_random_and_largest(make, resources, method):
 
 
 @every_axis
-def test_before_training_the_model_is_the_pretrained_one(make, resources, method):
-    prepared, config = prepare(make, resources, method, "settings.select=random")
-    batch = first_batch(config, resources)
-    torch.testing.assert_close(logits_of(prepared.encoder.model, batch), logits_of(resources.encoder(config)[0].model, batch))
-
-
-@every_axis
 def test_the_delta_says_which_rows_or_columns_it_holds(make, resources, method):
     config = make(method, "settings.select=norm", "settings.targets=[value]", "settings.biases=false", "settings.r=2")
     runs.run(config, resources)
@@ -89,14 +82,6 @@ def test_the_delta_says_which_rows_or_columns_it_holds(make, resources, method):
     assert {name for name in delta if path in name} == {f"{path}.index", f"{path}.{method.partition('-')[2]}s"}
     assert delta[f"{path}.index"].tolist() != [0, 1]
     assert evaluate(directory.path, resources).largest_difference == 0
-
-
-@every_axis
-@pytest.mark.parametrize("biases", ["true", "false"])
-def test_bf16_trains_and_comes_back(make, resources, method, biases):
-    config = make(method, "precision=bf16", f"settings.biases={biases}", "learning_rate=0.01")
-    assert runs.run(config, resources).status == "done"
-    assert evaluate(RunDirectory.of(config, resources.results_dir).path, resources).largest_difference == 0
 
 
 @every_axis

@@ -200,7 +200,9 @@ class SparseMethod(Method):
     chosen: SparseParameters | None = None
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        return super().trainable_parameters(model) | (self.chosen.values if self.chosen else {})
+        values = self.chosen.values if self.chosen else {}
+        parameters = super().trainable_parameters(model)
+        return {name: value for name, value in parameters.items() if name not in values} | values
 
     def after_optimizer_step(self, model: nn.Module) -> None:  # noqa: ARG002
         if self.chosen:
