@@ -7,7 +7,6 @@ import os
 import pytest
 import torch
 from prepared_models import prepare
-from tiny_inputs import FAMILIES
 from torch import nn
 from torch.nn import functional
 
@@ -16,7 +15,6 @@ from hifi_cli.models.cpu_kernels import NOISE, FastDropout, FastLinear, FastRowL
 from hifi_cli.models.encoder import additive_mask
 from hifi_cli.models.modules import RowLinear
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.tasks.batches import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.splits import load_splits
 
@@ -153,19 +151,6 @@ def test_a_row_linear_may_be_called_twice_in_a_pass():
     (module(first).sum() + module(second).sum()).backward()
     expected = torch.cat([first, second]).to(torch.bfloat16).float().sum(0)
     torch.testing.assert_close(module.rows.grad, expected.expand(3, 8), rtol=0.02, atol=0.05)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_model_with_fast_layers_evaluates_as_the_plain_one(make, resources, family, precision):
-    config = make("full-ft", f"precision={precision}", family=family)
-    quick = resources.encoder(config)[0].model.eval()
-    plain = copy.deepcopy(resources.pretrained(config).model).eval()
-    plain.load_state_dict(quick.state_dict())
-    batch = collate(load_splits(config, resources).train[:6], {"input_ids": 0, "token_type_ids": 0})
-    with torch.no_grad():
-        torch.testing.assert_close(quick(**batch).logits, plain(**batch).logits, rtol=1e-4, atol=1e-5)
-    assert [type(module) for module in quick.modules() if type(module) is nn.Dropout] == []
 
 
 def test_tuned_rows_are_fast_where_the_whole_bias_trains(make, resources):

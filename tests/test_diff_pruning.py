@@ -2,7 +2,6 @@
 
 import copy
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -10,10 +9,7 @@ import torch
 from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import base
-from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.reload import evaluate, reload
 from hifi_cli.tasks.batches import collate
-from hifi_cli.training import run as runs
 from hifi_cli.training.splits import load_splits
 from hifi_cli.training.trainer import Trainer
 
@@ -115,26 +111,6 @@ def test_gates_and_differences_follow_two_optimisers_with_clips_of_their_own(mak
     assert float((gated.gate.detach() - 5).abs().max()) > 0.02
     for name, value in zip(exempt, heads, strict=True):
         torch.testing.assert_close(prepared.encoder.model.get_parameter(name), value, rtol=0, atol=1e-4)
-
-
-def test_a_pooler_without_pretrained_weights_trains_whole_and_is_stored_whole(make, resources, tmp_path):
-    from transformers import BertModel
-
-    config = make("diff-pruning", "learning_rate=1e-3", "epochs=3")
-    directory = tmp_path / "without-pooler"
-    shutil.copytree(config.backbone.path, directory)
-    BertModel.from_pretrained(directory, add_pooling_layer=False).save_pretrained(directory)
-    config = make("diff-pruning", "learning_rate=1e-3", "epochs=3", backbone=directory)
-    before = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
-    runs.run(config, resources)
-    path = RunDirectory.of(config, resources.results_dir).path
-    with reload(path, resources) as (prepared, _):
-        changed = {name: before[name] != value for name, value in prepared.encoder.model.state_dict().items()}
-    pooler = changed.pop("bert.pooler.dense.weight"), changed.pop("bert.pooler.dense.bias")
-    assert float(torch.cat([part.flatten() for part in pooler]).float().mean()) > 0.9
-    inside = [mask for name, mask in changed.items() if not name.startswith("classifier")]
-    assert sum(int(mask.sum()) for mask in inside) == round(0.05 * sum(mask.numel() for mask in inside))
-    assert evaluate(path, resources).largest_difference == 0
 
 
 @pytest.mark.parametrize("share", [0.005, 0.05])

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from prepared_models import prepare
 from tiny_inputs import HIDDEN, INNER, LAYERS
 
@@ -42,33 +41,6 @@ def test_each_weight_is_drawn_equally_often():
         drawn += flat
     expected = draws * count / 40
     assert np.abs(drawn - expected).max() < 5 * np.sqrt(expected * (1 - count / 40))  # 5 standard deviations
-
-
-def test_a_step_is_adamws_with_the_other_gradients_masked(make, resources):
-    words = ["settings.count=300", "dropout=0.0", "max_grad_norm=null", "warmup=0", "weight_decay=0.1", "learning_rate=0.01"]
-    prepared, config = prepare(make, resources, "random-parameters", *words)
-    plain, _ = prepare(make, resources, "full-ft", *words[1:])
-    model, method, entries = prepared.encoder.model, prepared.method, chosen(prepared)
-    name = max(entries, key=lambda name: len(entries[name]) * (model.get_parameter(name).dim() > 1))
-    before = model.get_parameter(name).detach().clone()
-    reference = torch.nn.Parameter(before.flatten()[entries[name]].clone())
-    settings = {"lr": 0.01, "betas": config.adam_betas, "eps": config.adam_epsilon, "weight_decay": 0.1}
-    ours = torch.optim.AdamW(method.param_groups(model, 0.1), **{**settings, "weight_decay": 0.0})
-    other = torch.optim.AdamW([reference], **settings)
-    examples = resources.examples(config, "train", 128)[:8]
-    for _ in range(3):
-        prepared.runner.accumulate_gradient(examples)
-        reference.grad = model.get_parameter(name).grad.flatten()[entries[name]].clone()
-        method.after_backward(model)
-        assert model.get_parameter(name).grad is None
-        ours.step(), other.step()
-        method.after_optimizer_step(model)
-    after = model.get_parameter(name).detach()
-    torch.testing.assert_close(after.flatten()[entries[name]], reference.detach(), rtol=1e-6, atol=1e-7)
-    frozen = np.setdiff1d(np.arange(after.numel()), entries[name])
-    assert torch.equal(after.flatten()[frozen], before.flatten()[frozen])
-    assert not torch.equal(after, before)
-    assert plain.encoder.model.get_parameter(name).shape == after.shape
 
 
 @pytest.mark.parametrize("words", [["settings.count=1000000"]])

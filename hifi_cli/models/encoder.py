@@ -21,13 +21,9 @@ class Encoder:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        config: Any = getattr(model, "config", None)
-        if not hasattr(config, "model_type"):
-            known = ", ".join(FAMILIES)
-            raise UsageError(f"the model is not Hugging Face's; encoders with known attention heads: {known}")
         self.model = model
-        self.config = config
-        self.model_type: str = config.model_type
+        self.config: Any = model.config
+        self.model_type: str = self.config.model_type
         prefix = str(model.base_model_prefix)
         self._prefix = f"{prefix}." if hasattr(model, prefix) else ""  # before the encoder's own names
 

@@ -31,9 +31,7 @@ def _before_output_projections(encoder: Encoder, act: Callable[[int, Tensor], An
 
 
 @torch.inference_mode()
-def head_outputs(
-    encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]
-) -> Iterator[tuple[list[Tensor], Tensor]]:
+def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple[list[Tensor], Tensor]]:
     """O_h of every head: what goes into each layer's output projection, cut per head; one forward pass per batch.
 
     Args:
@@ -54,9 +52,7 @@ def head_outputs(
 
 
 @torch.inference_mode()
-def score_batches(
-    encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float
-) -> Iterator[tuple[Tensor, Tensor]]:
+def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float) -> Iterator[tuple[Tensor, Tensor]]:
     """Richness and correlation of every head for every example, all layers together.
 
     Args:
