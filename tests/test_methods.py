@@ -1,6 +1,5 @@
 """One suite over every registered method, on a BERT and a RoBERTa; and what defines each method."""
 
-import copy
 import json
 import re
 from dataclasses import replace

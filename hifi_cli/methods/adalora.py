@@ -1,4 +1,4 @@
-"""AdaLoRA (Zhang et al., ICLR 2023): low-rank updates P diag(E) Q, whose unimportant singular values are set to zero."""
+"""AdaLoRA (Zhang et al., ICLR 2023): low-rank updates P diag(E) Q that share a budget of ranks."""
 
 from typing import Any
 
@@ -10,15 +10,22 @@ from hifi_cli.config.base import ConfigModel, PositiveCount
 from hifi_cli.errors import UsageError
 from hifi_cli.methods.base import Method, freeze_except, task_head_names
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.peft_adapters import PARTS, add_adapters, merge_adapters, peft_config, target_modules
+from hifi_cli.models.peft_adapters import (
+    PARTS,
+    add_adapters,
+    merge_adapters,
+    peft_config,
+    target_modules,
+)
 
 
 class AdaLoRA(Method):
-    """Train updates P diag(E) Q of every matrix, which share a budget of singular values, and the task head.
+    """Train updates P diag(E) Q of matrices, which share a budget of ranks, and the task head.
 
-    The budget falls along a cubic from `initial_r` to `target_r` singular values per matrix. In every step the triplets
-    (column of P, value of E, row of Q) with the lowest importance, the smoothed |weight * gradient| times its
-    uncertainty, lose their value (equations 8 to 11); peft chooses them. A penalty keeps P and Q near orthogonal.
+    The budget falls along a cubic from `initial_r` to `target_r` singular values per matrix. In
+    every step the triplets (column of P, value of E, row of Q) with the lowest importance, the
+    smoothed |weight * gradient| times its uncertainty, lose their value (equations 8 to 11); peft
+    chooses them. A penalty keeps P and Q near orthogonal.
     """
 
     class Settings(ConfigModel):
@@ -46,13 +53,16 @@ class AdaLoRA(Method):
     def prepare(self, encoder: Encoder) -> None:
         settings = self.settings
         if settings.target_r >= settings.initial_r:
-            both = f"settings.target_r={settings.target_r} must be below settings.initial_r={settings.initial_r}"
-            raise UsageError(both)
+            bound = f"settings.initial_r={settings.initial_r}"
+            raise UsageError(f"settings.target_r={settings.target_r} must be below {bound}")
         if settings.warmup_fraction + settings.final_fraction >= 1:
-            raise UsageError("settings.warmup_fraction and settings.final_fraction must leave steps between them")
+            raise UsageError(
+                "settings.warmup_fraction and settings.final_fraction must leave steps between them"
+            )
         head = task_head_names(encoder)
         self._tuner, added = add_adapters(encoder, self.peft_config(encoder), self.context.seed)
-        self._added = [name for name in added if ".lora_" in name]  # without the rank, a constant that is a parameter
+        # without the rank, a constant that is a parameter
+        self._added = [name for name in added if ".lora_" in name]
         freeze_except(encoder, [*head, *self._added])
 
     def peft_config(self, encoder: Encoder) -> Any:
@@ -91,14 +101,20 @@ class AdaLoRA(Method):
         self._tuner.update_and_allocate(self._step)
 
     def training_state(self, model: nn.Module) -> dict[str, Tensor]:
-        allocator, pattern = self._tuner.rankallocator, self._tuner.peft_config["default"].rank_pattern or {}
+        allocator = self._tuner.rankallocator
+        pattern = self._tuner.peft_config["default"].rank_pattern or {}
         states = {"importance": allocator.exp_avg_ipt, "uncertainty": allocator.exp_avg_unc}
         states["kept"] = {name: torch.tensor(kept) for name, kept in pattern.items()}
-        flat = {f"{kind}:{name}": value for kind, values in states.items() for name, value in values.items()}
+        flat = {
+            f"{kind}:{name}": value
+            for kind, values in states.items()
+            for name, value in values.items()
+        }
         return super().training_state(model) | flat
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
-        states: dict[str, dict[str, Tensor]] = {"": {}, "importance": {}, "uncertainty": {}, "kept": {}}
+        kinds = ("", "importance", "uncertainty", "kept")
+        states: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
         for key, value in state.items():
             kind, _, name = key.rpartition(":")
             states[kind][name] = value.to(model.get_parameter(name).device)

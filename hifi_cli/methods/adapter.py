@@ -1,4 +1,4 @@
-"""Adapter (Houlsby et al., ICML 2019): two small bottlenecks in every layer train, the LayerNorms and the task head."""
+"""Adapter (Houlsby et al., ICML 2019): two small bottlenecks in every layer train."""
 
 from pydantic import Field
 from torch import nn
@@ -12,7 +12,11 @@ _INIT_STD = 1e-3  # near zero, so that training starts at the pretrained model
 
 
 class Adapter(Method):
-    """Train bottlenecks after the output of attention and feed-forward network, before residual and LayerNorm."""
+    """Train two bottlenecks per layer, the LayerNorms and the task head.
+
+    They stand after the output of attention and of the feed-forward network, before residual and
+    LayerNorm.
+    """
 
     class Settings(ConfigModel):
         """Size of the adapters."""
@@ -27,10 +31,12 @@ class Adapter(Method):
         size, width = encoder.hidden_size, self.settings.bottleneck
 
         def near_zero(inputs: int, outputs: int) -> nn.Linear:
-            """Weights from a normal distribution truncated at two standard deviations, and no bias at first."""
+            """A Linear with weights from a normal distribution, truncated at two sigmas."""
             linear: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
             std = _INIT_STD
-            nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
+            nn.init.trunc_normal_(
+                linear.weight, std=std, a=-2 * std, b=2 * std, generator=generator
+            )
             nn.init.zeros_(linear.bias)
             return linear
 

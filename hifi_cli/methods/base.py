@@ -82,7 +82,7 @@ class Method:
     # --- what trains
 
     def prepare(self, encoder: Encoder) -> None:
-        """Set `requires_grad` of all parameters, and replace modules if the method needs other ones."""
+        """Set `requires_grad` of all parameters, and replace modules where others are needed."""
         raise NotImplementedError
 
     def phases(self) -> list[Phase]:
@@ -94,11 +94,11 @@ class Method:
         return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
     def trainable_counts(self, model: nn.Module) -> dict[str, int]:
-        """The number of trainable elements by parameter; if training chooses them, only the sum is known before."""
+        """The trainable elements by parameter; if training chooses them, only the sum is known."""
         return {name: value.numel() for name, value in self.trainable_parameters(model).items()}
 
     def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-        """The optimizer's parameter groups; here: weight decay on matrices and slices of them, none on vectors.
+        """The optimizer's parameter groups; here: weight decay on matrices, none on vectors.
 
         Returns:
             AdamW's keys (`params`, `weight_decay`, `lr`, ...; the default is the run's value), and
@@ -109,13 +109,17 @@ class Method:
         matrices: list[nn.Parameter] = []
         vectors: list[nn.Parameter] = []
         for name, value in self.trainable_parameters(model).items():
-            is_matrix = dimensions.get(name, value.dim()) > 1 and not _SCALES.intersection(name.split("."))
+            is_scale = not _SCALES.isdisjoint(name.split("."))
+            is_matrix = dimensions.get(name, value.dim()) > 1 and not is_scale
             (matrices if is_matrix else vectors).append(value)
-        groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        groups = [
+            {"params": matrices, "weight_decay": weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ]
         return [group for group in groups if group["params"]]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
-        """Parameters whose gradients are clipped by one norm, the run's `max_grad_norm`; here: all together."""
+        """Parameters whose gradients are clipped by one norm; here: all of them."""
         return [list(self.trainable_parameters(model).values())]
 
     # --- hooks of training
@@ -157,7 +161,7 @@ class Method:
     # --- what is stored
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        """What training changed: `load_delta` makes the trained model from it and the pretrained one."""
+        """What training changed: with the pretrained model, `load_delta` makes the trained one."""
         return {name: value.detach() for name, value in self.trainable_parameters(model).items()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:
@@ -179,15 +183,15 @@ class Method:
     # --- after training
 
     def merge(self, encoder: Encoder) -> None:
-        """Turn the model into a plain Hugging Face one with the same outputs, if the method is mergeable."""
+        """Turn the model into a plain Hugging Face one with the same outputs, if mergeable."""
 
     def unfreeze_all(self, encoder: Encoder) -> None:
-        """Make all of the merged model trainable, including what the method added (EH-FT with `reserve`)."""
+        """Make all of the merged model trainable, and what the method added (EH-FT's `reserve`)."""
         self.merge(encoder)
         encoder.model.requires_grad_(True)
 
     def peft_config(self, encoder: Encoder) -> Any:  # noqa: ARG002
-        """Peft's configuration of the adapters that the method adds; None if they are not peft's alone."""
+        """Peft's configuration of the method's adapters; None if they are not peft's alone."""
         return None
 
 
@@ -222,9 +226,12 @@ def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
     Raises:
         UsageError: the names or shapes differ.
     """
-    ours, given = ({(name, value.shape) for name, value in tensors.items()} for tensors in (target, delta))
+    ours, given = (
+        {(name, value.shape) for name, value in tensors.items()} for tensors in (target, delta)
+    )
     if differing := sorted(name for name, _ in ours ^ given):
-        raise UsageError(f"the delta does not fit this method and backbone: {differing[0]} is missing or different")
+        name = f"{differing[0]} is missing or has another shape"
+        raise UsageError(f"the delta does not fit this method and backbone: {name}")
     for name, tensor in target.items():
         tensor.copy_(delta[name])
 
@@ -245,7 +252,7 @@ def task_head_names(encoder: Encoder) -> list[str]:
 
 
 def names_without_pretrained_values(encoder: Encoder, missing_keys: Iterable[str]) -> list[str]:
-    """The names of the parameters on top of the backbone, and of those in it that are not pretrained (a new pooler)."""
+    """The classifier's parameters, and others without pretrained values (a new pooler)."""
     without = {*encoder.classifier_names, *missing_keys}
     return [name for name, _ in encoder.model.named_parameters() if name in without]
 
@@ -266,19 +273,21 @@ def rows_of_heads(encoder: Encoder, heads: Heads | None) -> list[list[int]]:
 
 
 def seeded_generator(seed: int) -> Generator:
-    """A CPU generator for initial values, which depends on the run's seed alone: they are the same on every device."""
+    """A CPU generator for initial values: they depend on the run's seed and not on the device."""
     return Generator().manual_seed(seed)
 
 
 def step_generator(seed: int, step: int, on: device) -> Generator:
-    """A device's generator for one step. It depends on seed and step: a resumed run and all processes draw the same."""
+    """A generator for one step: a resumed run and all processes draw the same in it."""
     return Generator(on).manual_seed(seed * 1_000_003 + step)
 
 
 # --- the method of a configuration
 
 
-def attach(config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]) -> Method:
+def attach(
+    config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]
+) -> Method:
     """Build the method of a run and let it prepare the model.
 
     Raises:
@@ -296,7 +305,9 @@ def build(training: TrainingConfig, context: MethodContext) -> Method:
         UsageError: unknown setting, or a value that does not fit.
     """
     method_class = implementation_of(training.method)
-    settings = parse(method_class.Settings, training.settings, f"method {training.method}, settings")
+    settings = parse(
+        method_class.Settings, training.settings, f"method {training.method}, settings"
+    )
     return method_class(settings, context)
 
 
@@ -306,16 +317,19 @@ def needs_heads(config: RunConfig) -> bool:
 
 
 def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
-    """The configured heads, or as many as would be chosen: sizes and costs do not depend on which; None without any."""
+    """The configured heads, or as many as would be chosen: sizes do not depend on which."""
     if not needs_heads(config) or config.heads.given:
         return config.heads.given
     check_k(config.heads.k, encoder.num_heads)
     lowest = encoder.num_layers // 2 if config.heads.strategy == "midtop" else 0
-    return [list(range(config.heads.k)) if layer >= lowest else [] for layer in range(encoder.num_layers)]
+    return [
+        list(range(config.heads.k)) if layer >= lowest else []
+        for layer in range(encoder.num_layers)
+    ]
 
 
 def prepare_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
-    """Prepare a model that is in phase `current_phase`, counted from 0, for the last phase of its method."""
+    """Prepare a model in phase `current_phase`, counted from 0, for its method's last phase."""
     for phase in method.phases()[current_phase + 1 :]:
         phase.prepare_model(encoder)
 
@@ -363,7 +377,7 @@ def implementation(name: str) -> type[Method]:
 
 @cache
 def _from_file(path: Path, content: str) -> type[Method]:
-    """The Method subclass in a user's file. A file is executed once, and again only after its content has changed."""
+    """The Method subclass in a user's file, which is executed again only after it has changed."""
     try:
         names = runpy.run_path(str(path), run_name=f"{path.stem}_{content}")
     except Exception as error:
@@ -373,8 +387,12 @@ def _from_file(path: Path, content: str) -> type[Method]:
 
 def _only_method(names: dict[str, Any]) -> type[Method]:
     """The subclass of Method among a module's names that the module itself defines."""
-    classes = [value for value in names.values() if isinstance(value, type) and issubclass(value, Method)]
+    classes = [
+        value for value in names.values() if isinstance(value, type) and issubclass(value, Method)
+    ]
     own = [value for value in classes if value.__module__ == names["__name__"]]
     if len(own) != 1:
-        raise UsageError(f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}")
+        raise UsageError(
+            f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}"
+        )
     return own[0]

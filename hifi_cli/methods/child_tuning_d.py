@@ -1,4 +1,4 @@
-"""Child-Tuning-D (Xu et al., EMNLP 2021): the child network with the most Fisher information trains."""
+"""Child-Tuning-D (Xu et al., EMNLP 2021): the weights with the most Fisher information train."""
 
 from collections.abc import Iterator
 
@@ -13,11 +13,12 @@ from hifi_cli.models.modules import SparseParameters, top_k_masks
 
 
 class ChildTuningD(SparseMethod):
-    """Train the fraction p of the layers' weights with the highest Fisher information, all embeddings and the task head.
+    """Train the fraction p of the layers' weights with the highest Fisher information.
 
-    The Fisher information is the mean over the training batches of the squared gradient (equation 6); the gradient of
-    each tensor is clipped first, as in the authors' code. In training the full gradient is clipped, then masked
-    (equation 4). Masked weights never change, not even by weight decay.
+    All embeddings and the task head train too. The Fisher information is the mean over the training
+    batches of the squared gradient (equation 6); the gradient of each tensor is clipped first, as
+    in the authors' code. In training the full gradient is clipped, then masked (equation 4). Masked
+    weights never change, not even by weight decay.
     """
 
     class Settings(ConfigModel):
@@ -26,10 +27,11 @@ class ChildTuningD(SparseMethod):
         p: float = Field(0.3, gt=0, le=1)
         """Fraction of the layers' weights that trains, over all layers together."""
         mask: bool = True
-        """Whether the mask acts. In EH-FT's released program it does not: it is keyed by the original parameters, while
-        DeepSpeed's fp16 optimizer trains fp32 copies of them. Every weight then trains with plain AdamW."""
+        """Whether the mask acts. In EH-FT's released program it does not: it is keyed by the
+        original parameters, while DeepSpeed's fp16 optimizer trains fp32 copies of them. Every
+        weight then trains with plain AdamW."""
         fisher_max_grad_norm: float | None = Field(1.0, gt=0)
-        """Norm to which each tensor's gradient is clipped before it is squared; null: no clipping."""
+        """Norm to which each tensor's gradient is clipped before it is squared; null: none."""
 
     def prepare(self, encoder: Encoder) -> None:
         encoder.model.requires_grad_(True)
@@ -51,9 +53,10 @@ class ChildTuningD(SparseMethod):
 
     def trainable_counts(self, model: nn.Module) -> dict[str, int]:
         counts = super().trainable_counts(model)
-        if self._masked and self.chosen is None:  # the gradients will say which; how many of all layers is known
-            total = sum(counts[name] for name in self._masked)
-            counts |= dict.fromkeys(self._masked, 0) | {self._masked[0]: round(self.settings.p * total)}
+        if self._masked and self.chosen is None:
+            # the gradients will say which weights train; how many of all layers is known
+            number = round(self.settings.p * sum(counts[name] for name in self._masked))
+            counts |= dict.fromkeys(self._masked, 0) | {self._masked[0]: number}
         return counts
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:

@@ -1,4 +1,4 @@
-"""Compacter (Mahabadi et al., NeurIPS 2021): adapters whose weights are sums of Kronecker products."""
+"""Compacter (Mahabadi et al., NeurIPS 2021): adapters that are sums of Kronecker products."""
 
 import torch
 from pydantic import Field
@@ -23,7 +23,9 @@ class KroneckerLinear(nn.Module):
         t: [n, 1, out / n].
     """
 
-    def __init__(self, shared: nn.Parameter, inputs: int, outputs: int, generator: Generator) -> None:
+    def __init__(
+        self, shared: nn.Parameter, inputs: int, outputs: int, generator: Generator
+    ) -> None:
         super().__init__()
         n = len(shared)
         self.shared = shared
@@ -41,10 +43,10 @@ class KroneckerLinear(nn.Module):
 
 
 class Compacter(Method):
-    """Train Houlsby's adapters with weights that are sums of Kronecker products, the LayerNorms and the task head.
+    """Train Houlsby's adapters with weights that are sums of Kronecker products.
 
-    The shared factors start from N(0, 1e-4), the rank-1 factors from Glorot's uniform distribution with the gain of
-    the authors' code, sqrt(2).
+    The LayerNorms and the task head train too. The shared factors start from N(0, 1e-4), the rank-1
+    factors from Glorot's uniform distribution with the gain of the authors' code, sqrt(2).
     """
 
     class Settings(ConfigModel):

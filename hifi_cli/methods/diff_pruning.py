@@ -1,4 +1,4 @@
-"""Diff-Pruning (Guo et al., ACL 2021): a sparse difference to the pretrained weights is found, then trained."""
+"""Diff-Pruning (Guo et al., ACL 2021): a sparse difference is found, then trained."""
 
 import logging
 import math
@@ -22,17 +22,18 @@ from hifi_cli.models.modules import SparseParameters, top_k_masks
 
 logger = logging.getLogger("hifi")
 
-_LOW, _HIGH = -1.5, 1.5  # the interval that the concrete distribution is stretched to before it is cut to [0, 1]
+# the interval that the concrete distribution is stretched to before it is cut to [0, 1]
+_LOW, _HIGH = -1.5, 1.5
 # weight, pretrained, gradient, sampled weight; difference and gate with gradient and two moments
 _NUMBERS_PER_WEIGHT = 12
 L0 = Literal["sum", "product"]
 
 
 class GatedDifferences:
-    """The differences of all searched tensors: theta = theta0 + z_tensor * z * difference (equation 5).
+    """The searched differences: theta = theta0 + z_tensor * z * difference (equation 5).
 
-    Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds of tensors would
-    take most of a GPU's time.
+    Everything of an entry is in vectors over all tensors [entries]: operations on each of hundreds
+    of tensors would take most of a GPU's time.
 
     Attributes:
         difference, gate: [entries]; `gate` is log alpha of each entry's hard concrete variable.
@@ -42,20 +43,25 @@ class GatedDifferences:
     def __init__(self, parameters: dict[str, nn.Parameter], gate_start: float) -> None:
         self._parameters = parameters
         self._sizes = [parameter.numel() for parameter in parameters.values()]
-        self.pretrained = torch.cat([parameter.detach().flatten() for parameter in parameters.values()])
+        self.pretrained = torch.cat(
+            [parameter.detach().flatten() for parameter in parameters.values()]
+        )
         self.difference = nn.Parameter(torch.zeros_like(self.pretrained))
         self.gate = nn.Parameter(torch.full_like(self.pretrained, gate_start))
         self.tensor_gate = nn.Parameter(self.pretrained.new_full((len(self._sizes),), gate_start))
 
     def weights(self, generator: Generator | None = None) -> Tensor:
-        """Theta of all entries, with gates sampled from the generator, or with those of evaluation."""
+        """Theta of all entries, its gates sampled from the generator, or those of evaluation."""
         noise, tensor_noise = self._logistic_noise(generator) if generator else (0.0, 0.0)
         tensor_gates = hard_concrete(self.tensor_gate + tensor_noise).unbind()
-        per_entry = [gate.expand(size) for gate, size in zip(tensor_gates, self._sizes, strict=True)]
-        return self.pretrained + hard_concrete(self.gate + noise) * torch.cat(per_entry) * self.difference
+        per_entry = [
+            gate.expand(size) for gate, size in zip(tensor_gates, self._sizes, strict=True)
+        ]
+        gates = hard_concrete(self.gate + noise) * torch.cat(per_entry)
+        return self.pretrained + gates * self.difference
 
     def l0(self, form: L0) -> Tensor:
-        """The penalized number: of entries that differ in expectation (`product`), or of open gates of both kinds."""
+        """The penalized number: of entries expected to differ (`product`), or of open gates."""
         shift = math.log(-_LOW / _HIGH)
         entries, tensors = torch.sigmoid(self.gate - shift), torch.sigmoid(self.tensor_gate - shift)
         if form == "sum":
@@ -66,7 +72,9 @@ class GatedDifferences:
         """Take the gradient of all entries' theta out of the model's parameters."""
         parts = []
         for tensor in self._parameters.values():
-            parts.append((torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).flatten())
+            parts.append(
+                (torch.zeros_like(tensor) if tensor.grad is None else tensor.grad).flatten()
+            )
             tensor.grad = None
         return torch.cat(parts)
 
@@ -81,7 +89,7 @@ class GatedDifferences:
         return {name: part.view(parameter.shape) for (name, parameter), part in parts}
 
     def _logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
-        """What samples gates and tensor gates: each tensor's entries and then the tensor itself, in one stream."""
+        """What samples the gates: in one stream, each tensor's entries and then the tensor."""
         number = len(self.gate) + len(self.tensor_gate)
         uniform = torch.rand(number, generator=generator, device=self.gate.device)
         noise = uniform.clamp_(1e-6, 1 - 1e-6).logit_()
@@ -95,14 +103,15 @@ def hard_concrete(gate: Tensor) -> Tensor:
 
 
 class DiffPruning(SparseMethod):
-    """Search a sparse difference to the pretrained weights with an L0 penalty, then train the `kept_fraction` largest entries.
+    """Search a sparse difference with an L0 penalty, then train the largest entries.
 
-    The search covers the whole backbone, including a pretrained pooler. Parameters without pretrained values (the
-    classifier, a new pooler) train as in full fine-tuning. As in the authors' code the gates have an optimizer of
-    their own with a constant learning rate and AdamW's usual epsilon, and their gradients, of about 1e-9, are clipped
-    separately: clipped together with the others, they would fall below the epsilon, and no gate would close. In the
-    second phase the gradient is masked, then clipped; as in the first, weight decay would pull the weights and not
-    the differences, and there is none.
+    `kept_fraction` of them remain. The search covers the whole backbone, including a pretrained
+    pooler. Parameters without pretrained values (the classifier, a new pooler) train as in full
+    fine-tuning. As in the authors' code the gates have an optimizer of their own with a constant
+    learning rate and AdamW's usual epsilon, and their gradients, of about 1e-9, are clipped
+    separately: clipped together with the others, they would fall below the epsilon, and no gate
+    would close. In the second phase the gradient is masked, then clipped; as in the first, weight
+    decay would pull the weights and not the differences, and there is none.
     """
 
     class Settings(ConfigModel):
@@ -111,7 +120,7 @@ class DiffPruning(SparseMethod):
         kept_fraction: float = Field(0.005, gt=0, le=1)
         """Fraction of the searched weights that may differ in the end."""
         search_fraction: float = Field(0.6, gt=0, lt=1)
-        """Fraction of the steps for the search; half in the authors' examples, not stated in the text."""
+        """Fraction of the steps for the search: half in the authors' examples, not in the text."""
         gate_start: float = 5.0
         """Initial value of log alpha."""
         gate_learning_rate: float = Field(0.1, gt=0)
@@ -119,9 +128,10 @@ class DiffPruning(SparseMethod):
         penalty: float = Field(1.25e-7, ge=0)
         """Penalty for each open gate, or for each expected non-zero difference (`l0`)."""
         l0: L0 = "product"
-        """What is penalized: `sum`, the gates of entries and those of tensors, as in the authors' code; `product`, the
-        expected number of non-zero differences, as in the text. With `product` and the authors' other values, small
-        learning rates and large tensors, the tensors' gates close in the first steps, and nothing is left to keep."""
+        """What is penalized: `sum`, the gates of entries and those of tensors, as in the authors'
+        code; `product`, the expected number of non-zero differences, as in the text. With `product`
+        and the authors' other values, small learning rates and large tensors, the tensors' gates
+        close in the first steps, and nothing is left to keep."""
 
     def prepare(self, encoder: Encoder) -> None:
         model = encoder.model.requires_grad_(True)
@@ -139,7 +149,8 @@ class DiffPruning(SparseMethod):
     def on_phase_start(self, model: nn.Module, gradients: Iterator[None]) -> None:  # noqa: ARG002
         if self.gated:
             size = 4 * _NUMBERS_PER_WEIGHT * self.gated.gate.numel() / 2**30
-            logger.info(f"diff-pruning searches with {_NUMBERS_PER_WEIGHT} numbers per weight: about {size:.1f} GiB")
+            count = f"{_NUMBERS_PER_WEIGHT} numbers per weight"
+            logger.info(f"diff-pruning searches with {count}: about {size:.1f} GiB")
 
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         if not self.gated:
@@ -147,26 +158,37 @@ class DiffPruning(SparseMethod):
         names = ("difference", "gate", "tensor_gate")
         return self._exempt | {name: getattr(self.gated, name) for name in names}
 
-    def param_groups(self, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:  # noqa: ARG002
+    def param_groups(
+        self,
+        model: nn.Module,  # noqa: ARG002
+        weight_decay: float,
+    ) -> list[dict[str, Any]]:
         exempt = {"params": list(self._exempt.values()), "weight_decay": weight_decay}
         if not self.gated:
             assert self.chosen
             return [exempt, {"params": list(self.chosen.values.values()), "weight_decay": 0.0}]
-        gates, rate = [self.gated.gate, self.gated.tensor_gate], self.settings.gate_learning_rate
-        return [  # a decay would pull the difference, not the weight: the penalty is what keeps it small
+        gates = [self.gated.gate, self.gated.tensor_gate]
+        return [
             exempt,
+            # a decay would pull the difference, not the weight: the penalty keeps it small
             {"params": [self.gated.difference], "weight_decay": 0.0},
-            {"params": gates, "weight_decay": 0.0, "lr": rate, "lr_schedule": "constant", "eps": 1e-8},
+            {"params": gates, "weight_decay": 0.0, "eps": 1e-8}
+            | {"lr": self.settings.gate_learning_rate, "lr_schedule": "constant"},
         ]
 
     def clip_groups(self, model: nn.Module) -> list[list[nn.Parameter]]:
         if not self.gated:
             return super().clip_groups(model)
-        return [[*self._exempt.values(), self.gated.difference], [self.gated.gate, self.gated.tensor_gate]]
+        return [
+            [*self._exempt.values(), self.gated.difference],
+            [self.gated.gate, self.gated.tensor_gate],
+        ]
 
     def before_step(self, model: nn.Module, step: int) -> None:  # noqa: ARG002
         if self.gated:
-            self._sampled = self.gated.weights(step_generator(self.context.seed, step, self.gated.gate.device))
+            self._sampled = self.gated.weights(
+                step_generator(self.context.seed, step, self.gated.gate.device)
+            )
             self.gated.write(self._sampled)
 
     def regularization_loss(self, model: nn.Module) -> Tensor | float:  # noqa: ARG002
@@ -188,15 +210,17 @@ class DiffPruning(SparseMethod):
 
     @torch.no_grad()
     def _prune(self, encoder: Encoder) -> None:
-        """Keep the largest differences as the only trainable ones, and reset all other entries to their pretrained values."""
+        """Make the largest differences the trainable ones, and reset all other entries."""
         assert self.gated
         difference = self.gated.weights() - self.gated.pretrained
         masks = top_k_masks(self.gated.split(difference.abs()), self.settings.kept_fraction)
         kept = torch.cat(list(masks.values()))
-        if not kept.is_meta and (lacking := int((kept & (difference == 0)).sum())):  # a plan has no values
+        # a plan has no values
+        if not kept.is_meta and (lacking := int((kept & (difference == 0)).sum())):
             logger.warning(
-                f"diff-pruning: {lacking:,} of the {int(kept.sum()):,} kept differences are zero, and not chosen by the"
-                " search: the penalty has closed too many gates; use a smaller settings.penalty"
+                f"diff-pruning: {lacking:,} of the {int(kept.sum()):,} kept differences are zero, and"
+                " not chosen by the search: the penalty has closed too many gates; use a smaller"
+                " settings.penalty"
             )
         self.gated.write(self.gated.pretrained + difference * kept)
         self.chosen = SparseParameters(encoder.model, masks)

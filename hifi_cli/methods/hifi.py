@@ -1,4 +1,4 @@
-"""HiFi (Gui & Xiao, ACL 2023): only the chosen attention heads' rows of W_Q, W_K and W_V train, and the task head."""
+"""HiFi (Gui & Xiao, ACL 2023): only the chosen heads' rows of W_Q, W_K and W_V train."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from hifi_cli.models.modules import RowLinear
 
 
 class HiFi(Method):
-    """Train the rows of W_Q, W_K and W_V that belong to the chosen heads (Algorithm 3), and the task head."""
+    """Train the chosen heads' rows of W_Q, W_K and W_V (Algorithm 3), and the task head."""
 
     class Settings(ConfigModel):
         """What of a head trains."""
@@ -25,7 +25,8 @@ class HiFi(Method):
         freeze_except(encoder, task_head_names(encoder))
         for layer, rows in enumerate(rows_by_layer):
             for part in PROJECTIONS if rows else ():
-                encoder.replace(layer, part, partial(RowLinear, rows=rows, biases=self.settings.biases))
+                tuned = partial(RowLinear, rows=rows, biases=self.settings.biases)
+                encoder.replace(layer, part, tuned)
 
     def merge(self, encoder: Encoder) -> None:
         encoder.merge_modules(RowLinear)

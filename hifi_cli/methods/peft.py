@@ -12,22 +12,24 @@ from hifi_cli.models.peft_adapters import add_adapters, merge_adapters, peft_con
 class Peft(Method):
     """Train the adapters that peft adds to the chosen modules, and the task head.
 
-    Some types rewrite the weights that they adapt when they are added (PiSSA, OLoRA): W is then W - B A at first, and
-    the same is computed again when a run is reloaded.
+    Some types rewrite the weights that they adapt when they are added (PiSSA, OLoRA): W is then
+    W - B A at first, and the same is computed again when a run is reloaded.
     """
 
     class Settings(ConfigModel):
         """The adapters' type, their options and places."""
 
         type: str = "lora"
-        """A type of peft (`PeftType`), for example `lora`, `ia3` or `vera`, that adapts modules: not those that add
-        virtual tokens (`prompt_tuning`, `p_tuning`), or that need more than a batch's texts."""
+        """A type of peft (`PeftType`), for example `lora`, `ia3` or `vera`, that adapts modules:
+        not those that add virtual tokens (`prompt_tuning`, `p_tuning`), or that need more than a
+        batch's texts."""
         options: dict[str, Any] = {}
-        """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`; the others keep peft's
-        defaults."""
+        """Fields of the type's configuration class in peft, for example `{r: 8, lora_alpha: 16}`;
+        the others keep peft's defaults."""
         targets: list[str] = ["query", "value"]
-        """The adapted modules: query, key, value, output, ffn, ffn_output, norms (every LayerNorm and RMSNorm of the backbone),
-        or what names of the encoder's modules end with; encoders of unknown families have only the last two."""
+        """The adapted modules: query, key, value, output, ffn, ffn_output, norms (every LayerNorm
+        and RMSNorm of the backbone), or what names of the encoder's modules end with; encoders of
+        unknown families have only the last two."""
 
     def prepare(self, encoder: Encoder) -> None:
         if self.settings.type.lower() == "adalora":  # which must be called in every step
@@ -38,7 +40,9 @@ class Peft(Method):
 
     def peft_config(self, encoder: Encoder) -> Any:
         settings = self.settings
-        return peft_config(encoder, settings.type, settings.options, target_modules(encoder, settings.targets))
+        return peft_config(
+            encoder, settings.type, settings.options, target_modules(encoder, settings.targets)
+        )
 
     def merge(self, encoder: Encoder) -> None:
         merge_adapters(encoder)

@@ -1,4 +1,4 @@
-"""Prefix-Tuning (Li & Liang, ACL 2021): trained keys and values in every layer that all tokens can attend to."""
+"""Prefix-Tuning (Li & Liang, ACL 2021): trained keys and values in every layer's attention."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,13 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from hifi_cli.config.base import ConfigModel
-from hifi_cli.methods.base import Method, copy_tensors, freeze_except, seeded_generator, task_head_names
+from hifi_cli.methods.base import (
+    Method,
+    copy_tensors,
+    freeze_except,
+    seeded_generator,
+    task_head_names,
+)
 from hifi_cli.models.encoder import AttentionFunction, Encoder
 
 ATTENTION = "hifi_prefix"
@@ -16,16 +22,20 @@ _NAME = "hifi_prefixes"
 
 
 class PrefixEncoder(nn.Module):
-    """The prefixes P of all layers: parameters themselves, or made from a smaller embedding by an MLP (section 4.3).
+    """The prefixes of all layers: parameters, or made by an MLP (section 4.3).
 
     Attributes:
-        values: [layers, 2, length, hidden size]; with an MLP only in a finished model, which needs it no more.
-        current_key_values: what the layers of the forward pass under way attend to, of the same shape.
+        values: [layers, 2, length, hidden size]; with an MLP only in a finished model, which needs
+            it no more.
+        current_key_values: what the layers of the forward pass under way attend to, of the same
+            shape.
     """
 
     values: Tensor | None
 
-    def __init__(self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator) -> None:
+    def __init__(
+        self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator
+    ) -> None:
         super().__init__()
         self.shape = (layers, 2, length, size)
         if mlp:
@@ -60,7 +70,7 @@ def _linear(inputs: int, outputs: int, generator: Generator) -> nn.Linear:
 
 @dataclass(frozen=True)
 class LayerPrefix:
-    """An attention module's `prefix`: its layer's part of the prefixes, and the function that computes attention."""
+    """An attention module's `prefix`: its layer's prefixes, and what computes attention."""
 
     prefixes: PrefixEncoder
     layer: int
@@ -68,7 +78,12 @@ class LayerPrefix:
 
 
 def prefix_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **settings: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention over a layer's tokens and its prefix; no token's position changes.
 
@@ -85,14 +100,17 @@ def prefix_attention(
     visible = attention_mask.new_zeros(*attention_mask.shape[:3], prefixes.shape[3])
     mask = torch.cat([attention_mask, visible], -1)
     key, value = torch.cat([key, prefixes[0]], 2), torch.cat([value, prefixes[1]], 2)
-    attended: tuple[Tensor, Tensor | None] = prefix.attention(module, query, key, value, mask, **settings)
+    attended: tuple[Tensor, Tensor | None] = prefix.attention(
+        module, query, key, value, mask, **settings
+    )
     return attended
 
 
 class PrefixTuning(Method):
     """Train additional keys and values in every layer, and the task head.
 
-    Not implemented with peft, which passes prefixes to BERT-type models as a cache; that shifts their position ids.
+    Not implemented with peft, which passes prefixes to BERT-type models as a cache; that shifts
+    their position ids.
     """
 
     class Settings(ConfigModel):
@@ -112,7 +130,12 @@ class PrefixTuning(Method):
         head, settings = task_head_names(encoder), self.settings
         generator = seeded_generator(self.context.seed)
         prefixes = PrefixEncoder(
-            encoder.num_layers, settings.length, encoder.hidden_size, settings.mlp, settings.init_std, generator
+            encoder.num_layers,
+            settings.length,
+            encoder.hidden_size,
+            settings.mlp,
+            settings.init_std,
+            generator,
         )
         encoder.base.add_module(_NAME, prefixes.to(encoder.device))
         encoder.base.register_forward_pre_hook(prefixes.before_forward)
@@ -126,7 +149,8 @@ class PrefixTuning(Method):
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
         """The task head, and the prefixes without the MLP that made them."""
-        delta = {name: value for name, value in super().delta(model).items() if not name.startswith(self._prefix)}
+        trained = super().delta(model)
+        delta = {name: value for name, value in trained.items() if self._prefix not in name}
         return delta | {f"{self._prefix}values": self._prefixes.key_values().detach()}
 
     def load_delta(self, model: nn.Module, delta: dict[str, Tensor]) -> None:

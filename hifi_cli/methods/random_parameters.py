@@ -12,21 +12,25 @@ from hifi_cli.models.modules import SparseParameters
 
 
 class RandomParameters(SparseMethod):
-    """Train single weights of the encoder's layers, drawn uniformly with the run's seed, and the task head."""
+    """Train single weights of the layers, drawn uniformly by the run's seed, and the task head."""
 
     class Settings(ConfigModel):
         """How many weights train."""
 
         count: PositiveCount | None = None
-        """Number of weights over all layers together; null: as many as the layers have biases, which BitFit trains."""
+        """Number of weights over all layers together; null: as many as the layers have biases."""
 
     def prepare(self, encoder: Encoder) -> None:
-        sizes = {name: encoder.model.get_parameter(name).numel() for name in encoder.layer_parameters}
+        sizes = {
+            name: encoder.model.get_parameter(name).numel() for name in encoder.layer_parameters
+        }
         count = self.settings.count or sum(size for name, size in sizes.items() if "bias" in name)
         total = sum(sizes.values())
         if not 0 < count <= total:
-            given = f"settings.count={count}" if count else f"this '{encoder.model_type}' encoder has no biases to count"
-            raise UsageError(f"{given}: set settings.count to a number from 1 to {total}, the layers' weights")
+            raise UsageError(
+                f"{count} parameters cannot train (by default as many as there are biases): set"
+                f" settings.count to a number from 1 to {total}, the layers' weights"
+            )
         masks = random_masks(sizes, count, self.context.seed)
         freeze_except(encoder, [*task_head_names(encoder), *masks])
         self.chosen = SparseParameters(encoder.model, masks)
@@ -37,7 +41,7 @@ class RandomParameters(SparseMethod):
 
 
 def random_masks(sizes: dict[str, int], count: int, seed: int) -> dict[str, Tensor]:
-    """Flat masks of `count` different entries of all tensors together; tensors without one are left out."""
+    """Flat masks of `count` entries of all tensors together; tensors without one are left out."""
     total = sum(sizes.values())
     chosen = np.random.default_rng(seed).choice(total, count, replace=False, shuffle=False)
     mask = torch.zeros(total, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""RoCoFT (Kowsher et al., ACL 2025, arXiv 2410.10075): a few rows or columns of the weight matrices train."""
+"""RoCoFT (Kowsher et al., ACL 2025, arXiv 2410.10075): a few rows or columns of weights train."""
 
 from typing import Literal, get_args
 
@@ -16,19 +16,20 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 
 
 class RoCoFT(Method):
-    """Train r rows or columns of every chosen weight matrix of a layer, their biases, and the task head."""
+    """Train r rows or columns of weight matrices, their biases, and the task head."""
 
     class Settings(ConfigModel):
         """Which rows or columns train."""
 
         axis: Literal["row", "column"] = "row"
-        """`row`: an output of the matrix (a row of PyTorch's weight, [out, in]); `column`: an input."""
+        """`row`: an output of the matrix (a row of the weight, [out, in]); `column`: an input."""
         r: PositiveCount = 3
         """Rows or columns of each matrix."""
         select: Literal["first", "random", "norm"] = "first"
-        """`first`: the first r; `random`: drawn with the run's seed; `norm`: those with the largest Euclidean norm."""
+        """`first`: the first r; `random`: drawn with the run's seed; `norm`: with the largest
+        norm."""
         targets: list[Target] = list(TARGETS)
-        """The matrices of a layer: the four projections of attention, and the two of the feed-forward network."""
+        """Matrices of a layer: projections of attention, and those of the feed-forward network."""
         biases: bool = True
         """Whether the whole bias vectors of these matrices train too, as in the authors' code."""
 
@@ -63,7 +64,7 @@ class RoCoFT(Method):
         return sorted(norms.topk(r).indices.tolist())
 
     def delta(self, model: nn.Module) -> dict[str, Tensor]:
-        """The trained tensors, and the numbers of the rows or columns: another device may round `norm` otherwise."""
+        """The trained tensors, and their numbers: another device may round `norm` otherwise."""
         index = {name: buffer for name, buffer in model.named_buffers() if name.endswith(".index")}
         return super().delta(model) | index
 

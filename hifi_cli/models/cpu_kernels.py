@@ -1,7 +1,8 @@
-"""CPU kernels: dropout from a fast generator, attention with that dropout, and faster matrix products (`kernels: auto`).
+"""CPU kernels (`kernels: auto`): fast dropout, attention with it, and faster matrix products.
 
-Nothing here changes what is computed beyond rounding: dropout keeps its rate to 1 in 65,536, evaluation is always float32,
-and so is every weight that trains. `kernels: torch` leaves all of it out.
+Nothing here changes what is computed beyond rounding: dropout keeps its rate to 1 in 65,536,
+evaluation is always float32, and so is every weight that trains. `kernels: torch` leaves all of it
+out.
 """
 
 import os
@@ -16,12 +17,13 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.modules import RowLinear
 
 ATTENTION = "hifi_attention"
-_BF16_OUTPUTS = ("query", "key", "value", "ffn")  # parts whose outputs go into another product, the others' to the residual
+# parts whose outputs go into another product; those of the others go to the residual
+_BF16_OUTPUTS = ("query", "key", "value", "ffn")
 _ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """X W' + b. PyTorch itself gives float32 to MKL, which has half of oneDNN's rate on CPUs that are not Intel's."""
+    """X W' + b by oneDNN: PyTorch gives float32 to MKL, which is half as fast on AMD's CPUs."""
     if _ONEDNN and x.dtype == torch.float32:
         output: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return output
@@ -44,8 +46,12 @@ class _Linear(Function):
         factor = x.to(weight.dtype).contiguous()  # oneDNN is slow on rows that lie apart
         ctx.save_for_backward(factor if rows.requires_grad else None, weight, index)
         ctx.dtypes, ctx.has_row_bias = (x.dtype, rows.dtype), row_bias is not None
-        ctx.bias_dtype = next((value.dtype for value in (row_bias, bias) if value is not None), None)
-        output = _multiply(factor.flatten(0, -2), weight, None if bias is None else bias.to(weight.dtype))
+        ctx.bias_dtype = next(
+            (value.dtype for value in (row_bias, bias) if value is not None), None
+        )
+        output = _multiply(
+            factor.flatten(0, -2), weight, None if bias is None else bias.to(weight.dtype)
+        )
         # A view made here could not be changed in place, which adapters of peft do.
         return cast(Tensor, torch.ops.aten._unsafe_view(output, [*x.shape[:-1], output.shape[-1]]))
 
@@ -71,16 +77,21 @@ class _Linear(Function):
 
 
 def linear(
-    x: Tensor, rows: Tensor, row_bias: Tensor | None, weight: Tensor, bias: Tensor | None, index: Tensor | None = None
+    x: Tensor,
+    rows: Tensor,
+    row_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    index: Tensor | None = None,
 ) -> Tensor:
     """Compute x W' + b in one product, with gradients for x and for what trains of W and b.
 
     Args:
         x: [..., in].
-        rows, row_bias: what may train, [rows, in] and [rows]: all of W and b, or the rows that `index` numbers. Without
-            `row_bias`, `bias` may train as a whole.
-        weight, bias: what is multiplied and added, [out, in] and [out]: the current values of all rows. A bfloat16 weight
-            makes it a product of bfloat16 numbers with float32 sums.
+        rows, row_bias: what may train, [rows, in] and [rows]: all of W and b, or the rows that
+            `index` numbers. Without `row_bias`, `bias` may train as a whole.
+        weight, bias: what is multiplied and added, [out, in] and [out]: the current values of all
+            rows. A bfloat16 weight makes it a product of bfloat16 numbers with float32 sums.
 
     Returns:
         [..., out], in the weight's dtype.
@@ -92,12 +103,12 @@ def linear(
 class FastLinear(nn.Linear):
     """nn.Linear on this file's products, with the same parameters.
 
-    With bfloat16 a frozen weight is cast once; autocast would cast it in every step. One that trains is cast for every
-    product: fused optimizers change weights without counting a new version of them. Evaluation is always float32.
+    With bfloat16 a frozen weight is cast once; autocast would cast it in every step. One that
+    trains is cast for every product. Evaluation is always float32.
 
     Attributes:
-        training_dtype: dtype of the outputs in training when its products are bfloat16 (bfloat16 saves a cast where another
-            product follows); None: float32 products.
+        training_dtype: dtype of the outputs in training when its products are bfloat16 (bfloat16
+            saves a cast where another product follows); None: float32 products.
     """
 
     def __init__(self, module: nn.Linear, *, training_dtype: torch.dtype | None = None) -> None:
@@ -116,7 +127,7 @@ class FastLinear(nn.Linear):
 
 
 class FastRowLinear(RowLinear):
-    """RowLinear in one product: the tuned rows are written into W, which is small work, and gradients are theirs only.
+    """RowLinear in one product: the tuned rows are written into W, and gradients are theirs only.
 
     With bfloat16, W is cast once, and the tuned rows in every step.
     """
@@ -135,23 +146,27 @@ class FastRowLinear(RowLinear):
             return linear(x, self.rows, self.row_bias, weight, bias, self.index)
         if self._cast is None:
             self._cast = weight.to(torch.bfloat16)
-        # Not in place: DeBERTa calls its projections twice in a pass, and backward needs what the first call read.
+        # Not in place: DeBERTa calls its projections twice in a pass, and backward needs what the
+        # first call read.
         cast = self._cast.index_copy(0, self.index, self.rows.detach().to(torch.bfloat16))
         return linear(x, self.rows, self.row_bias, cast, bias, self.index).to(self.training_dtype)
 
 
 def install(encoder: Encoder, *, bf16: bool) -> None:
-    """Replace a pretrained model's dropout, attention and Linear modules by fast ones with the same parameters.
+    """Replace a model's dropout, attention and Linear modules by fast ones with its parameters.
 
     Args:
         bf16: whether the products of the encoder's layers are bfloat16 in training.
     """
-    # oneDNN would keep 1,024 compiled products, a third of a megabyte each, and batches by length have many shapes. Those
-    # of two or three batches are enough, and compiling costs less than can be measured.
-    for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # oneDNN's own, and PyTorch's over it
+    # oneDNN would keep 1,024 compiled products, a third of a megabyte each, and batches by length
+    # have many shapes. Those of two or three batches are enough, and compiling costs less than can
+    # be measured. The first name is oneDNN's own, the second PyTorch's over it.
+    for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "64")
     layers = range(encoder.num_layers if encoder.can_pack else 0)  # rotary positions are float32
-    bf16_outputs = {path for layer in layers for part in _BF16_OUTPUTS for path in encoder.paths(layer, part)}
+    bf16_outputs = {
+        path for layer in layers for part in _BF16_OUTPUTS for path in encoder.paths(layer, part)
+    }
     for name, module in list(encoder.model.named_modules()):
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
@@ -176,16 +191,17 @@ def install_row_linears(encoder: Encoder) -> None:
 
 
 class Noise:
-    """Random bits for dropout: a stream that every forward pass of training seeds anew from torch's generator.
+    """Random bits for dropout, seeded anew from torch's generator by every training pass.
 
-    PyTorch draws a double per entry on a CPU, which takes a fifth of a fine-tuning step; 16 bits are enough here.
+    PyTorch draws a double per entry on a CPU, which takes a fifth of a fine-tuning step; 16 bits
+    are enough here.
     """
 
     def __init__(self) -> None:
         self._bits = np.random.SFC64(0)
 
     def reseed(self) -> None:
-        """Begin a new stream, so that the noise of a forward pass follows from torch's generator alone."""
+        """Begin a new stream: the noise of a forward pass follows from torch's generator alone."""
         self._bits = np.random.SFC64(int(torch.randint(2**62, ()).item()))
 
     def keep(self, shape: torch.Size, p: float) -> Tensor:
@@ -234,10 +250,12 @@ class FastDropout(nn.Dropout):
 
 
 class _Attention(Function):
-    """Attention with dropout on its weights; only the weights before dropout and a byte per entry are kept."""
+    """Attention with dropout; only the weights before it and a byte per entry are kept."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float
+    ) -> Tensor:
         scores = query @ key.mT
         if mask is not None:
             scores += mask
@@ -251,7 +269,9 @@ class _Attention(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, keep = ctx.saved_tensors
         gradient = gradients[0]
-        value_grad = _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
+        value_grad = (
+            _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
+        )
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, value_grad, None, None
         weights_grad = _dropped(gradient @ value.mT, keep, ctx.scale)
@@ -260,9 +280,14 @@ class _Attention(Function):
 
 
 def attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **settings: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention for transformers' attention interface: PyTorch's own without dropout, else with the noise of this file.
+    """Attention for transformers' interface: PyTorch's own, or with this file's dropout.
 
     PyTorch has no fused attention with dropout on a CPU.
 
@@ -275,7 +300,8 @@ def attention(
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if len({query.dtype, key.dtype, value.dtype}) > 1:  # in bf16 training, some adapters give float32; autocast does the same
+    # in bf16 training, some adapters give float32; autocast does the same
+    if len({query.dtype, key.dtype, value.dtype}) > 1:
         query, key, value = (states.to(torch.bfloat16) for states in (query, key, value))
         attention_mask = None if attention_mask is None else attention_mask.to(torch.bfloat16)
     p = settings.get("dropout", 0.0)

@@ -1,4 +1,4 @@
-"""An encoder as the rest of the program sees it: embeddings, layers of attention heads, and a task head."""
+"""An encoder as the program sees it: embeddings, layers of attention heads, and a task head."""
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter
@@ -14,9 +14,10 @@ AttentionFunction = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Encoder:
-    """A Hugging Face encoder, bare or with a task's classifier, whatever its architecture calls its parts.
+    """A Hugging Face encoder, bare or with a classifier, whatever its architecture names its parts.
 
-    Of a family that is not in `FAMILIES`, `base` and the task head are known, and nothing within the
+    Of a family that is not in `FAMILIES`, `base` and the task head are known, and nothing within
+    the
     backbone: whatever asks for more raises UsageError.
     """
 
@@ -25,7 +26,8 @@ class Encoder:
         self.config: Any = model.config
         self.model_type: str = self.config.model_type
         prefix = str(model.base_model_prefix)
-        self._prefix = f"{prefix}." if hasattr(model, prefix) else ""  # before the encoder's own names
+        # before the encoder's own names
+        self._prefix = f"{prefix}." if hasattr(model, prefix) else ""
 
     # --- sizes
 
@@ -57,13 +59,15 @@ class Encoder:
 
     @property
     def max_tokens(self) -> int | None:
-        """Tokens of a sequence that there are positions for; None where the configuration does not say.
+        """Tokens of a sequence that there are positions for; None where it is not configured.
 
         RoBERTa and its kin number positions from the one after the padding token's index.
         """
         positions: int | None = getattr(self.config, "max_position_embeddings", None)
         modules = self.base.named_modules()
-        table = next((module for name, module in modules if name.endswith("position_embeddings")), None)
+        table = next(
+            (module for name, module in modules if name.endswith("position_embeddings")), None
+        )
         padding = getattr(table, "padding_idx", None)
         return positions if positions is None or padding is None else positions - padding - 1
 
@@ -87,7 +91,9 @@ class Encoder:
             UsageError: they are not known.
         """
         if reason := unsupported_reason(self.config):
-            then = "choose another backbone, or a method that names no parts (full-ft, linear-probing)"
+            then = (
+                "choose another backbone, or a method that names no parts (full-ft, linear-probing)"
+            )
             raise UsageError(f"{reason}; {then}")
         return FAMILIES[self.model_type]
 
@@ -110,7 +116,9 @@ class Encoder:
     @property
     def layer_parameters(self) -> list[str]:
         """Names of the layers' parameters: the backbone without embeddings."""
-        return [name for name, _ in self.model.named_parameters() if self.layer_of(name) is not None]
+        return [
+            name for name, _ in self.model.named_parameters() if self.layer_of(name) is not None
+        ]
 
     @property
     def classifier_names(self) -> list[str]:
@@ -135,10 +143,12 @@ class Encoder:
         return name.startswith(f"{self._prefix}{self.module_names.embeddings}.")
 
     def paths(self, layer: int, part: str) -> list[str]:
-        """The names in the whole model of the modules of a layer's `part` (an attribute of `ModuleNames`)."""
+        """The modules' names in the whole model of a layer's `part`, a field of `ModuleNames`."""
         names = getattr(self.module_names, part)
         layers = f"{self._prefix}{self.module_names.layers}"
-        return [f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)]
+        return [
+            f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)
+        ]
 
     def path(self, layer: int, part: str) -> str:
         """The name in the whole model of a layer's `part` that is one module."""
@@ -154,7 +164,7 @@ class Encoder:
         return range(head * self.head_size, (head + 1) * self.head_size)
 
     def task_head_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The classifier and the pooler, which every method trains afresh; names as in the whole model."""
+        """The classifier and the pooler, which every method trains; names as in the whole model."""
         for name, parameter in self.model.named_parameters():
             inside = name.startswith(self._prefix)
             if not inside or name.startswith(f"{self._prefix}pooler."):
@@ -174,10 +184,14 @@ class Encoder:
                 self.model.set_submodule(name, cast(Any, module).merge())
 
     def split_projections(self) -> None:
-        """Make query, key and value Linears of their own where the family has one Linear for all three."""
+        """Make query, key and value three Linears where the family has one for all of them."""
         if self.has_known_parts and self.module_names.fused:
             for layer in range(self.num_layers):
-                self.replace(layer, "fused", lambda module: module if isinstance(module, QKVLinear) else QKVLinear(module))
+                self.replace(
+                    layer,
+                    "fused",
+                    lambda module: module if isinstance(module, QKVLinear) else QKVLinear(module),
+                )
 
     def join_projections(self) -> None:
         """Undo `split_projections`: the model is again as its class makes it."""
@@ -185,7 +199,7 @@ class Encoder:
 
     @property
     def can_pack(self) -> bool:
-        """Whether the layers can compute on packed tokens: they take hidden states and an attention mask only."""
+        """Whether layers can compute on packed tokens: they take only states and attention mask."""
         return self.has_known_parts and self.module_names.interface and not self.module_names.rotary
 
     @property
@@ -205,7 +219,7 @@ class Encoder:
         return function
 
     def set_attention(self, name: str, function: AttentionFunction) -> AttentionFunction:
-        """Let every layer compute its attention with `function`, registered under `name` in transformers.
+        """Let every layer compute attention with `function`, registered as `name` in transformers.
 
         Its attention mask is added to the scores: [batch, 1, 1, tokens], [batch, 1, tokens, tokens]
         for local attention, or None if every token may attend to every other.
@@ -235,7 +249,9 @@ def additive_mask(token_mask: Tensor, dtype: torch.dtype) -> Tensor:
         [batch, 1, 1, tokens].
     """
     lowest = torch.finfo(dtype).min
-    return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, lowest)[:, None, None]
+    return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, lowest)[
+        :, None, None
+    ]
 
 
 def _attention_mask(
@@ -247,7 +263,7 @@ def _attention_mask(
     device: torch.device,
     **_: Any,
 ) -> Tensor | None:
-    """`additive_mask` for transformers' mask interface; it waits for no device to tell whether there is padding.
+    """`additive_mask` for transformers' interface; it waits for no device to look for padding.
 
     Args:
         local_size: the distance up to which a token attends to another; None: any distance.
@@ -257,12 +273,14 @@ def _attention_mask(
         return mask
     position = torch.arange(q_length, device=device)
     is_near = (position[:, None] - position).abs() <= local_size
-    local = torch.zeros_like(is_near, dtype=dtype).masked_fill_(~is_near, torch.finfo(dtype).min)[None, None]
+    local = torch.zeros_like(is_near, dtype=dtype).masked_fill_(~is_near, torch.finfo(dtype).min)[
+        None, None
+    ]
     return local if mask is None else torch.minimum(mask, local)
 
 
 class QKVLinear(nn.Module):
-    """A Linear whose rows are query, key and value, as one Linear for each, so that methods can change them."""
+    """A Linear for query, key and value as one Linear for each, so that methods can change them."""
 
     def __init__(self, fused: nn.Linear) -> None:
         super().__init__()

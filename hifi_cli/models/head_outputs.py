@@ -1,4 +1,4 @@
-"""The outputs of an encoder's attention heads, batch by batch: captured, scored, and masked; and their attention."""
+"""The outputs of an encoder's attention heads: captured, scored, masked; and their attention."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,17 +12,23 @@ from hifi_cli.models.encoder import Encoder
 
 
 @contextmanager
-def _before_output_projections(encoder: Encoder, act: Callable[[int, Tensor], Any]) -> Iterator[None]:
-    """Within this context, `act(layer, input)` is called with what goes into each layer's output projection.
+def _before_output_projections(
+    encoder: Encoder, act: Callable[[int, Tensor], Any]
+) -> Iterator[None]:
+    """In this context, `act(layer, input)` gets what goes into each layer's output projection.
 
-    The input is [sequences, tokens, heads x head size]; what `act` returns takes its place, unless it is None.
+    The input is [sequences, tokens, heads x head size]; what `act` returns takes its place, unless
+    it is None.
     """
 
     def hook_of(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
         return lambda _, inputs: act(layer, inputs[0])
 
     layers = range(encoder.num_layers)
-    hooks = [encoder.output_projection(layer).register_forward_pre_hook(hook_of(layer)) for layer in layers]
+    hooks = [
+        encoder.output_projection(layer).register_forward_pre_hook(hook_of(layer))
+        for layer in layers
+    ]
     try:
         yield
     finally:
@@ -31,14 +37,17 @@ def _before_output_projections(encoder: Encoder, act: Callable[[int, Tensor], An
 
 
 @torch.inference_mode()
-def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> Iterator[tuple[list[Tensor], Tensor]]:
-    """O_h of every head: what goes into each layer's output projection, cut per head; one forward pass per batch.
+def head_outputs(
+    encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]
+) -> Iterator[tuple[list[Tensor], Tensor]]:
+    """O_h of every head: what goes into each layer's output projection, cut per head.
 
     Args:
         batches: what the encoder's forward takes, with `attention_mask`; [examples, tokens] each.
 
     Yields:
-        For every layer [examples, heads, tokens, head size], and which tokens are real, bool [examples, tokens].
+        For every layer [examples, heads, tokens, head size], and which tokens are real, bool
+        [examples, tokens].
     """
     captured: dict[int, Tensor] = {}
     encoder.model.eval()
@@ -47,12 +56,16 @@ def head_outputs(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]]) -> I
             batch = {name: values.to(encoder.device) for name, values in cpu_batch.items()}
             encoder.base(**batch)
             joined = (captured[layer] for layer in range(encoder.num_layers))
-            outputs = [states.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for states in joined]
+            outputs = [
+                states.unflatten(-1, (encoder.num_heads, -1)).transpose(1, 2) for states in joined
+            ]
             yield outputs, batch["attention_mask"].bool()
 
 
 @torch.inference_mode()
-def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float) -> Iterator[tuple[Tensor, Tensor]]:
+def score_batches(
+    encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi: float
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Richness and correlation of every head for every example, all layers together.
 
     Args:
@@ -64,18 +77,21 @@ def score_batches(encoder: Encoder, batches: Iterable[Mapping[str, Tensor]], xi:
     """
     for outputs, token_mask in head_outputs(encoder, batches):
         yield (
-            torch.stack([information_richness(layer, token_mask, xi) for layer in outputs], 1).cpu(),
+            torch.stack(
+                [information_richness(layer, token_mask, xi) for layer in outputs], 1
+            ).cpu(),
             torch.stack([head_correlation(layer, token_mask) for layer in outputs], 1).cpu(),
         )
 
 
 @contextmanager
 def head_mask(encoder: Encoder, mask: Tensor) -> Iterator[None]:
-    """Within this context, every head's output is multiplied by its entry of a mask, before the output projection.
+    """In this context, every head's output is multiplied by its entry of a mask.
 
     Args:
-        mask: [1, layers, heads], or [examples, layers, heads], whose gradient then is that of each example; an
-            example may consist of several consecutive sequences (multiple choice). 1 keeps a head, 0 removes it.
+        mask: [1, layers, heads], or [examples, layers, heads], whose gradient then is that of each
+            example; an example may consist of several consecutive sequences (multiple choice). 1
+            keeps a head, 0 removes it.
     """
 
     def multiply(layer: int, joined: Tensor) -> Tensor:
@@ -90,7 +106,7 @@ def head_mask(encoder: Encoder, mask: Tensor) -> Iterator[None]:
 
 @torch.inference_mode()
 def attention_probabilities(encoder: Encoder, batch: Mapping[str, Tensor]) -> list[Tensor]:
-    """Attention probabilities of every head, from the eager implementation: others do not return them.
+    """Attention probabilities of every head, of the eager implementation: others return none.
 
     Args:
         batch: as for `head_outputs`.

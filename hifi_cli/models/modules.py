@@ -1,4 +1,4 @@
-"""What methods put into an encoder: tuned rows, columns and entries of weights, and bottleneck adapters."""
+"""What methods put into an encoder: tuned rows, columns and entries of weights; adapters."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +18,8 @@ class RowLinear(nn.Module):
 
     HiFi tunes the rows of a head's W_Q, W_K and W_V (Gui & Xiao, ACL 2023, Algorithm 3). Gradients,
     AdamW's moments, weight decay and updates exist for the tuned rows only. Masking the gradient of
-    all of W would cost the whole matrix's memory and time, and AdamW's weight decay would still move
-    the frozen rows.
+    all of W would cost the whole matrix's memory and time, and AdamW's weight decay would still
+    move the frozen rows.
 
     Attributes:
         base_layer: the frozen pretrained Linear, W [out, in] and b [out]. b may train as a whole.
@@ -90,7 +90,7 @@ class ColumnLinear(nn.Module):
 
 
 class BottleneckAdapter(nn.Module):
-    """A sub-layer's last module f with a bottleneck: h + up(GELU(down(h))), h = f(x) (Houlsby et al.)."""
+    """A sub-layer's last module f with a bottleneck: h + up(GELU(down(h))), where h = f(x)."""
 
     def __init__(self, base_layer: nn.Module, down: nn.Module, up: nn.Module) -> None:
         super().__init__()
@@ -103,7 +103,9 @@ class BottleneckAdapter(nn.Module):
         return hidden + added
 
 
-def insert_adapters(encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Module]]) -> list[str]:
+def insert_adapters(
+    encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Module]]
+) -> list[str]:
     """Put a new adapter behind both sub-layers of every layer, before residual and LayerNorm.
 
     Args:
@@ -172,7 +174,9 @@ class SparseParameters:
         for key in (key for key in delta if key.endswith(_MASK)):
             name = key.removesuffix(_MASK)
             size = model.get_parameter(name).numel()
-            masks[name] = torch.from_numpy(np.unpackbits(delta[key].numpy(), count=size).astype(bool))
+            masks[name] = torch.from_numpy(
+                np.unpackbits(delta[key].numpy(), count=size).astype(bool)
+            )
         sparse = cls(model, masks)
         with torch.no_grad():
             for name, value in sparse.values.items():

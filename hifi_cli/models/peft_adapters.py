@@ -1,4 +1,4 @@
-"""Adapters of the peft library in an encoder: which modules get one, how it is added, and how it is merged."""
+"""Adapters of peft: which modules of an encoder get one, and how it is added and merged."""
 
 import dataclasses
 import warnings
@@ -15,17 +15,18 @@ from hifi_cli.models.families import PROJECTIONS
 
 PARTS = (*PROJECTIONS, "output", "ffn", "ffn_output")
 NORMS = "norms"
-# Types for decoders, those that need more than a batch's texts, and one that trains embeddings of chosen tokens.
+# Types for decoders, those that need more than a batch's texts, and one for embeddings of tokens.
 UNSUITED = {"adaption_prompt", "lily", "poly", "shadow", "trainable_tokens"}
-WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}  # options whose other values need the weights' values
+# Options whose other values need the weights' values.
+WITHOUT_WEIGHTS = {"init_lora_weights": True, "mask_fn": None}
 
 
 def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
     """The names in the whole model of the modules to adapt.
 
     Args:
-        targets: parts of a layer (`PARTS`), `norms` (every LayerNorm or RMSNorm of the backbone), or
-            what names of modules end with, which any encoder has.
+        targets: parts of a layer (`PARTS`), `norms` (every LayerNorm or RMSNorm of the backbone),
+            or what names of modules end with, which any encoder has.
 
     Raises:
         UsageError: no module has such a name.
@@ -35,7 +36,9 @@ def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
     chosen: list[str] = []
     for target in targets:
         if target in PARTS and encoder.has_known_parts:
-            modules = [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
+            modules = [
+                path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)
+            ]
         elif target == NORMS:
             modules = encoder.norms
         else:
@@ -43,7 +46,9 @@ def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
         if not modules:
             known = (*PARTS, NORMS)
             hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
-            raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}")
+            raise UsageError(
+                f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}"
+            )
         chosen += modules
     return chosen
 
@@ -52,7 +57,8 @@ def peft_config(encoder: Encoder, kind: str, options: dict[str, Any], modules: l
     """The peft configuration of an adapter type.
 
     Args:
-        kind: a value of peft's `PeftType`, in any case; not those that add virtual tokens to the input.
+        kind: a value of peft's `PeftType`, in any case; not those that add virtual tokens to the
+            input.
         options: fields of the type's configuration class.
         modules: names of the modules to adapt. Of the second Linear of a feed-forward network IA3
             scales the input.
@@ -62,14 +68,22 @@ def peft_config(encoder: Encoder, kind: str, options: dict[str, Any], modules: l
     """
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
-    types = {member.value.lower(): config_class for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    types = {
+        member.value.lower(): config_class
+        for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()
+    }
     fields_of = {name: {field.name for field in dataclasses.fields(types[name])} for name in types}
     known = sorted(name for name in types.keys() - UNSUITED if "target_modules" in fields_of[name])
     if kind.lower() not in known:
-        raise UsageError(f"settings.type: unknown '{kind}'{nearest(kind, known)}; known are {', '.join(known)}")
+        raise UsageError(
+            f"settings.type: unknown '{kind}'{nearest(kind, known)}; known are {', '.join(known)}"
+        )
     config_class, fields = types[kind.lower()], fields_of[kind.lower()]
     for option in options.keys() - fields:
-        raise UsageError(f"settings.options: peft's {config_class.__name__} has no '{option}'{nearest(option, fields)}")
+        raise UsageError(
+            f"settings.options: peft's {config_class.__name__} has no '{option}'"
+            f"{nearest(option, fields)}"
+        )
     derived: dict[str, Any] = {"target_modules": modules}
     if "feedforward_modules" in fields:
         inner = target_modules(encoder, ["ffn_output"]) if encoder.has_known_parts else []
@@ -99,14 +113,18 @@ def add_adapters(encoder: Encoder, config: Any, seed: int) -> tuple[Any, list[st
     if device.type == "meta":  # only sizes matter
         for option in WITHOUT_WEIGHTS.keys() & vars(config).keys():
             setattr(config, option, WITHOUT_WEIGHTS[option])
-    elif device.type == "cuda":  # an SVD's signs and random draws depend on the device: start on the CPU
+    elif device.type == "cuda":  # an SVD's signs and random draws depend on the device
         encoder.model.to("cpu")
     with torch.random.fork_rng(devices=[]), _peft_errors(config.peft_type.value.lower()):
         torch.default_generator.manual_seed(seed)
-        tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](encoder.model, config, adapter_name="default")
+        tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](
+            encoder.model, config, adapter_name="default"
+        )
     if device.type == "cuda":
         encoder.model.to(device)
-    return tuner, [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad]
+    return tuner, [
+        name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad
+    ]
 
 
 @torch.no_grad()
@@ -122,7 +140,7 @@ def merge_adapters(encoder: Encoder) -> None:
 
 @contextmanager
 def _peft_errors(kind: str) -> Iterator[None]:
-    """Within this context, peft's warnings are silent and what it refuses is a UsageError with its reason."""
+    """In this context, peft's warnings are silent, and what it refuses is a UsageError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

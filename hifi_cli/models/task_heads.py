@@ -25,7 +25,8 @@ class TaskHeadSpec:
     """What a task requires of its head.
 
     Attributes:
-        kind: of task: classification, multi-label, regression, multiple-choice, span or token-classification.
+        kind: of task: classification, multi-label, regression, multiple-choice, span or
+            token-classification.
         labels: class names; one for regression, none for spans.
         reads_words: the states of two target words are read besides the first token's (WiC).
         config: the configured head.
@@ -44,19 +45,23 @@ class TaskHeadSpec:
     @property
     def outputs(self) -> int:
         """Logits of a sequence, or of each token."""
-        one_of_two = self.kind == "classification" and len(self.labels) == 2 and self.config.one_logit
+        one_of_two = (
+            self.kind == "classification" and len(self.labels) == 2 and self.config.one_logit
+        )
         return 1 if one_of_two or self.kind == "multiple-choice" else len(self.labels)
 
     @property
     def transformers_class(self) -> str:
-        """The class that reads the weights; span models are those without a pooler, which our own heads do not use."""
+        """The class that reads the weights: for our own heads the span models, without a pooler."""
         return TRANSFORMERS_CLASSES["span" if self.is_own else self.kind]
 
 
 class MLPTaskHead(nn.Module):
     """Two linear layers, without dropout."""
 
-    def __init__(self, inputs: int, width: int, outputs: int, activation: nn.Module, std: float) -> None:
+    def __init__(
+        self, inputs: int, width: int, outputs: int, activation: nn.Module, std: float
+    ) -> None:
         super().__init__()
         self.hidden = nn.Linear(inputs, width)
         self.activation = activation
@@ -72,12 +77,16 @@ class MLPTaskHead(nn.Module):
         """Weights N(0, std), biases uniform within 1 / sqrt(inputs), PyTorch's default."""
         for linear in (self.hidden, self.output):
             bound = linear.in_features**-0.5
-            linear.weight.copy_(torch.empty(linear.weight.shape).normal_(0, self.std, generator=generator))
-            linear.bias.copy_(torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=generator))
+            linear.weight.copy_(
+                torch.empty(linear.weight.shape).normal_(0, self.std, generator=generator)
+            )
+            linear.bias.copy_(
+                torch.empty(linear.bias.shape).uniform_(-bound, bound, generator=generator)
+            )
 
 
 class EncoderWithTaskHead(nn.Module):
-    """A backbone without pooler and a head on its last hidden states, called as Hugging Face's models are."""
+    """A backbone and a head on its last hidden states, called as Hugging Face's models are."""
 
     base_model_prefix = "backbone"
 
@@ -90,12 +99,20 @@ class EncoderWithTaskHead(nn.Module):
         inputs = config.hidden_size * (5 if spec.reads_words else 1)
         if spec.config.kind == "mlp":
             activation = nn.ReLU() if spec.config.activation == "relu" else nn.Identity()
-            self.task_head = MLPTaskHead(inputs, spec.config.width, spec.outputs, activation, spec.config.init_std)
+            self.task_head = MLPTaskHead(
+                inputs, spec.config.width, spec.outputs, activation, spec.config.init_std
+            )
         else:  # as wide as a pooler, with a pooler's tanh
-            self.task_head = MLPTaskHead(inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range)
+            self.task_head = MLPTaskHead(
+                inputs, config.hidden_size, spec.outputs, nn.Tanh(), config.initializer_range
+            )
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, word_spans: Tensor | None = None, **lists: Tensor
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        word_spans: Tensor | None = None,
+        **lists: Tensor,
     ) -> SimpleNamespace:
         """Logits [examples, outputs]; of sequences [examples, choices, tokens] [examples, choices].
 
@@ -105,13 +122,18 @@ class EncoderWithTaskHead(nn.Module):
         choices = input_ids.shape[1:-1]
         if attention_mask is not None:
             lists["attention_mask"] = attention_mask
-        flat = {name: values.flatten(0, -2) for name, values in {"input_ids": input_ids, **lists}.items()}
+        flat = {
+            name: values.flatten(0, -2)
+            for name, values in {"input_ids": input_ids, **lists}.items()
+        }
         states = self.backbone(**flat).last_hidden_state
         features = states[:, 0]
         if self.reads_words:
             assert word_spans is not None
             first, second = word_states(states, word_spans).unbind(1)
-            features = torch.cat([features, first, second, (first - second).abs(), first * second], -1)
+            features = torch.cat(
+                [features, first, second, (first - second).abs(), first * second], -1
+            )
         logits = self.task_head(features)
         return SimpleNamespace(logits=logits.view(-1, *choices) if choices else logits)
 

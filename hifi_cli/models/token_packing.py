@@ -1,8 +1,8 @@
-"""Padding-free encoder layers: they compute on real tokens only, and padding exists inside attention alone.
+"""Padding-free encoder layers: they compute on real tokens; only attention sees padding.
 
-Nearly all of a layer's arithmetic treats each token by itself (Linear, LayerNorm, dropout). The tokens of
-a batch are therefore packed into one long sequence before the first layer and put back into the padded
-batch after the last one. The results are those of a padded batch within rounding.
+Nearly all of a layer's arithmetic treats each token by itself (Linear, LayerNorm, dropout). The
+tokens of a batch are therefore packed into one long sequence before the first layer and put back
+into the padded batch after the last one. The results are those of a padded batch within rounding.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,17 @@ ATTENTION = "hifi_packed"
 
 
 def copy_to_device(values: Any, device: torch.device) -> Tensor:
-    """Copy an array or numbers to a device, through pinned memory to a GPU, so that the host goes on at once."""
+    """Copy an array or numbers to a device; the host does not wait for a GPU (pinned memory)."""
     tensor = torch.from_numpy(np.asarray(values))
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return (
+        tensor.pin_memory().to(device, non_blocking=True)
+        if device.type == "cuda"
+        else tensor.to(device)
+    )
 
 
 class _Pack(Function):
-    """The rows of a tensor that an index names. Autograd itself would add to zeros; all rows are different."""
+    """The rows of a tensor at an index of different numbers; autograd's own would add to zeros."""
 
     @staticmethod
     def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
@@ -68,8 +72,8 @@ class PackedBatch:
         """Describe a padded batch on a device.
 
         Args:
-            token_mask: which tokens are real, bool [sequences, width], on the CPU, so that no GPU has to
-                be waited for.
+            token_mask: which tokens are real, bool [sequences, width], on the CPU, so that no GPU
+                has to be waited for.
         """
         sequences, width = token_mask.shape
         index = copy_to_device(token_mask.flatten().nonzero()[:, 0], device)
@@ -87,7 +91,7 @@ class PackedBatch:
         return padded.view(self.sequences, self.width, *packed.shape[1:])
 
     def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
-        """What to add to attention scores, [sequences, 1, 1, width]; the same tensor for all layers."""
+        """What to add to attention scores, [sequences, 1, 1, width]; made once for all layers."""
         if self.token_mask is not None and dtype not in self._attention_masks:
             self._attention_masks[dtype] = additive_mask(self.token_mask, dtype)
         return self._attention_masks.get(dtype)
@@ -111,14 +115,16 @@ class PackedBatch:
         Returns:
             [1, tokens, heads, head size], and no weights.
         """
-        padded = [self.unpack(states[0].transpose(0, 1)).transpose(1, 2) for states in (query, key, value)]
+        padded = [
+            self.unpack(states[0].transpose(0, 1)).transpose(1, 2) for states in (query, key, value)
+        ]
         output, _ = attention(module, *padded, self.attention_mask(query.dtype), **settings)
         return self.pack(output)[None], None
 
 
 @contextmanager
 def packed_forward(encoder: Encoder, batch: PackedBatch) -> Iterator[None]:
-    """Within this context, forward passes over a batch compute the encoder's layers on its real tokens only.
+    """In this context, the encoder's layers compute on the real tokens of a batch only.
 
     The model then takes no attention mask. Afterwards nothing is left in the model.
 
