@@ -32,7 +32,7 @@ def copy_to_device(values: Any, device: torch.device) -> Tensor:
 
 
 class _Pack(Function):
-    """The rows of a tensor at an index of different numbers; autograd's own would add to zeros."""
+    """The rows of a tensor that an index names; autograd's own backward pass would add to zeros."""
 
     @staticmethod
     def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
@@ -46,8 +46,21 @@ class _Pack(Function):
         return _scatter(gradients[0], index, ctx.rows), None
 
 
+class _Unpack(Function):
+    """A tensor of zeros with the given rows at an index; the backward pass is `_Pack`."""
+
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, index: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(index)
+        return _scatter(packed, index, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (index,) = ctx.saved_tensors
+        return gradients[0].index_select(0, index), None, None
+
+
 def _scatter(packed: Tensor, index: Tensor, rows: int) -> Tensor:
-    """A tensor of zeros with the given rows at an index."""
     return packed.new_zeros(rows, *packed.shape[1:]).index_copy_(0, index, packed)
 
 
@@ -87,7 +100,7 @@ class PackedBatch:
 
     def unpack(self, packed: Tensor) -> Tensor:
         """[tokens, ...] to [sequences, width, ...], zero where there is padding."""
-        padded = _scatter(packed, self.index, self.sequences * self.width)
+        padded: Tensor = _Unpack.apply(packed, self.index, self.sequences * self.width)
         return padded.view(self.sequences, self.width, *packed.shape[1:])
 
     def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
