@@ -10,8 +10,8 @@ from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import base
 from hifi_cli.tasks.batches import collate
-from hifi_cli.training.splits import load_splits
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.loop import Trainer
 
 SHARED = ["dropout=0.0", "warmup=0", "settings.search_fraction=0.999"]
 

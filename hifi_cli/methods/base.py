@@ -311,6 +311,11 @@ def build(training: TrainingConfig, context: MethodContext) -> Method:
     return method_class(settings, context)
 
 
+def check_settings(config: RunConfig) -> None:
+    """Raise UsageError for settings that the method of a run, or of its first stage, lacks."""
+    build(config, MethodContext(stage1=config.stage1))
+
+
 def needs_heads(config: RunConfig) -> bool:
     """Whether a run tunes selected heads, in either of its stages."""
     return any(implementation_of(stage.method).needs_heads for stage in config.stages)
