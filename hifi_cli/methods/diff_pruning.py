@@ -52,7 +52,7 @@ class GatedDifferences:
 
     def weights(self, generator: Generator | None = None) -> Tensor:
         """Theta of all entries, its gates sampled from the generator, or those of evaluation."""
-        noise, tensor_noise = self._logistic_noise(generator) if generator else (0.0, 0.0)
+        noise, tensor_noise = self.logistic_noise(generator) if generator else (0.0, 0.0)
         tensor_gates = hard_concrete(self.tensor_gate + tensor_noise).unbind()
         per_entry = [
             gate.expand(size) for gate, size in zip(tensor_gates, self._sizes, strict=True)
@@ -88,7 +88,7 @@ class GatedDifferences:
         parts = zip(self._parameters.items(), values.split(self._sizes), strict=True)
         return {name: part.view(parameter.shape) for (name, parameter), part in parts}
 
-    def _logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
+    def logistic_noise(self, generator: Generator) -> tuple[Tensor, Tensor]:
         """What samples the gates: in one stream, each tensor's entries and then the tensor."""
         number = len(self.gate) + len(self.tensor_gate)
         uniform = torch.rand(number, generator=generator, device=self.gate.device)
