@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from hifi_cli.results.predict import predict, read
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.predict import predict, read
 from hifi_cli.tasks import readers, task_spec
 from hifi_cli.training import run as runs
 from hifi_cli.training.resources import ResourceCache

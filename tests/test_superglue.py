@@ -7,11 +7,11 @@ import zipfile
 
 import numpy as np
 import pytest
+from hifi_cli.results.predict import predict
 from tiny_inputs import QUICK, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.predict import predict
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks import data_sources, fewshot, local_files, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Row

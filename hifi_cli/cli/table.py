@@ -100,7 +100,7 @@ def table(
         layout = layout and table_spec.by_names(layout)
     else:
         task_names, method_names = options.names(tasks), options.names(methods)
-    study = Study(results_dir).or_only_subdirectory(protocol or (layout.protocol if layout else None))
+    study = Study(results_dir)
     if kind == "search":
         grids = [search] if search else []
         where: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names, "methods": method_names}

@@ -1,32 +1,36 @@
-"""Rebuild the model of a finished run from its backbone and its delta, and evaluate it again."""
+"""Rebuild the model of a finished run from its backbone and its delta: to evaluate it again, and to predict."""
 
-from collections.abc import Iterator
+import csv
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import filterfalse
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from torch import no_grad
+import pandas as pd
+from scipy.special import expit, softmax
+from torch import nn, no_grad
 
-from hifi_cli.config import registry
-from hifi_cli.config.base import parse
 from hifi_cli.config.methods import code_file
-from hifi_cli.config.run_config import ScoringConfig
+from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.heads.head_files import HeadScores
+from hifi_cli.files import json_text
 from hifi_cli.methods import base as methods
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Prediction, RunResult
-from hifi_cli.tasks import metrics, task_spec
-from hifi_cli.tasks.tokenization import rows_of
-from hifi_cli.training import head_selection
+from hifi_cli.tasks import metrics, readers, row_formats, submission, task_spec
+from hifi_cli.tasks.metrics import Predictions
+from hifi_cli.tasks.readers import RawRecord
+from hifi_cli.tasks.task_spec import LocalFiles, Row, TaskSpec
+from hifi_cli.tasks.tokenization import Example, rows_of
 from hifi_cli.training.finished_model import check_backbone, read_delta
 from hifi_cli.training.prepared_run import (
     ModelInputs,
     PreparedRun,
-    count_parameters,
     measure_extra_validation,
     prediction_rows,
     prepare,
@@ -36,6 +40,7 @@ from hifi_cli.training.splits import load_splits
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
 _LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
+Form = Literal["tsv", "csv", "jsonl", "json"]
 
 
 @contextmanager
@@ -44,10 +49,11 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, 
 
     Raises:
         MissingError: no finished run is there, or its backbone is not available.
-        UsageError: its delta is damaged or belongs to other backbone weights.
+        UsageError: its delta is damaged or belongs to other backbone weights, or it names code that is not trusted.
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
+    refuse_code(directory, trust=resources.trust)
     with directory.opened(trust=resources.trust) as config:
         config = config.model_copy(update={"device": "auto"})  # the run's own may not be on this machine
         result, tensors, metadata = read_delta(directory)
@@ -68,14 +74,38 @@ def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
     Raises:
         UsageError: it does.
     """
-    with directory.opened(trust=trust) as config:
-        own, metric = registry.user_file("tasks", config.task), task_spec.load(config.task).evaluate
-        for stage in config.stages:
-            file = registry.user_file("methods", stage.method)
-            if file and (code := code_file(file)):
-                registry.check_trusted(file, str(code))
-        if own and metric and metrics.is_code(metric):
-            registry.check_trusted(own, metric)
+    for file in [] if trust else sorted(directory.user_files.glob("*/*.yaml")):
+        metric = read_yaml(file).get("evaluate")
+        code = metric if metric and metrics.is_code(str(metric)) else code_file(file)
+        if code:
+            raise UsageError(
+                f"{file} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
+            )
+
+
+def open_model(
+    run: Path | str, *, results_dir: Path | str = "results", backbone: str | None = None, trust: bool = False
+) -> tuple[nn.Module, Any]:
+    """Open the model of a finished run.
+
+    Args:
+        results_dir: holds the runs that the run started from.
+        backbone: loaded instead of the one that the run names, which may be elsewhere on this machine.
+        trust: whether code may run that the files of the run name.
+
+    Returns:
+        The model, in evaluation mode, called as Hugging Face's are (its output has `logits`), and its tokenizer.
+
+    Raises:
+        MissingError, UsageError, RunFailed: see `reload`.
+    """
+    resources = ResourceCache(Path(results_dir), backbone=backbone, trust=trust)
+    with reload(Path(run), resources) as (prepared, _):
+        prepared.method.merge(prepared.encoder)
+        return prepared.encoder.model.eval(), prepared.inputs.pretrained.tokenizer
+
+
+# --- evaluate again
 
 
 @dataclass(frozen=True)
@@ -83,22 +113,15 @@ class Evaluation:
     """A finished run evaluated again.
 
     Attributes:
-        scores: every metric now.
-        stored: every metric as the run stored it.
+        compared: each metric now and as the run stored it; None where one side does not have it.
         largest_difference: between the logits.
         differing: what does not agree with what the run stored; the rounding of other hardware does.
     """
 
     path: Path
-    scores: dict[str, float]
-    stored: dict[str, float]
+    compared: dict[str, tuple[float | None, float | None]]
     largest_difference: float
     differing: list[str]
-
-    @property
-    def compared(self) -> dict[str, tuple[float | None, float | None]]:
-        """Each metric now and stored; None where one side does not have it."""
-        return {name: (self.scores.get(name), self.stored.get(name)) for name in {**self.scores, **self.stored}}
 
 
 def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
@@ -107,35 +130,34 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     Raises:
         UsageError: the data are not those of the run, or its own files name code that is not trusted.
     """
-    directory = RunDirectory(path)
-    refuse_code(directory, trust=resources.trust)
     with reload(path, resources) as (prepared, result):
         config = prepared.runner.config
         if _validation(resources.rows(config.task).fingerprint) != _validation(result.data):
             raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
         splits = load_splits(config, resources)
-        logits = prepared.runner.predict(splits.reported)
-        predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
-        rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
+        predictions, rows = _predict(prepared, splits.reported)
         scores = metrics.compute(prepared.task, rows_of(splits.reported), predictions)
         scores |= measure_extra_validation(prepared, splits.extra_validation)
-        counts = count_parameters(prepared)
+    directory = RunDirectory(path)
     stored = directory.read_predictions()
     if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
         raise UsageError(f"{directory.predictions} does not hold the predictions of this split")
     now, then = (np.concatenate([row.logits for row in lines]) for lines in (rows, stored))
-    evaluation = Evaluation(path, scores, result.metrics, float(np.abs(now - then).max()), [])
-    differing = evaluation.differing
-    differing += [name for name, pair in evaluation.compared.items() if not _agree(*pair)]
-    if not _agree(scores[prepared.task.primary], kept := result.score(result.kept_score)):
-        differing.append(f"{prepared.task.primary} of the kept epoch ({100 * kept:.2f} in results.json)")
-    if not evaluation.largest_difference <= _LOGIT_TOLERANCE:  # also if it is NaN
+    difference = float(np.abs(now - then).max())
+    primary = prepared.task.primary
+    compared = {name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}}
+    kept = {f"{primary} of the kept epoch": (scores[primary], result.score(result.kept_score))}
+    differing = [name for name, pair in (compared | kept).items() if not _agree(*pair)]
+    if not difference <= _LOGIT_TOLERANCE:  # also if it is NaN
         differing.append("logits")
-    if wrong := sum(not _equal_rows(*pair) for pair in zip(rows, stored, strict=True)):
-        differing.append(f"predictions ({wrong} rows)")
-    parameters = ("stored", "stored_bytes", "total")  # the others are not known where the delta decides what trains
-    differing += [f"params.{name}" for name in parameters if getattr(counts, name) != getattr(result.params, name)]
-    return evaluation
+    return Evaluation(path, compared, difference, differing)
+
+
+def _predict(prepared: PreparedRun, examples: list[Example]) -> tuple[Predictions, list[Prediction]]:
+    """What a model predicts of some examples, for metrics and as lines of predictions.jsonl."""
+    logits = prepared.runner.predict(examples)
+    predictions = metrics.predictions_of(prepared.task, examples, logits)
+    return predictions, prediction_rows(prepared.task, examples, logits, predictions)
 
 
 def _validation(fingerprint: dict[str, str]) -> dict[str, str]:
@@ -146,52 +168,128 @@ def _agree(now: float | None, then: float | None) -> bool:
     return now is not None and then is not None and abs(now - then) <= _SCORE_TOLERANCE
 
 
-def _equal_rows(now: Prediction, then: Prediction) -> bool:
-    """Whether two rows agree in all but the logits; a predicted number is a logit."""
-    is_number = isinstance(now.prediction, float) and isinstance(then.prediction, float)
-    return (now.id, now.label) == (then.id, then.label) and (is_number or now.prediction == then.prediction)
+# --- predict new texts
 
 
-def stored_data_dir(path: Path) -> Path | None:
-    """The `--data-dir` that a finished run was trained with; None if its data were generated or came from the hub.
-
-    Raises:
-        MissingError: there is no run, or its data are no longer there.
-    """
-    directory = RunDirectory(path)
-    with directory.opened() as config:
-        local = task_spec.load(config.task).local
-    origin = directory.read_result().data_origin
-    files = [Path(file) for split, file in origin.items() if split in local.files]
-    if local.generated or local.directory or not files:
-        return None
-    # A relative path is that of the directory where the run was started: usually this one, or one above the results.
-    for file in (start / files[0] for start in (Path(), *path.resolve().parents)):
-        for data_dir in file.parents if file.is_file() else ():
-            if (data_dir / local.folder).is_dir():
-                return data_dir
-    raise MissingError(
-        f"the run in {path} was trained on the data in {files[0].parent}, which are not there now: give --data-dir"
-    )
-
-
-def scores_of_run(
-    run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path, *, force: bool = False
-) -> HeadScores:
-    """Score a finished run's heads on its task's training samples, and store the scores.
+def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, Any]]:
+    """A file's rows with what a finished run's model predicts of them.
 
     Args:
-        overrides: `scoring.*` keys from the command line; None means not given.
+        file: has the task's input columns; other columns are not read. The id column, where the task has one and the
+            file too, names the rows; else their numbers do.
+
+    Returns:
+        For each row `id`, `prediction` (a label, a list of labels, a number, or an answer's text) and, for labels,
+        `probabilities` by label; for token classification `id`, `tokens` and `tags`.
 
     Raises:
-        ConflictError: `out` holds other scores.
+        MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
     """
+    if not file.exists():
+        raise MissingError(f"no file {file}")
     with reload(run, resources) as (prepared, _):
-        prepared.method.merge(prepared.encoder)
         config = prepared.runner.config
-        scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
-        setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
-        scores = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
-    scores = scores.model_copy(update={"run": str(run)})
-    head_selection.write_scores(scores, out, force=force)
-    return scores
+        rows = read(prepared.task, file)
+        _, predictions = _predict(prepared, resources.tokenize(config, rows, config.max_length))
+    return [_as_dict(prepared.task, *pair) for pair in zip(rows, predictions, strict=True)]
+
+
+def read(task: TaskSpec, path: Path) -> list[Row]:
+    """The rows of a file, none left out; see `predict`.
+
+    Raises:
+        UsageError: its name does not say the format, or a column is missing or does not fit; the line is named.
+    """
+    reader = readers.READER_OF_SUFFIX.get(path.suffix.lower())
+    if reader is None:
+        raise UsageError(f"{path}: rename it so that it ends in {', '.join(readers.READER_OF_SUFFIX)}, as its format is")
+    header = (task.local.header if task.local.reader == "conll" else task.inputs) if reader == "conll" else None
+    layout = LocalFiles(folder="", files={}, reader=reader, header=header)
+    records = readers.read(path, layout, labelled=True, skip_incomplete=False)
+    complete = ((_complete(task, record, at), None) for at, record in enumerate(records))
+    return row_formats.parse_rows(task.model_copy(update={"skip_incomplete": False}), complete, {}, str(path))
+
+
+def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
+    """Add to a record of a new text the columns that a row requires, with values that change nothing."""
+    begin = str(record.values.get("context", ""))[:1]
+    required: dict[str, dict[str, Any]] = {
+        "squad": {"answers": {"text": [begin], "answer_start": [0]}},
+        "multirc": {"idx": {"paragraph": number, "question": 0, "answer": 0}},
+        "record": {"idx": {"passage": number, "query": number}},
+    }
+    return RawRecord(required.get(task.format, {}) | record.values, record.where)
+
+
+def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]:
+    if task.kind == "token-classification":
+        return {"id": row.id, "tokens": row.words, "tags": prediction.prediction}
+    content = {"id": row.id, "prediction": prediction.prediction}
+    if task.kind in ("regression", "span"):
+        return content
+    # one logit is that of the second of two classes
+    logits = np.array(prediction.logits if len(prediction.logits) > 1 else [0.0, prediction.logits[0]])
+    values = expit(prediction.logits) if task.kind == "multi-label" else softmax(logits)
+    return {**content, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
+
+
+def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
+    """Predictions as JSON lines, as a JSON list, or as columns with a header: id, prediction, each label."""
+    if form == "json":
+        return json_text(predictions)
+    if form == "jsonl":
+        return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
+    frame = pd.DataFrame([_cells(prediction) for prediction in predictions])
+    separator, quoting = ("\t", csv.QUOTE_NONE) if form == "tsv" else (",", csv.QUOTE_MINIMAL)
+    return str(frame.to_csv(sep=separator, quoting=quoting, index=False, float_format="%.6f", lineterminator="\n"))
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """A prediction as columns: between several labels stands |, between words or their tags a space."""
+    cells = {key: value for key, value in row.items() if key != "probabilities"}
+    for key, value in cells.items():
+        separator = "|" if key == "prediction" else " "
+        if not isinstance(value, float):
+            cells[key] = " ".join((separator.join(value) if isinstance(value, list) else value).split())
+    return {**cells, **row.get("probabilities", {})}
+
+
+# --- predict test splits
+
+
+def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | None = None) -> list[Path]:
+    """Predict a finished run's test splits, and write the benchmark's files too when a directory for them is given.
+
+    Returns:
+        The files written.
+
+    Raises:
+        MissingError: no run, or no test rows.
+        UsageError: the task has no submission, or the rows are not the official ones.
+    """
+    with reload(path, resources) as (prepared, _):
+        config, task = prepared.runner.config, prepared.task
+        data, written = resources.rows(config.task), []
+        unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
+        names = submission.spec_of(task).files if submission_dir else unlabelled
+        for split in [split for split in names if split == "test" or split in data.splits] or ["test"]:
+            rows = data.rows(split)
+            predictions, lines = _predict(prepared, resources.examples(config, split, config.max_length))
+            written.append(RunDirectory(path).write_predictions(lines, split))
+            if submission_dir:
+                written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
+        return written
+
+
+def complete_submissions(paths: list[Path], resources: ResourceCache, directory: Path) -> list[Path]:
+    """Check all files of each benchmark that the runs belong to, and zip them.
+
+    Raises:
+        MissingError: a file of another task is missing.
+        UsageError: a file is not what the server takes.
+    """
+    benchmarks = set()
+    for path in paths:
+        with RunDirectory(path).opened() as config:
+            benchmarks.add(submission.spec_of(resources.task(config.task)).benchmark)
+    return [submission.pack(benchmark, directory) for benchmark in sorted(benchmarks)]
