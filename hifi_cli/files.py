@@ -40,7 +40,7 @@ def safe_name(name: str) -> str:
 
 def command_line(words: Iterable[str]) -> str:
     """`words` quoted for a shell, on one line; U+FFFD stands for characters that cannot be printed."""
-    return shlex.join(re.sub(r"\s", " ", printable(word)) for word in words)
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in shlex.join(words))
 
 
 def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> str:

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "bench"
 
 @pytest.mark.exhaustive
 def test_the_benchmark_on_generated_data(tmp_path):
-    words = ["--tasks", "demo-acceptability", "--rows", "40", "--rounds", "1", "--threads", "1", "--parts", "epochs,limits"]
+    words = ["--tasks", "demo-acceptability", "--rows", "40", "--rounds", "1", "--threads", "1", "--parts", "epochs"]
     words += ["--out", str(tmp_path)]
     environment = {key: value for key, value in os.environ.items() if key != "HIFI_DATA_DIR"}
     done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, env=environment, timeout=900)
@@ -26,9 +26,7 @@ def test_the_benchmark_on_generated_data(tmp_path):
     for row in measured["ratios"]:
         assert row["ratio"] == pytest.approx(measured["seconds"][row["work"]] / measured["seconds"][row["against"]], rel=0.05)
         assert f"{row['ratio']:.3f}" in done.stdout
-    assert all(0 < limit["reached"] < 1.5 and limit["gflop"] > 0 for limit in measured["limits"].values())
-    assert all(sum(limit["step"].values()) == pytest.approx(1, abs=0.01) for limit in measured["limits"].values())
-    assert bench_results["rates"]["fp32"] > 0 and bench_results["epochs_measured"]["processor"]
+    assert bench_results["epochs_measured"]["processor"]
 
 
 GPU_CHECK = Path(__file__).parent.parent / "scripts" / "gpu_check"

@@ -83,9 +83,8 @@ def test_a_full_disk_is_told_and_costs_nothing(make, data, small_disk, tmp_path,
     assert fingerprint(directory.path) == fingerprint(RunDirectory.of(config, tmp_path / "uninterrupted").path)
 
 
-@pytest.mark.parametrize("form", ["hf", "delta"])
-def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(finish_run, hifi, data, small_disk, form):
-    command = ("export", finish_run(), "--to", small_disk / "out", "--as", form, "--data-dir", data)
+def test_an_export_to_a_full_disk_is_told_and_can_be_repeated(finish_run, hifi, data, small_disk):
+    command = ("export", finish_run(), "--to", small_disk / "out", "--data-dir", data)
     fill(small_disk, leave=20_000)
     answer = hifi(*command)
     assert (answer.code, "No space left on device" in answer.err, "unexpected" in answer.err) == (1, True, False), answer.err

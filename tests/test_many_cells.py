@@ -1,6 +1,7 @@
 """Grids of many cells: what is read once and not per cell, counted by calls."""
 
 import builtins
+import hashlib
 import io
 import os
 from collections import Counter
@@ -15,7 +16,7 @@ from synthetic_runs import write_run
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.files import bytes_digest, write_json
+from hifi_cli.files import write_json
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import grid_display, grid_spec, scheduler
 from hifi_cli.grids.jobs import JobOptions
@@ -39,7 +40,7 @@ def store(cell, results_dir, delta=b"delta"):
     content = read_json(directory.results) | {
         "config": config.model_dump(mode="json"),
         "config_hash": config.hash,
-        "delta_sha256": bytes_digest(delta),
+        "delta_sha256": hashlib.sha256(delta).hexdigest(),
         "delta_bytes": len(delta),
     }
     write_json(directory.results, content)

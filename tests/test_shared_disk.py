@@ -9,8 +9,8 @@ import pytest
 import yaml
 from tiny_inputs import QUICK
 
-from hifi_cli.files import atomic_directory, atomic_path, is_locked, locked, write_text
-from hifi_cli.results import model_card
+from hifi_cli.files import atomic_path, is_locked, locked, write_text
+from hifi_cli.results import export
 
 
 @pytest.fixture
@@ -120,11 +120,13 @@ def test_without_flock_the_lock_is_that_a_file_exists_and_a_message_names_it(tmp
 
 
 def test_a_directory_is_whole_or_absent(tmp_path):
-    with pytest.raises(ZeroDivisionError), atomic_directory(tmp_path / "out") as folder:
+    with pytest.raises(ZeroDivisionError), atomic_path(tmp_path / "out") as folder:
+        folder.mkdir()
         (folder / "part").write_text("half")
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
-    with atomic_directory(tmp_path / "out") as folder:
+    with atomic_path(tmp_path / "out") as folder:
+        folder.mkdir()
         (folder / "part").write_text("whole")
     assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["out", "out/part"]
 
@@ -140,13 +142,13 @@ def test_a_finished_run_keeps_no_checkpoint_that_a_kill_left(run, tiny, tmp_path
 
 def test_an_export_has_its_name_when_it_is_whole(run, hifi, data, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    write, out_exists = model_card.write, []
+    write, out_exists = export.write_card, []
 
     def write_card(*arguments, **options):
         out_exists.append(out.exists())
         write(*arguments, **options)
 
-    monkeypatch.setattr(model_card, "write", write_card)
+    monkeypatch.setattr(export, "write_card", write_card)
     answer = hifi("export", run, "--to", "out", "--data-dir", data)
     assert answer.code == 0, answer.err
     assert out_exists == [False]

@@ -7,12 +7,11 @@ import zipfile
 
 import numpy as np
 import pytest
-from hifi_cli.results.predict import predict
 from tiny_inputs import QUICK, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.reload import evaluate
+from hifi_cli.results.reload import evaluate, predict
 from hifi_cli.tasks import data_sources, fewshot, local_files, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
@@ -213,7 +212,7 @@ def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):
     assert evaluate(directory.path, resources).differing == []
     query = {"passage": "cat and dog and cat", "query": "here @placeholder", "entities": ["cat", "dog", "cat"]}
     write_lines(tmp_path / "new.jsonl", [json.dumps(query)])
-    predictions = predict(directory.path, tmp_path / "new.jsonl", resources, "jsonl")
+    predictions = predict(directory.path, tmp_path / "new.jsonl", resources)
     assert [(row["id"], row["prediction"]) for row in predictions] == [("0-cat", "false"), ("0-dog", "true")]
     with pytest.raises(UsageError, match="ReCoRD has no few-shot setting: it predicts one of a query's entities"):
         fewshot.check_supported(task_spec.load("record"))

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hifi_cli.results.predict import predict_test
 from tiny_inputs import ROWS_OF_A_KIND as ROWS
 
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.reload import evaluate
+from hifi_cli.results.reload import evaluate, predict_test
 from hifi_cli.tasks.batches import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.prepared_run import ModelInputs, prepare

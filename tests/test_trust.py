@@ -142,9 +142,8 @@ def test_code_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task, tm
         refused(hifi("eval", run), own, name, "--trust")
     assert not metrics.is_code("google_bleu")  # one of evaluate's own
     Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sleeps .\tthe hound sleeps .\n")
-    assert hifi("predict", run, "new.tsv").code == 0
-    assert hifi("export", run, "--to", "model").code == 0
-    assert hifi("score", "--run", run, "--samples", "4", "--out", "scores.json").code == 0
+    for words in (["predict", run, "new.tsv"], ["export", run, "--to", "model"]):
+        refused(hifi(*words), own, name, "--trust")
     assert not mark.exists()
     trusted = run_copy(evaluate_with_trust, run, tmp_path / "home", cwd=tmp_path)  # `evaluate` keeps what a process loaded
     assert mark.exists(), trusted.stderr
@@ -263,11 +262,9 @@ def test_a_backbone_that_lies_elsewhere_now_is_named(hifi, tiny, data, encoders,
         "eval": [run, "--data-dir", data],
         "predict": [run, "new.tsv"],
         "export": [run, "--to", "model", "--data-dir", data],
-        "score": ["--run", run, "--out", "scores.json", "--samples", "4", "--data-dir", data],
     }
     for command, words in commands.items():
         refused(hifi(command, *words), there, "--backbone", code=3)
         answer = hifi(command, *words, "--backbone", tmp_path / "now-here")
         assert answer.code == 0, answer
-    assert read_json(Path("scores.json"))["backbone"] == "tiny-bert"
     refused(hifi("eval", *commands["eval"], "--backbone", encoders["roberta"]), run, "other weights", "--backbone")
