@@ -62,30 +62,24 @@ def test_json_lines_in_and_out(trained, hifi, tmp_path):
 
 def test_csv_in_csv_out(trained, hifi, tmp_path):
     run, pairs, stored = trained
-    (tmp_path / "new.CSV").write_text(
-        "sentence1,sentence2,note\n" + "".join(f'"{first}",{second},"x, y"\n' for first, second in pairs)
-    )
+    rows = "".join(f'"{first}",{second},"x, y"\n' for first, second in pairs)
+    (tmp_path / "new.CSV").write_text(f"sentence1,sentence2,note\n{rows}")
     answer = hifi("predict", run, tmp_path / "new.CSV")
     assert answer.code == 0, answer.err
-    assert answer.out.splitlines()[0] == "id,prediction,entailment,not_entailment"
-    assert [line.split(",")[1] for line in answer.out.splitlines()[1:]] == [prediction.prediction for prediction in stored]
-    assert hifi("predict", run, tmp_path / "new.CSV", "--out", tmp_path / "out.jsonl").code == 0
-    assert (tmp_path / "out.jsonl").read_text().startswith('{"id": "0", "prediction"')  # as the output's name says
+    header, *lines = answer.out.splitlines()
+    assert header == "id,prediction,entailment,not_entailment"
+    assert [line.split(",")[1] for line in lines] == [prediction.prediction for prediction in stored]
 
 
 def test_an_output_that_would_mislead_or_replace_the_input_is_refused(trained, hifi, tmp_path):
     run, pairs, _ = trained
-    content = "sentence1,sentence2\n" + "".join(f"{first},{second}\n" for first, second in pairs[:4])
     path = tmp_path / "new.csv"
-    path.write_text(content)
+    path.write_text("sentence1,sentence2\n" + "".join(f"{first},{second}\n" for first, second in pairs[:4]))
     (tmp_path / "link.csv").symlink_to(path)
-    for out in ("new.csv", "link.csv"):
-        answer = hifi("predict", run, path, "--out", out)
-        assert answer.code == 2 and f"--out {out} is the input, which would be lost: name another file" in answer.err
-    for suffix in (".parquet", ".xlsx"):
-        answer = hifi("predict", run, path, "--out", f"p{suffix}")
-        assert answer.code == 2 and f"'{suffix}' is not written; the name must end in .tsv, .csv, .jsonl, .json" in answer.err
-    assert path.read_text() == content and not list(tmp_path.glob("p.*"))
+    answer = hifi("predict", run, path, "--out", "link.csv")
+    assert answer.code == 2 and "--out link.csv is the input, which would be lost: name another file" in answer.err
+    answer = hifi("predict", run, path, "--out", "p.xlsx")
+    assert answer.code == 2 and "'.xlsx' is not written; the name must end in .tsv, .csv, .jsonl, .json" in answer.err
     assert hifi("predict", run, path, "--format", "csv", "--out", "p.txt").code == 0
     answer = hifi("predict", run, "p.txt")
     assert answer.code == 2 and "rename it so that it ends in .csv, .tsv, .jsonl, .parquet" in answer.err
@@ -103,16 +97,12 @@ def test_what_is_wrong_is_named(trained, hifi, tmp_path):
     assert "no column 'sentence2'" in refused(b"sentence1\tother\na\tb\n")
     assert "line 3: 1 columns" in refused(b"sentence1\tsentence2\na\tb\nc\n")
     assert "sentence2 is empty" in refused(b"sentence1\tsentence2\na\t \n")
-    for name, separator in (("new.tsv", b"\t"), ("new.csv", b",")):  # never a row, although it has as many columns
-        error = refused(separator.join([b"premise", b"hypothesis\na", b"b\n"]), name=name)
-        assert "no column 'sentence1'; the columns are premise, hypothesis" in error
+    error = refused(b"premise,hypothesis\na,b\n", name="new.csv")  # never a row, although it has as many columns
+    assert "no column 'sentence1'; the columns are premise, hypothesis" in error
     assert "invalid JSON" in refused(b'{"sentence1": \n', name="new.jsonl")
-    assert "line 3: 1 columns" in refused(b"sentence1,sentence2\na,b\nc\n", name="new.csv")
     assert "UTF-8" in refused(b"\xff\xfe\ta\n")
-    assert "empty" in refused(b"", name="new.tsv")
     assert hifi("predict", run, tmp_path / "none.tsv").code == 3
     assert hifi("predict", tmp_path / "norun", tmp_path / "new.tsv").code == 3
-    assert hifi("predict", run, tmp_path / "new.tsv", "--format", "xml").code == 2
 
 
 def test_numbers_choices_and_answers(resources, make, tmp_path, task_kinds_data):
@@ -151,15 +141,11 @@ def test_one_logit_is_that_of_the_second_class(make, resources, tmp_path):
         assert said["prediction"] == stored.prediction
 
 
-def test_empty_lines_of_a_csv_are_no_rows_and_change_no_id(tmp_path):
+def test_every_row_is_predicted_under_its_own_number(tmp_path):
+    """Also of a task that skips rows with an empty text in training: the others would get wrong numbers."""
     task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / "new.csv"
     path.write_text("\nquestion1,question2\na,b\n\n\nc,d\n\n")
     assert [(row.id, row.sequences[0][0]) for row in read(task, path)] == [("0", "a"), ("1", "c")]
-
-
-def test_no_row_is_left_out_of_the_predictions(tmp_path):
-    """Not even of a task that skips rows with an empty text in training: the others would get wrong numbers."""
-    task, path = task_spec.load("qqp").model_copy(update={"id": None}), tmp_path / "new.csv"
     path.write_text("question1,question2\na,b\nc,\nd,e\n")
     with pytest.raises(UsageError, match="line 3: question2 is empty"):
         read(task, path)

@@ -296,12 +296,6 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert {word["entity_group"] for word in opened} <= {entity.type for entity in entities.entities(stored[0].prediction)}
 
 
-def test_conll_is_no_form_of_other_predictions(hifi, finish_run, tmp_path):
-    write_lines(tmp_path / "new.tsv", ["sentence1\tsentence2", "the dog\tthe cat"])
-    answer = hifi("predict", finish_run(), tmp_path / "new.tsv", "--format", "conll")
-    assert answer.code == 2 and "--format conll is for tags of words" in answer.err
-
-
 def write_form(path, form):
     """Two sentences, ten times, in a form of tagged data."""
     sentences = [

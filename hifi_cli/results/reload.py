@@ -1,6 +1,5 @@
 """Rebuild the model of a finished run from its backbone and its delta: to evaluate it again, and to predict."""
 
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -240,18 +239,18 @@ def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
     if form == "jsonl":
         return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
     frame = pd.DataFrame([_cells(prediction) for prediction in predictions])
-    separator, quoting = ("\t", csv.QUOTE_NONE) if form == "tsv" else (",", csv.QUOTE_MINIMAL)
-    return str(frame.to_csv(sep=separator, quoting=quoting, index=False, float_format="%.6f", lineterminator="\n"))
+    separator = "\t" if form == "tsv" else ","
+    return str(frame.to_csv(sep=separator, index=False, float_format="%.6f", lineterminator="\n"))
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
     """A prediction as columns: between several labels stands |, between words or their tags a space."""
-    cells = {key: value for key, value in row.items() if key != "probabilities"}
+    cells = {**row, **row.get("probabilities", {})}
+    cells.pop("probabilities", None)
     for key, value in cells.items():
-        separator = "|" if key == "prediction" else " "
-        if not isinstance(value, float):
-            cells[key] = " ".join((separator.join(value) if isinstance(value, list) else value).split())
-    return {**cells, **row.get("probabilities", {})}
+        if isinstance(value, list):
+            cells[key] = ("|" if key == "prediction" else " ").join(value)
+    return cells
 
 
 # --- predict test splits

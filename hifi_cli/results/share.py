@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from hifi_cli.errors import HifiError, MissingError, UsageError
+from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import atomic_path, file_digest, json_text
 from hifi_cli.results.directory import DELTA
 from hifi_cli.results.study import PACKED, PREDICTIONS, Study
@@ -47,8 +47,7 @@ def pack(source: Path, out: Path) -> int:
             if (table := study.predictions(path)) is not None:
                 texts = {key: table[key].map(json.dumps) for key in ("label", "prediction", "logits")}
                 tables.append(table.assign(run=path, **texts))
-            own = [file.relative_to(source / path) for file in (source / path).glob(_OWN_YAMLS)]
-            _copy(own, source / path, folder / path)
+            _copy(_files(study, path, [_OWN_YAMLS]), source / path, folder / path)
         (folder / PACKED).write_text("".join(lines), encoding="utf-8")
         pd.concat(tables).to_parquet(folder / PREDICTIONS, index=False, compression="zstd")
     return len(lines)
@@ -167,9 +166,10 @@ def pull(source: str, target: Path, **choice: Any) -> dict[str, str]:
         return merge(Path(source), target, **choice)
     runs = [f"{pattern}/*" for pattern in choice["only"] or ["runs"]]
     without = ["*..*", *([] if choice["weights"] else [f"*/{DELTA}"])]
-    with _hub(source) as (api, where), TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
         files = {"allow_patterns": [PACKED, PREDICTIONS, *runs], "ignore_patterns": without}
-        api.snapshot_download(**where, local_dir=folder, **files)
+        with _hub(source) as (api, where):
+            api.snapshot_download(**where, local_dir=folder, **files)
         return merge(Path(folder), target, **choice)
 
 
@@ -184,8 +184,6 @@ def _hub(name: str) -> Iterator[tuple[Any, dict[str, str]]]:
 
     try:
         yield HfApi(), {"repo_type": "dataset", "repo_id": name.removeprefix(HUB)}
-    except HifiError:
-        raise
     except Exception as error:  # network errors have no common base class
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise MissingError(
