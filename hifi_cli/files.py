@@ -1,4 +1,4 @@
-"""Atomic writes, JSON with errors of one line, locks, digests, safe file names and quoted command lines."""
+"""Atomic writes, JSON with errors of one line, locks, digests, file names and command lines."""
 
 import errno
 import fcntl
@@ -39,7 +39,7 @@ def safe_name(name: str) -> str:
 
 
 def command_line(words: Iterable[str]) -> str:
-    """`words` quoted for a shell, on one line; U+FFFD stands for characters that cannot be printed."""
+    """`words` quoted for a shell, on one line; U+FFFD stands for what cannot be printed."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in shlex.join(words))
 
 
@@ -55,7 +55,10 @@ def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> st
     """
     suffix = out.suffix.lower() if out else ""
     if suffix and suffix not in known:
-        raise UsageError(f"--out {out}: '{suffix}' is not written; the name must end in {', '.join(known)}; {instead}")
+        raise UsageError(
+            f"--out {out}: '{suffix}' is not written; the name must end in {', '.join(known)};"
+            f" {instead}"
+        )
     return suffix
 
 
@@ -71,13 +74,15 @@ def make_directory(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write to {path}: {error.strerror}; choose another directory") from None
+        raise UsageError(
+            f"cannot write to {path}: {error.strerror}; choose another directory"
+        ) from None
     return path
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A path beside `path` for a new file or directory, which replaces it if the block ends without an exception.
+    """A path for a new file or directory, which replaces `path` if the block raises nothing.
 
     Raises:
         RunFailed: it cannot be written, for example because the disk is full.
@@ -95,7 +100,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
             raise
         reason = os.strerror(errno.ENOSPC) if is_full else error
         raise RunFailed(
-            f"cannot write {path}: {reason}; nothing was changed: make room or name another place, and repeat"
+            f"cannot write {path}: {reason}; nothing was changed:"
+            " make room or name another place, and repeat"
         ) from None
     finally:
         if temporary.is_dir():
@@ -157,7 +163,9 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
     except ValueError as error:
-        raise UsageError(f"{path} is not a readable {what} file ({error}); delete it and make it again") from None
+        raise UsageError(
+            f"{path} is not a readable {what} file ({error}); delete it and make it again"
+        ) from None
 
 
 def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
@@ -174,7 +182,9 @@ def read_jsonl(path: Path, *, what: str) -> list[dict[str, Any]]:
     except FileNotFoundError:
         raise MissingError(f"no {what} at {path}") from None
     except ValueError as error:
-        raise UsageError(f"{path} is damaged (line {len(rows) + 1}: {error}); train the run again with --force") from None
+        raise UsageError(
+            f"{path} is damaged (line {len(rows) + 1}: {error}); train the run again with --force"
+        ) from None
     return rows
 
 
@@ -222,10 +232,10 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock file at `path`; yields whether it is held. With `wait` it blocks until no other process holds it.
+    """Hold the lock file at `path`; yields whether it is held. With `wait` it waits for the others.
 
-    The kernel releases the lock of a process that ended. Where the disk has no locks (NFS and Lustre may be mounted so),
-    the lock is that the file exists.
+    The kernel releases the lock of a process that ended. Where the disk has no locks (as NFS and
+    Lustre may be mounted), the lock is that the file exists.
     """
     make_directory(path.parent)
     has_flock = _flock_error(path.parent) in (0, errno.EWOULDBLOCK)
@@ -234,7 +244,9 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
         lock.acquire(timeout=_LOCK_TIMEOUT_SECONDS)
     except Timeout:
         if not has_flock:
-            logger.warning(f"{path} is in the way: if the process that it names has ended, delete this file")
+            logger.warning(
+                f"{path} is in the way: if the process that it names has ended, delete this file"
+            )
         if wait:
             lock.acquire()
     try:
@@ -244,12 +256,12 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a running process holds the lock file at `path`, which is only read: the disk may be read-only."""
+    """Whether a process holds the lock file at `path`, on a read-only disk too."""
     return path.exists() and _flock_error(path) != 0
 
 
 def _flock_error(path: Path) -> int:
-    """0 if the kernel's lock of a file is free, EWOULDBLOCK if it is held, another number where the disk has no locks."""
+    """0: the kernel's lock of a file is free; EWOULDBLOCK: held; else the disk has no locks."""
     handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

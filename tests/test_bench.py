@@ -1,7 +1,6 @@
 """The benchmark runs on generated data, and its ratios are those of its seconds."""
 
 import json
-import multiprocessing
 import os
 import runpy
 import subprocess
@@ -46,7 +45,6 @@ def test_the_gpu_check_says_that_there_is_no_gpu(tmp_path):
 
 def call_gpu_check(*words):
     """The check in this process, which ends with it."""
-    multiprocessing.set_start_method(None, force=True)  # as in a new process
     sys.argv = ["gpu_check", *words]
     runpy.run_path(str(GPU_CHECK), run_name="__main__")
 
@@ -61,7 +59,4 @@ def test_the_gpu_check_runs_on_a_cpu(tmp_path):
     ours, rival = steps["full-ft", "fp32", 128], steps["Trainer, full-ft", "fp32", 128]
     assert ours["ratio_to_trainer"] == pytest.approx(ours["ms"] / rival["ms"], rel=0.01)
     assert 0 < ours["share_of_peak"] < 1
-    ladder = {(row["method"], row["step"]): row for row in measured["ladder"]}
-    assert ladder["full-ft", "all measures"]["ratio"] == 1 and ladder["hifi-layerwise", "padding, layers compiled"]["ms"] > 0
-    assert [row["processes"] for row in measured["sharing"]] == [1, 2]
     assert "| full-ft | 0.0e+00 |" in done.stdout

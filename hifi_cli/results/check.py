@@ -1,4 +1,4 @@
-"""Check stored runs without their models: recompute scores, and find what no training can have left."""
+"""Check stored runs without their models: recomputed scores, and what no training can have left."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _NEED_TEXTS = ("entity_em", "entity_f1")  # of ReCoRD, which predictions do not 
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """The number of runs, that of runs whose scores were recomputed, and what is wrong with which run."""
+    """How many runs there are and had their scores recomputed, and what is wrong with which."""
 
     runs: int
     recomputed: int
@@ -57,8 +57,11 @@ def check(directory: Path) -> CheckedStudy:
             continue
         if result.delta_sha256:
             first, other = with_weights.setdefault(result.delta_sha256, (path, result))
-            # Variants of one method and seed may train the same, for example if they select the same heads
-            if any(getattr(result, key) != getattr(other, key) for key in ("task", "backbone", "method", "seed")):
+            # Variants of one method and seed may train the same, as when they select the same heads
+            if any(
+                getattr(result, key) != getattr(other, key)
+                for key in ("task", "backbone", "method", "seed")
+            ):
                 findings[path].append(f"has the weights of {first} (delta_sha256)")
     found = {path: problems for path, problems in findings.items() if problems}
     return CheckedStudy(len(study.records), recomputed, found)
@@ -105,7 +108,11 @@ def _of_epochs(result: RunResult, primary: str) -> Iterator[str]:
     if selecting[best - 1] < max(selecting[best - 1 if is_staged else 0 :]):
         yield f"best is epoch {best}, which is not the best by its epoch metrics"
     by_epoch = {line.epoch: line.metrics[primary] for line in lines if primary in line.metrics}
-    follows = {"last": by_epoch.get(total), "best": by_epoch.get(best), "max": max(by_epoch.values(), default=None)}
+    follows = {
+        "last": by_epoch.get(total),
+        "best": by_epoch.get(best),
+        "max": max(by_epoch.values(), default=None),
+    }
     follows[result.kept_score] = result.metrics[primary]
     for name, computed in follows.items():
         stored = getattr(result.scores, name)
@@ -118,7 +125,7 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
     rows = [_row(spec, row.id, row.label) for row in table.itertuples()]
     predictions = _predictions(spec, table)
     if len(rows) != result.n_examples.reported:
-        yield f"has predictions of {len(rows)} rows, and n_examples says {result.n_examples.reported}"
+        yield f"has predictions of {len(rows)} of {result.n_examples.reported} rows (n_examples)"
     if metrics.is_collapsed(predictions) != result.collapsed:
         yield f"collapsed is {result.collapsed}, and its predictions say {not result.collapsed}"
     if isinstance(predictions, np.ndarray) and spec.format != "record":
@@ -127,14 +134,16 @@ def _of_predictions(result: RunResult, spec: TaskSpec, table: pd.DataFrame) -> I
             yield "its predictions are not those of its logits"
     names = [name for name in spec.metrics if name not in _NEED_TEXTS]
     if names:
-        computable = spec.model_copy(update={"metrics": names, "primary": names[0], "evaluate": None})
+        computable = spec.model_copy(
+            update={"metrics": names, "primary": names[0], "evaluate": None}
+        )
         for name, score in metrics.compute(computable, rows, predictions).items():
             if abs(score - result.metrics[name]) > _TOLERANCE:
                 yield f"{name} is {result.metrics[name]:.4f}, and by its predictions {score:.4f}"
 
 
 def _row(spec: TaskSpec, name: str, label: Any) -> Row:
-    """What metrics read of an example; the rows of one of MultiRC's questions share the first two parts of their ids."""
+    """What metrics read of an example. The ids of a MultiRC question's rows begin alike."""
     if spec.kind == "span":
         return Row(name, (), None, answers=tuple((answer, -1) for answer in label))
     return Row(name, (), _number(spec, label), group=name.rpartition("-")[0])

@@ -59,8 +59,9 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
         is_plain = prepared.method.mergeable and not prepared.task_head.is_own
         if not (is_plain if form == "hf" else fits_peft(prepared)):
             raise UsageError(
-                f"no {'plain Hugging Face' if form == 'hf' else 'peft'} model holds the task head or the modules of this"
-                f" run of {result.method}: open the run itself with hifi_cli.open_model"
+                f"no {'plain Hugging Face' if form == 'hf' else 'peft'} model holds the task head or"
+                f" the modules of this run of {result.method}: open the run itself with"
+                " hifi_cli.open_model"
             )
         with atomic_path(to.resolve()) as folder:
             folder.mkdir()
@@ -72,13 +73,15 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
 
 
 def write_hf(prepared: PreparedRun, to: Path) -> None:
-    """Write the merged model and its tokenizer, so that `from_pretrained(to)` and `pipeline(TASK, to)` open them."""
+    """Write the merged model and its tokenizer, for `from_pretrained` and `pipeline`."""
     prepared.method.merge(prepared.encoder)
     prepared.encoder.join_projections()
     model: Any = prepared.encoder.model
     model.config.problem_type = _PROBLEM.get(prepared.task_head.kind)
     model.save_pretrained(to, safe_serialization=True)
-    tokenizer = copy.deepcopy(prepared.inputs.pretrained.tokenizer)  # other runs of the process use it too
+    tokenizer = copy.deepcopy(
+        prepared.inputs.pretrained.tokenizer
+    )  # other runs of the process use it too
     tokenizer.model_max_length = prepared.runner.config.max_length
     tokenizer.save_pretrained(to)
 
@@ -86,8 +89,8 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
 def fits_peft(prepared: PreparedRun) -> bool:
     """Whether peft can hold the trained model: its own adapters, and a head of Hugging Face's own.
 
-    peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a cache, by whose length
-    BERT-type encoders move the position ids on.
+    peft's prefix tuning opens ours but computes something else: it hands the prefixes over as a
+    cache, by whose length BERT-type encoders move the position ids on.
     """
     encoder = prepared.encoder
     if encoder.has_known_parts and encoder.module_names.fused:
@@ -98,15 +101,18 @@ def fits_peft(prepared: PreparedRun) -> bool:
 
 
 def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> None:
-    """Write adapter and tokenizer so that `PeftModel.from_pretrained(base, to)` gives the run's logits.
+    """Write adapter and tokenizer: `PeftModel.from_pretrained(base, to)` gives the run's logits.
 
-    The pooler and the classifier, which our methods train and peft would leave frozen, are in it as `modules_to_save`.
+    The pooler and the classifier, which our methods train and peft would leave frozen, are in it as
+    `modules_to_save`.
     """
     from peft import get_peft_model
 
     config = prepared.runner.config
     untrained, pretrained = resources.encoder(config)
-    base = config.backbone.hub or config.backbone.package or config.backbone.name  # no path of this machine
+    base = (
+        config.backbone.hub or config.backbone.package or config.backbone.name
+    )  # no path of this machine
     plain: Any = untrained.model
     plain.name_or_path = base  # peft would write the path that the model was read from
     adapter: Any = prepared.method.peft_config(untrained)
@@ -129,7 +135,9 @@ def write_peft(prepared: PreparedRun, resources: ResourceCache, to: Path) -> Non
     with torch.no_grad():
         for name, value in prepared.method.trainable_parameters(prepared.encoder.model).items():
             parameters[name].copy_(value)
-    model.save_pretrained(to, safe_serialization=True, save_embedding_layers=False)  # else it looks for the base model
+    model.save_pretrained(
+        to, safe_serialization=True, save_embedding_layers=False
+    )  # else it looks for the base model
     pretrained.tokenizer.save_pretrained(to)
 
 
@@ -177,7 +185,9 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         opener=TRANSFORMERS_CLASSES[task.kind],
         task=task,
         method=method,
-        description=re.sub(r"\bk = \d+ ", "", method.description),  # the run may have another k than the method
+        description=re.sub(
+            r"\bk = \d+ ", "", method.description
+        ),  # the run may have another k than the method
         config=config,
         result=result,
         command=command_line(result.provenance.command),

@@ -1,4 +1,4 @@
-"""Rebuild the model of a finished run from its backbone and its delta: to evaluate it again, and to predict."""
+"""Rebuild a finished run's model from its backbone and its delta: to evaluate and to predict."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -44,20 +44,27 @@ Form = Literal["tsv", "csv", "jsonl", "json"]
 
 @contextmanager
 def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, RunResult]]:
-    """Rebuild a finished run's model, and give it with its result; inside, the run's own YAMLs stand for their names.
+    """Rebuild a finished run's model, and give it with its result.
+
+    Inside the block, the run's own YAMLs stand for their names.
 
     Raises:
         MissingError: no finished run is there, or its backbone is not available.
-        UsageError: its delta is damaged or belongs to other backbone weights, or it names code that is not trusted.
+        UsageError: its delta is damaged or belongs to other backbone weights, or it names code that
+            is not trusted.
         RunFailed: the run diverged and has no model.
     """
     directory = RunDirectory(path)
     refuse_code(directory, trust=resources.trust)
     with directory.opened(trust=resources.trust) as config:
-        config = config.model_copy(update={"device": "auto"})  # the run's own may not be on this machine
+        config = config.model_copy(
+            update={"device": "auto"}
+        )  # the run's own may not be on this machine
         result, tensors, metadata = read_delta(directory)
         if resources.backbone:
-            elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
+            elsewhere = backbone_config(resources.backbone).model_copy(
+                update={"name": config.backbone.name}
+            )
             config = config.model_copy(update={"backbone": elsewhere})
         prepared = prepare(ModelInputs.resolve(config, resources, metadata.heads))
         check_backbone(directory, config, prepared.inputs.pretrained.weights_id, metadata)
@@ -78,22 +85,28 @@ def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
         code = metric if metric and metrics.is_code(str(metric)) else code_file(file)
         if code:
             raise UsageError(
-                f"{file} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
+                f"{file} names code, '{code}', and that file is part of a run:"
+                " give --trust if you know the code and trust it"
             )
 
 
 def open_model(
-    run: Path | str, *, results_dir: Path | str = "results", backbone: str | None = None, trust: bool = False
+    run: Path | str,
+    *,
+    results_dir: Path | str = "results",
+    backbone: str | None = None,
+    trust: bool = False,
 ) -> tuple[nn.Module, Any]:
     """Open the model of a finished run.
 
     Args:
         results_dir: holds the runs that the run started from.
-        backbone: loaded instead of the one that the run names, which may be elsewhere on this machine.
+        backbone: loaded instead of the one that the run names, which may lie elsewhere here.
         trust: whether code may run that the files of the run name.
 
     Returns:
-        The model, in evaluation mode, called as Hugging Face's are (its output has `logits`), and its tokenizer.
+        The model, in evaluation mode, called as Hugging Face's are (its output has `logits`), and
+        its tokenizer.
 
     Raises:
         MissingError, UsageError, RunFailed: see `reload`.
@@ -114,7 +127,7 @@ class Evaluation:
     Attributes:
         compared: each metric now and as the run stored it; None where one side does not have it.
         largest_difference: between the logits.
-        differing: what does not agree with what the run stored; the rounding of other hardware does.
+        differing: what is not as the run stored it; the rounding of other hardware is allowed.
     """
 
     path: Path
@@ -127,12 +140,15 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     """Predict the reported split again and compare with what the run stored.
 
     Raises:
-        UsageError: the data are not those of the run, or its own files name code that is not trusted.
+        UsageError: the data are not those of the run; see also `reload`.
     """
     with reload(path, resources) as (prepared, result):
         config = prepared.runner.config
         if _validation(resources.rows(config.task).fingerprint) != _validation(result.data):
-            raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
+            raise UsageError(
+                f"the run in {path} was made on other validation data:"
+                " restore them, or give --data-dir with them"
+            )
         splits = load_splits(config, resources)
         predictions, rows = _predict(prepared, splits.reported)
         scores = metrics.compute(prepared.task, rows_of(splits.reported), predictions)
@@ -144,7 +160,9 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     now, then = (np.concatenate([row.logits for row in lines]) for lines in (rows, stored))
     difference = float(np.abs(now - then).max())
     primary = prepared.task.primary
-    compared = {name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}}
+    compared = {
+        name: (scores.get(name), result.metrics.get(name)) for name in {**scores, **result.metrics}
+    }
     kept = {f"{primary} of the kept epoch": (scores[primary], result.score(result.kept_score))}
     differing = [name for name, pair in (compared | kept).items() if not _agree(*pair)]
     if not difference <= _LOGIT_TOLERANCE:  # also if it is NaN
@@ -152,7 +170,9 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
     return Evaluation(path, compared, difference, differing)
 
 
-def _predict(prepared: PreparedRun, examples: list[Example]) -> tuple[Predictions, list[Prediction]]:
+def _predict(
+    prepared: PreparedRun, examples: list[Example]
+) -> tuple[Predictions, list[Prediction]]:
     """What a model predicts of some examples, for metrics and as lines of predictions.jsonl."""
     logits = prepared.runner.predict(examples)
     predictions = metrics.predictions_of(prepared.task, examples, logits)
@@ -160,7 +180,9 @@ def _predict(prepared: PreparedRun, examples: list[Example]) -> tuple[Prediction
 
 
 def _validation(fingerprint: dict[str, str]) -> dict[str, str]:
-    return {split: content for split, content in fingerprint.items() if split.startswith("validation")}
+    return {
+        split: content for split, content in fingerprint.items() if split.startswith("validation")
+    }
 
 
 def _agree(now: float | None, then: float | None) -> bool:
@@ -174,12 +196,12 @@ def predict(run: Path, file: Path, resources: ResourceCache) -> list[dict[str, A
     """A file's rows with what a finished run's model predicts of them.
 
     Args:
-        file: has the task's input columns; other columns are not read. The id column, where the task has one and the
-            file too, names the rows; else their numbers do.
+        file: has the task's input columns; other columns are not read. The id column, where the
+            task has one and the file too, names the rows; else their numbers do.
 
     Returns:
-        For each row `id`, `prediction` (a label, a list of labels, a number, or an answer's text) and, for labels,
-        `probabilities` by label; for token classification `id`, `tokens` and `tags`.
+        For each row `id`, `prediction` (a label, a list of labels, a number, or an answer's text)
+        and, for labels, `probabilities` by label; for token classification `id`, `tokens`, `tags`.
 
     Raises:
         MissingError, UsageError, RunFailed: there is no usable run, or no usable file.
@@ -197,20 +219,30 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     """The rows of a file, none left out; see `predict`.
 
     Raises:
-        UsageError: its name does not say the format, or a column is missing or does not fit; the line is named.
+        UsageError: its name does not say the format, or a column is missing or does not fit; the
+            line is named.
     """
     reader = readers.READER_OF_SUFFIX.get(path.suffix.lower())
     if reader is None:
-        raise UsageError(f"{path}: rename it so that it ends in {', '.join(readers.READER_OF_SUFFIX)}, as its format is")
-    header = (task.local.header if task.local.reader == "conll" else task.inputs) if reader == "conll" else None
+        raise UsageError(
+            f"{path}: rename it so that it ends in {', '.join(readers.READER_OF_SUFFIX)},"
+            " as its format is"
+        )
+    header = (
+        (task.local.header if task.local.reader == "conll" else task.inputs)
+        if reader == "conll"
+        else None
+    )
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
     records = readers.read(path, layout, labelled=True, skip_incomplete=False)
     complete = ((_complete(task, record, at), None) for at, record in enumerate(records))
-    return row_formats.parse_rows(task.model_copy(update={"skip_incomplete": False}), complete, {}, str(path))
+    return row_formats.parse_rows(
+        task.model_copy(update={"skip_incomplete": False}), complete, {}, str(path)
+    )
 
 
 def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:
-    """Add to a record of a new text the columns that a row requires, with values that change nothing."""
+    """Add to a new text's record the columns that a row requires; their values change nothing."""
     begin = str(record.values.get("context", ""))[:1]
     required: dict[str, dict[str, Any]] = {
         "squad": {"answers": {"text": [begin], "answer_start": [0]}},
@@ -227,24 +259,28 @@ def _as_dict(task: TaskSpec, row: Row, prediction: Prediction) -> dict[str, Any]
     if task.kind in ("regression", "span"):
         return content
     # one logit is that of the second of two classes
-    logits = np.array(prediction.logits if len(prediction.logits) > 1 else [0.0, prediction.logits[0]])
+    logits = np.array(
+        prediction.logits if len(prediction.logits) > 1 else [0.0, prediction.logits[0]]
+    )
     values = expit(prediction.logits) if task.kind == "multi-label" else softmax(logits)
     return {**content, "probabilities": dict(zip(task.labels, map(float, values), strict=True))}
 
 
 def as_text(predictions: Sequence[dict[str, Any]], form: Form) -> str:
-    """Predictions as JSON lines, as a JSON list, or as columns with a header: id, prediction, each label."""
+    """Predictions as JSON lines, as a JSON list, or as columns: id, prediction, each label."""
     if form == "json":
         return json_text(predictions)
     if form == "jsonl":
-        return "".join(json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions)
+        return "".join(
+            json.dumps(prediction, ensure_ascii=False) + "\n" for prediction in predictions
+        )
     frame = pd.DataFrame([_cells(prediction) for prediction in predictions])
     separator = "\t" if form == "tsv" else ","
     return str(frame.to_csv(sep=separator, index=False, float_format="%.6f", lineterminator="\n"))
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """A prediction as columns: between several labels stands |, between words or their tags a space."""
+    """A prediction as columns: several labels are joined by |, words and their tags by spaces."""
     cells = {**row, **row.get("probabilities", {})}
     cells.pop("probabilities", None)
     for key, value in cells.items():
@@ -256,8 +292,13 @@ def _cells(row: dict[str, Any]) -> dict[str, Any]:
 # --- predict test splits
 
 
-def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | None = None) -> list[Path]:
-    """Predict a finished run's test splits, and write the benchmark's files too when a directory for them is given.
+def predict_test(
+    path: Path, resources: ResourceCache, submission_dir: Path | None = None
+) -> list[Path]:
+    """Predict a finished run's test splits.
+
+    Args:
+        submission_dir: where the files for the benchmark's server are written too.
 
     Returns:
         The files written.
@@ -271,16 +312,24 @@ def predict_test(path: Path, resources: ResourceCache, submission_dir: Path | No
         data, written = resources.rows(config.task), []
         unlabelled = filterfalse(task_spec.is_labelled, task.local.files)
         names = submission.spec_of(task).files if submission_dir else unlabelled
-        for split in [split for split in names if split == "test" or split in data.splits] or ["test"]:
+        for split in [split for split in names if split == "test" or split in data.splits] or [
+            "test"
+        ]:
             rows = data.rows(split)
-            predictions, lines = _predict(prepared, resources.examples(config, split, config.max_length))
+            predictions, lines = _predict(
+                prepared, resources.examples(config, split, config.max_length)
+            )
             written.append(RunDirectory(path).write_predictions(lines, split))
             if submission_dir:
-                written.append(submission.write(task, split, rows, np.asarray(predictions), submission_dir))
+                written.append(
+                    submission.write(task, split, rows, np.asarray(predictions), submission_dir)
+                )
         return written
 
 
-def complete_submissions(paths: list[Path], resources: ResourceCache, directory: Path) -> list[Path]:
+def complete_submissions(
+    paths: list[Path], resources: ResourceCache, directory: Path
+) -> list[Path]:
     """Check all files of each benchmark that the runs belong to, and zip them.
 
     Raises:

@@ -1,6 +1,7 @@
 """Pack a study into two files, and copy runs between results directories and the Hugging Face hub.
 
-Runs of others are harmless: only known files are copied, no link is followed, nothing is overwritten and nothing executed.
+Runs of others are harmless: only known files are copied, no link is followed, nothing is
+overwritten and nothing executed.
 """
 
 import json
@@ -24,11 +25,16 @@ HUB = "hub:"
 _OWN_YAMLS = "own/*/*.yaml"
 _FILES = ("config.yaml", "metrics.jsonl", "predictions*.jsonl", _OWN_YAMLS, "results.json")
 _CODE = "own/methods/*.py"
-_SAME = ("config_hash", "data", "backbone_weights", "scores")  # two runs at one path that agree in them are the same run
+_SAME = (
+    "config_hash",
+    "data",
+    "backbone_weights",
+    "scores",
+)  # two runs at one path that agree in them are the same run
 
 
 def pack(source: Path, out: Path) -> int:
-    """Write runs.jsonl, predictions.parquet and the users' own YAMLs of all finished runs; return the number of runs.
+    """Write runs.jsonl, predictions.parquet and the users' own YAMLs; return the number of runs.
 
     Raises:
         MissingError: there is no run.
@@ -45,7 +51,9 @@ def pack(source: Path, out: Path) -> int:
         for path, record in study.records.items():
             lines.append(json.dumps({"path": path, "record": record}) + "\n")
             if (table := study.predictions(path)) is not None:
-                texts = {key: table[key].map(json.dumps) for key in ("label", "prediction", "logits")}
+                texts = {
+                    key: table[key].map(json.dumps) for key in ("label", "prediction", "logits")
+                }
                 tables.append(table.assign(run=path, **texts))
             _copy(_files(study, path, [_OWN_YAMLS]), source / path, folder / path)
         (folder / PACKED).write_text("".join(lines), encoding="utf-8")
@@ -56,7 +64,9 @@ def pack(source: Path, out: Path) -> int:
 def _unpack(study: Study, folder: Path) -> None:
     """Write the runs of a packed study as a results directory."""
     for path, record in study.records.items():
-        study.result(path)  # refuses a path that is not the run's own and may lead out of the directory
+        study.result(
+            path
+        )  # refuses a path that is not the run's own and may lead out of the directory
         run = folder / path
         run.mkdir(parents=True)
         (run / "config.yaml").write_text(yaml.safe_dump(record["config"], sort_keys=False))
@@ -75,7 +85,7 @@ def merge(
     weights: bool = False,
     trust: bool = False,
 ) -> dict[str, str]:
-    """Copy the finished runs of a results directory or a packed study that another directory does not have.
+    """Copy the finished runs of a directory or a packed study that another directory lacks.
 
     Args:
         only: patterns of paths; empty: all runs.
@@ -83,7 +93,8 @@ def merge(
         trust: copy the code of users' own methods too.
 
     Returns:
-        What became of each run, by its path; a conflict is another run at its path, or one that is not finished.
+        What became of each run, by its path; a conflict is another run at its path, or one that is
+        not finished.
 
     Raises:
         MissingError: there is no run.
@@ -111,14 +122,20 @@ def merge(
     return states
 
 
-def _chosen(study: Study, only: Iterable[str], *, weights: bool, trust: bool) -> dict[str, list[Path]]:
+def _chosen(
+    study: Study, only: Iterable[str], *, weights: bool, trust: bool
+) -> dict[str, list[Path]]:
     """The files of the runs to copy, by the run's path; see `merge`."""
     if study.is_packed:
-        raise UsageError(f"{study.directory} is packed: send it with hf upload, or merge it into a directory of runs")
+        raise UsageError(
+            f"{study.directory} is packed: send it with hf upload, or merge it into a directory"
+        )
     patterns = [*_FILES, *([_CODE] if trust else []), *([DELTA] if weights else [])]
     paths = [path for path in study.records if any(fnmatch(path, name) for name in only or ["*"])]
     if not paths:
-        raise MissingError(f"no finished runs in {study.directory}{' that match --only' if only else ''}")
+        raise MissingError(
+            f"no finished runs in {study.directory}{' that match --only' if only else ''}"
+        )
     return {path: _files(study, path, patterns) for path in paths}
 
 
@@ -129,13 +146,19 @@ def _files(study: Study, path: str, patterns: Iterable[str]) -> list[Path]:
         UsageError: the run is damaged, a file is a link, or the weights are not the run's.
     """
     result, folder, root = study.result(path), study.directory / path, study.directory.resolve()
-    files = [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
+    files = [
+        file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()
+    ]
     for file in files:
         if file.resolve() != root / file.relative_to(study.directory):
             raise UsageError(f"{file} is a link, or behind one; put the file itself there")
     has_delta = folder / DELTA in files
-    if DELTA in patterns and result.delta_sha256 != (file_digest(folder / DELTA) if has_delta else None):
-        raise UsageError(f"{folder / DELTA} is missing, or not the file that the run wrote; leave out --weights")
+    if DELTA in patterns and result.delta_sha256 != (
+        file_digest(folder / DELTA) if has_delta else None
+    ):
+        raise UsageError(
+            f"{folder / DELTA} is missing, or not the file that the run wrote; leave out --weights"
+        )
     return [file.relative_to(folder) for file in files]
 
 
@@ -146,22 +169,26 @@ def _copy(files: Iterable[Path], source: Path, target: Path) -> None:
 
 
 def push(source: Path, to: str, **choice: Any) -> dict[str, str]:
-    """`merge` into another results directory; or add the runs that a dataset repository of the hub lacks, as one commit."""
+    """`merge` into a directory, or add the runs that a dataset repository of the hub lacks."""
     if not to.startswith(HUB):
         return merge(source, Path(to), **choice)
     chosen = _chosen(Study(source), **choice)
     with _hub(to) as (api, where):
         there = set(api.list_repo_files(**where))
         states = {path: "there" if f"{path}/results.json" in there else "copied" for path in chosen}
-        new = [f"{path}/{file}" for path in chosen if states[path] == "copied" for file in chosen[path]]
+        new = [
+            f"{path}/{file}" for path in chosen if states[path] == "copied" for file in chosen[path]
+        ]
         if new:
             message = f"hifi results push: {len(new)} files of runs"
-            api.upload_folder(**where, folder_path=source, allow_patterns=new, commit_message=message)
+            api.upload_folder(
+                **where, folder_path=source, allow_patterns=new, commit_message=message
+            )
     return states
 
 
 def pull(source: str, target: Path, **choice: Any) -> dict[str, str]:
-    """`merge` from another results directory, a packed study, or a dataset repository of the hub that holds either."""
+    """`merge` from a directory, a packed study, or a dataset repository of the hub with either."""
     if not source.startswith(HUB):
         return merge(Path(source), target, **choice)
     runs = [f"{pattern}/*" for pattern in choice["only"] or ["runs"]]
@@ -187,5 +214,5 @@ def _hub(name: str) -> Iterator[tuple[Any, dict[str, str]]]:
     except Exception as error:  # network errors have no common base class
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise MissingError(
-            f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or repeat the command"
+            f"{name}: {reason}; log in (hf auth login), create it (hf repos create), or try again"
         ) from None

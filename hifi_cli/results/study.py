@@ -1,4 +1,4 @@
-"""All finished runs of a results directory as one DataFrame, which tables, comparisons, claims and figures query."""
+"""All finished runs of a directory as one DataFrame, which tables, claims and figures query."""
 
 import json
 from collections.abc import Iterator
@@ -21,22 +21,64 @@ PREDICTIONS = "predictions.parquet"  # of a packed study: labels, predictions an
 SETTING = ["protocol", "backbone", "shots"]  # runs that differ in one of them never share a table
 # Keys of results.json that are columns as they are
 _COPIED = [
-    *["protocol", "backbone", "task", "method", "variant", "seed", "shots", "status", "reason", "collapsed", "limit"],
-    *["split", "selection", "report", "metrics", "time_s", "wall_s", "peak_memory_bytes", "delta_bytes", "precision"],
+    *[
+        "protocol",
+        "backbone",
+        "task",
+        "method",
+        "variant",
+        "seed",
+        "shots",
+        "status",
+        "reason",
+        "collapsed",
+        "limit",
+    ],
+    *[
+        "split",
+        "selection",
+        "report",
+        "metrics",
+        "time_s",
+        "wall_s",
+        "peak_memory_bytes",
+        "delta_bytes",
+        "precision",
+    ],
     *["method_code", "config", "config_hash"],
 ]
 _SCORES = ["last", "best", "max"]
 _PARAMS = ["trainable", "trainable_backbone", "stored", "total"]
 _COMPUTED = [
-    *["path", "metric", *_SCORES, "epochs", "epoch_last", "epoch_best", "epoch_max", *_PARAMS, "device"],
-    *["train_rows", "reported_rows", "truncated_train", "truncated_reported", "data", "weights", "heads", "setting"],
+    *[
+        "path",
+        "metric",
+        *_SCORES,
+        "epochs",
+        "epoch_last",
+        "epoch_best",
+        "epoch_max",
+        *_PARAMS,
+        "device",
+    ],
+    *[
+        "train_rows",
+        "reported_rows",
+        "truncated_train",
+        "truncated_reported",
+        "data",
+        "weights",
+        "heads",
+        "setting",
+    ],
 ]
 
 
 class Study:
-    """The finished runs of a results directory, or of a packed study. They are read once, at the first need.
+    """The finished runs of a results directory, or of a packed study; they are read once.
 
-    A run is named by its path from `runs/` on: `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`.
+    A run is named by its path:
+    `runs/<protocol>/<backbone>/<task>/<method>[/<variant>]/seed<k>`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -67,14 +109,17 @@ class Study:
         runs = self.directory / "runs"
         for pattern in ("*/*/*/*/seed*/results.json", "*/*/*/*/*/seed*/results.json"):
             for file in runs.glob(pattern):
-                yield file.parent.relative_to(self.directory).as_posix(), read_json(file, what="results")
+                yield (
+                    file.parent.relative_to(self.directory).as_posix(),
+                    read_json(file, what="results"),
+                )
 
     def result(self, path: str) -> RunResult:
         """The record of a run, typed; see `result_of`."""
         return result_of(path, self.records[path], self.directory)
 
     def predictions(self, path: str) -> pd.DataFrame | None:
-        """The stored predictions of a run, a row an example: id, label, prediction, logits; None: there are none."""
+        """The predictions of a run: id, label, prediction, logits; None: there are none."""
         if self.is_packed:
             return self._packed_predictions.get(path)
         directory = RunDirectory(self.directory / path)
@@ -91,26 +136,33 @@ class Study:
                 table[column] = table[column].map(json.loads)
         except ValueError as error:
             raise UsageError(f"{file} is damaged ({error}); pack the study again") from None
-        return {str(path): rows.drop(columns="run").reset_index(drop=True) for path, rows in table.groupby("run")}
+        return {
+            str(path): rows.drop(columns="run").reset_index(drop=True)
+            for path, rows in table.groupby("run")
+        }
 
     @cached_property
     def runs(self) -> pd.DataFrame:
         """One row a run; the labels of the user's own methods and tasks are known from then on.
 
-        Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant), `seed`, `shots` (None: all
-        rows); `status` (done, diverged), `reason`, `collapsed`, `limit`; `metric` (the primary one), `split`, `selection`,
-        `report`; `last`, `best`, `max`: the primary metric at these epochs, fractions of 1; `epochs`, `epoch_last`,
-        `epoch_best`, `epoch_max`; `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
-        `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`, `truncated_reported`; `time_s`,
-        `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`, `precision`; what must agree where runs are averaged or
-        compared: `data`, `weights`, `method_code`, `heads`, `setting` (of the configuration without the seed); `config`, as
-        it is nested, and `config_hash`.
+        Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant),
+        `seed`, `shots` (None: all rows); `status` (done, diverged), `reason`, `collapsed`, `limit`;
+        `metric` (the primary one), `split`, `selection`, `report`; `last`, `best`, `max`: the
+        primary metric at these epochs, fractions of 1; `epochs`, `epoch_last`, `epoch_best`, `epoch_max`;
+        `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
+        `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
+        `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`,
+        `precision`; what must agree where runs are averaged or compared: `data`, `weights`,
+        `method_code`, `heads`, `setting` (of the configuration without the seed); `config`, as it
+        is nested, and `config_hash`.
 
         Raises:
-            UsageError: a run is damaged, or at another path than its configuration's: a copy would count twice.
+            UsageError: a run is damaged, or at another path than its configuration's.
         """
         rows = [row_of(path, record, self.directory) for path, record in self.records.items()]
-        frame = pd.DataFrame(rows, columns=[*_COMPUTED, *_COPIED], dtype=object)  # None of `shots` is a value of its own
+        frame = pd.DataFrame(
+            rows, columns=[*_COMPUTED, *_COPIED], dtype=object
+        )  # None of `shots` is a value of its own
         self._use_own_files(frame)
         numbers = dict.fromkeys(_SCORES, float) | dict.fromkeys(_PARAMS, int)
         return frame.astype({"seed": int, "collapsed": bool, "time_s": float, **numbers})
@@ -134,11 +186,11 @@ class Study:
         return set(self.shown[kind])
 
     def epochs(self, path: str) -> pd.DataFrame:
-        """The metrics of a run after each epoch, a row each; `selection` where the selection split is another one."""
+        """The metrics of a run after each epoch; `selection` where that is another split."""
         return pd.DataFrame(self.records[path]["epoch_metrics"]).set_index("epoch")
 
     def scores(self, runs: pd.DataFrame, name: str | None, metric: str) -> pd.Series:
-        """A metric of some runs at the `last`, `best` or `max` epoch, as fractions of 1; NaN where a run did not keep it.
+        """A metric of some runs at the `last`, `best` or `max` epoch; NaN where a run lacks it.
 
         Args:
             name: None: the epoch that each run's protocol reports.
@@ -153,36 +205,50 @@ class Study:
             return run.metrics.get(metric)
         lines = [line for line in self.records[run.path].get("epoch_metrics", []) if metric in line]
         if name == "max":
-            return max((line[metric] for line in lines), default=None) if pd.notna(run.max) else None
-        return next((line[metric] for line in lines if line["epoch"] == getattr(run, f"epoch_{name}")), None)
+            return (
+                max((line[metric] for line in lines), default=None) if pd.notna(run.max) else None
+            )
+        return next(
+            (line[metric] for line in lines if line["epoch"] == getattr(run, f"epoch_{name}")), None
+        )
 
     def no_run_error(self, command: str) -> MissingError:
-        """The error for a directory without a finished run that `command` could show; it says where runs are."""
+        """The error for a directory without runs for `command`; it says where some are."""
         if len(self.runs):
             where = "" if self.directory == Path("results") else f" --results-dir {self.directory}"
             return MissingError(
-                f"no finished run in {self.directory} but {len(self.runs)} of searches: hifi table search{where}"
+                f"no finished run in {self.directory} but {len(self.runs)} of searches:"
+                f" hifi table search{where}"
             )
         if others := directories_with_runs(self.directory):
             first = command_line([*command.split(), "--results-dir", str(others[0])])
-            return MissingError(f"no finished run in {self.directory}, but in {', '.join(map(str, others))}: {first}")
+            return MissingError(
+                f"no finished run in {self.directory}, but in {', '.join(map(str, others))}:"
+                f" {first}"
+            )
         return MissingError(f"no finished run in {self.directory}; make one with hifi train")
 
     def no_setting_error(self, **options: str | None) -> MissingError:
-        """The error for options (`protocol`, `backbone`, `shots`) that no finished run has; it says which there are."""
+        """The error for a protocol, backbone or shots that no run has; it says which there are."""
         given = " ".join(f"--{name} {value}" for name, value in options.items() if value)
         present = [
             f"protocol {protocol} (backbone {backbone}{f', {shots} shots' if shots else ''})"
-            for protocol, backbone, shots in sorted({*map(tuple, self.shown[SETTING].to_numpy())}, key=str)
+            for protocol, backbone, shots in sorted(
+                {*map(tuple, self.shown[SETTING].to_numpy())}, key=str
+            )
         ]
-        return MissingError(f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}")
+        return MissingError(
+            f"no finished run of {given} in {self.directory};"
+            f" there are runs of {' and '.join(present)}"
+        )
 
 
 def result_of(path: str, record: dict[str, Any], directory: Path) -> RunResult:
     """The record of a run in a directory, typed.
 
     Raises:
-        UsageError: a part is missing or of a wrong type, or the run belongs at another path: a copy would count twice.
+        UsageError: a part is missing or of a wrong type, or the run belongs at another path: a copy
+            would count twice.
     """
     try:
         result = RunResult.model_validate(record)
@@ -193,7 +259,8 @@ def result_of(path: str, record: dict[str, Any], directory: Path) -> RunResult:
         ) from None
     if result.run_path.as_posix() != path:
         raise UsageError(
-            f"{directory / path} holds the run that belongs in {directory / result.run_path}: move it there, or a copy away"
+            f"{directory / path} holds the run that belongs in {directory / result.run_path}:"
+            " move it there, or a copy away"
         )
     return result
 
