@@ -59,9 +59,8 @@ def export(run: Path, to: Path, form: str, resources: ResourceCache) -> None:
         is_plain = prepared.method.mergeable and not prepared.task_head.is_own
         if not (is_plain if form == "hf" else fits_peft(prepared)):
             raise UsageError(
-                f"no {'plain Hugging Face' if form == 'hf' else 'peft'} model holds the task head or"
-                f" the modules of this run of {result.method}: open the run itself with"
-                " hifi_cli.open_model"
+                f"--as {form}: no such model holds the task head or the modules of this run of"
+                f" {result.method}: open the run itself with hifi_cli.open_model"
             )
         with atomic_path(to.resolve()) as folder:
             folder.mkdir()

@@ -148,7 +148,8 @@ class Study:
         Columns: `path`; `protocol`, `backbone`, `task`, `method`, `variant` (None: not a variant),
         `seed`, `shots` (None: all rows); `status` (done, diverged), `reason`, `collapsed`, `limit`;
         `metric` (the primary one), `split`, `selection`, `report`; `last`, `best`, `max`: the
-        primary metric at these epochs, fractions of 1; `epochs`, `epoch_last`, `epoch_best`, `epoch_max`;
+        primary metric at these epochs, fractions of 1; `epochs`, `epoch_last`, `epoch_best`,
+        `epoch_max`;
         `metrics`: every metric at the kept epoch; `trainable`, `trainable_backbone`, `stored`,
         `total`: numbers of parameters; `train_rows`, `reported_rows`, `truncated_train`,
         `truncated_reported`; `time_s`, `wall_s`, `peak_memory_bytes`, `delta_bytes`, `device`,
