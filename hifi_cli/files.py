@@ -56,8 +56,7 @@ def suffix_of_output(out: Path | None, known: Iterable[str], instead: str) -> st
     suffix = out.suffix.lower() if out else ""
     if suffix and suffix not in known:
         raise UsageError(
-            f"--out {out}: '{suffix}' is not written; the name must end in {', '.join(known)};"
-            f" {instead}"
+            f"--out {out}: '{suffix}' is not written; the name must end in {', '.join(known)}; {instead}"
         )
     return suffix
 
@@ -100,8 +99,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             raise
         reason = os.strerror(errno.ENOSPC) if is_full else error
         raise RunFailed(
-            f"cannot write {path}: {reason}; nothing was changed:"
-            " make room or name another place, and repeat"
+            f"cannot write {path}: {reason}; nothing was changed: make room or name another place, and repeat"
         ) from None
     finally:
         if temporary.is_dir():

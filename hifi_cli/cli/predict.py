@@ -37,7 +37,7 @@ def predict(
     from hifi_cli.errors import UsageError
     from hifi_cli.files import suffix_of_output
     from hifi_cli.results import reload
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")

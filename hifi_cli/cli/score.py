@@ -58,8 +58,8 @@ def score(
     )
     if dry_run:
         return print_configs(resolved)
-    from hifi_cli.training import head_selection
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.heads import select as head_selection
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir)
     scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]

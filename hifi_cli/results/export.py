@@ -15,8 +15,8 @@ from hifi_cli.files import atomic_path, command_line
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.results.record import RunResult
 from hifi_cli.results.reload import reload
-from hifi_cli.training.prepared_run import PreparedRun
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.run import PreparedRun
 
 _CARD = Path(__file__).with_name("model_card.md.j2")
 _PROBLEM = {  # by which a pipeline of transformers chooses between softmax, sigmoid and neither
@@ -78,9 +78,8 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
     model: Any = prepared.encoder.model
     model.config.problem_type = _PROBLEM.get(prepared.task_head.kind)
     model.save_pretrained(to, safe_serialization=True)
-    tokenizer = copy.deepcopy(
-        prepared.inputs.pretrained.tokenizer
-    )  # other runs of the process use it too
+    # Other runs of the process use it too
+    tokenizer = copy.deepcopy(prepared.pretrained.tokenizer)
     tokenizer.model_max_length = prepared.runner.config.max_length
     tokenizer.save_pretrained(to)
 
@@ -184,12 +183,11 @@ def write_card(prepared: PreparedRun, result: RunResult, form: str, to: Path, na
         opener=TRANSFORMERS_CLASSES[task.kind],
         task=task,
         method=method,
-        description=re.sub(
-            r"\bk = \d+ ", "", method.description
-        ),  # the run may have another k than the method
+        # The run may have another k than the method
+        description=re.sub(r"\bk = \d+ ", "", method.description),
         config=config,
         result=result,
         command=command_line(result.provenance.command),
-        weights=prepared.inputs.pretrained.weights_id,
+        weights=prepared.pretrained.weights_id,
     )
     card.save(to / "README.md")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from scipy.special import expit, softmax
-from torch import nn, no_grad
+from torch import nn
 
 from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
@@ -25,17 +25,10 @@ from hifi_cli.tasks import metrics, readers, row_formats, submission, task_spec
 from hifi_cli.tasks.metrics import Predictions
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import LocalFiles, Row, TaskSpec
-from hifi_cli.tasks.tokenization import Example, rows_of
-from hifi_cli.training.finished_model import check_backbone, read_delta
-from hifi_cli.training.prepared_run import (
-    ModelInputs,
-    PreparedRun,
-    measure_extra_validation,
-    prediction_rows,
-    prepare,
-)
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.tasks.tokenization import Example
+from hifi_cli.training.data import ResourceCache, check_backbone, load_splits, read_delta
+from hifi_cli.training.loop import measure_reported
+from hifi_cli.training.run import PreparedRun, prediction_rows, prepare
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
 _LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
@@ -57,20 +50,17 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, 
     directory = RunDirectory(path)
     refuse_code(directory, trust=resources.trust)
     with directory.opened(trust=resources.trust) as config:
-        config = config.model_copy(
-            update={"device": "auto"}
-        )  # the run's own may not be on this machine
+        # The run's own device may not be on this machine
+        config = config.model_copy(update={"device": "auto"})
         result, tensors, metadata = read_delta(directory)
         if resources.backbone:
             elsewhere = backbone_config(resources.backbone).model_copy(
                 update={"name": config.backbone.name}
             )
             config = config.model_copy(update={"backbone": elsewhere})
-        prepared = prepare(ModelInputs.resolve(config, resources, metadata.heads))
-        check_backbone(directory, config, prepared.inputs.pretrained.weights_id, metadata)
-        methods.prepare_last_phase(prepared.method, prepared.encoder)
-        with no_grad():
-            prepared.method.load_delta(prepared.encoder.model, tensors)
+        prepared = prepare(config, resources, metadata.heads)
+        check_backbone(directory, config, prepared.pretrained.weights_id, metadata)
+        methods.load_final_delta(prepared.method, prepared.encoder, tensors)
         yield prepared, result
 
 
@@ -85,8 +75,7 @@ def refuse_code(directory: RunDirectory, *, trust: bool) -> None:
         code = metric if metric and metrics.is_code(str(metric)) else code_file(file)
         if code:
             raise UsageError(
-                f"{file} names code, '{code}', and that file is part of a run:"
-                " give --trust if you know the code and trust it"
+                f"{file} names code, '{code}', and that file is part of a run: give --trust if you know the code and trust it"
             )
 
 
@@ -114,7 +103,7 @@ def open_model(
     resources = ResourceCache(Path(results_dir), backbone=backbone, trust=trust)
     with reload(Path(run), resources) as (prepared, _):
         prepared.method.merge(prepared.encoder)
-        return prepared.encoder.model.eval(), prepared.inputs.pretrained.tokenizer
+        return prepared.encoder.model.eval(), prepared.pretrained.tokenizer
 
 
 # --- evaluate again
@@ -146,13 +135,12 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         config = prepared.runner.config
         if _validation(resources.rows(config.task).fingerprint) != _validation(result.data):
             raise UsageError(
-                f"the run in {path} was made on other validation data:"
-                " restore them, or give --data-dir with them"
+                f"the run in {path} was made on other validation data: restore them, or give --data-dir with them"
             )
         splits = load_splits(config, resources)
-        predictions, rows = _predict(prepared, splits.reported)
-        scores = metrics.compute(prepared.task, rows_of(splits.reported), predictions)
-        scores |= measure_extra_validation(prepared, splits.extra_validation)
+        scores, logits = measure_reported(prepared.runner, splits)
+        predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
+        rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
     directory = RunDirectory(path)
     stored = directory.read_predictions()
     if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
@@ -225,8 +213,7 @@ def read(task: TaskSpec, path: Path) -> list[Row]:
     reader = readers.READER_OF_SUFFIX.get(path.suffix.lower())
     if reader is None:
         raise UsageError(
-            f"{path}: rename it so that it ends in {', '.join(readers.READER_OF_SUFFIX)},"
-            " as its format is"
+            f"{path}: rename it so that it ends in {', '.join(readers.READER_OF_SUFFIX)}, as its format is"
         )
     header = (
         (task.local.header if task.local.reader == "conll" else task.inputs)

@@ -218,14 +218,12 @@ class Study:
         if len(self.runs):
             where = "" if self.directory == Path("results") else f" --results-dir {self.directory}"
             return MissingError(
-                f"no finished run in {self.directory} but {len(self.runs)} of searches:"
-                f" hifi table search{where}"
+                f"no finished run in {self.directory} but {len(self.runs)} of searches: hifi table search{where}"
             )
         if others := directories_with_runs(self.directory):
             first = command_line([*command.split(), "--results-dir", str(others[0])])
             return MissingError(
-                f"no finished run in {self.directory}, but in {', '.join(map(str, others))}:"
-                f" {first}"
+                f"no finished run in {self.directory}, but in {', '.join(map(str, others))}: {first}"
             )
         return MissingError(f"no finished run in {self.directory}; make one with hifi train")
 
@@ -239,8 +237,7 @@ class Study:
             )
         ]
         return MissingError(
-            f"no finished run of {given} in {self.directory};"
-            f" there are runs of {' and '.join(present)}"
+            f"no finished run of {given} in {self.directory}; there are runs of {' and '.join(present)}"
         )
 
 
@@ -260,8 +257,7 @@ def result_of(path: str, record: dict[str, Any], directory: Path) -> RunResult:
         ) from None
     if result.run_path.as_posix() != path:
         raise UsageError(
-            f"{directory / path} holds the run that belongs in {directory / result.run_path}:"
-            " move it there, or a copy away"
+            f"{directory / path} holds the run that belongs in {directory / result.run_path}: move it there, or a copy away"
         )
     return result
 
