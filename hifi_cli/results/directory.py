@@ -35,10 +35,10 @@ from hifi_cli.results.record import (
     Failure,
     MetricsLine,
     Prediction,
+    Record,
     RunResult,
     metrics_line,
 )
-from hifi_cli.results.stored_file import Record
 
 DELTA = "delta.safetensors"
 Line = TypeVar("Line")

@@ -1,14 +1,48 @@
 """The files of a run: results.json, lines of metrics.jsonl and predictions.jsonl, and failure.json."""
 
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
+from hifi_cli.config.base import describe_error
 from hifi_cli.config.choices import Score
 from hifi_cli.config.run_config import run_path_of
-from hifi_cli.results.stored_file import Record, StoredFile
+from hifi_cli.errors import UsageError
+from hifi_cli.files import read_json, write_json
+
+
+class Record(BaseModel):
+    """A part of a stored file. Keys without a default are required, unknown keys are ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class StoredFile(Record):
+    """A whole JSON file; `description` is what error messages call it."""
+
+    description: ClassVar[str]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a file.
+
+        Raises:
+            MissingError: no such file.
+            UsageError: a key is missing or of a wrong type; the message names it.
+        """
+        content = read_json(path, what=cls.description)
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise UsageError(
+                f"{path} is damaged ({describe_error(error, cls)}); delete it and make it again"
+            ) from None
+
+    def write(self, path: Path) -> None:
+        """Write the file atomically."""
+        write_json(path, self.model_dump(mode="json"))
 
 
 class GitState(Record):
@@ -64,7 +98,6 @@ class Failure(StoredFile):
     """
 
     description: ClassVar[str] = "failure.json"
-    remedy: ClassVar[str] = "delete it"
 
     exit_code: int | None
     attempts: int
@@ -155,7 +188,9 @@ class RunScores(Record):
     max: float | None
 
     @classmethod
-    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool) -> Self:
+    def from_epochs(
+        cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool
+    ) -> Self:
         """The scores of a run from those after its epochs, counted from 1.
 
         Raises:
@@ -346,5 +381,7 @@ class RunResult(Record):
         """
         epoch: int | None = getattr(self.epochs, name or self.report, None)
         if epoch is None:
-            raise ValueError(f"the run ({self.status}) has no epoch of the score '{name or self.report}'")
+            raise ValueError(
+                f"the run ({self.status}) has no epoch of the score '{name or self.report}'"
+            )
         return epoch
