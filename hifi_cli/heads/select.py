@@ -24,8 +24,7 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads, MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.results.record import Provenance
-from hifi_cli.results.record import StoredFile
+from hifi_cli.results.record import Provenance, StoredFile
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
 from hifi_cli.training import distributed, provenance

@@ -145,7 +145,9 @@ class RunDirectory:
                 ),
                 "in its keys",
             )
-            raise ConflictError(f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}")
+            raise ConflictError(
+                f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}"
+            )
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
         """Write config.yaml; without a checkpoint to continue from, remove a former run first."""
@@ -286,7 +288,9 @@ class RunDirectory:
         """The metrics after each epoch, by its number; see `read_metrics`."""
         return {line.epoch: line for line in self.read_metrics() if isinstance(line, EpochMetrics)}
 
-    def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
+    def write_predictions(
+        self, predictions: Sequence[Prediction], split: str | None = None
+    ) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
         path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
         lines = (json.dumps(prediction.model_dump()) + "\n" for prediction in predictions)
@@ -383,7 +387,9 @@ def _run_folders(results_dir: Path) -> Iterator[str]:
 def directories_with_runs(results_dir: Path) -> list[Path]:
     """The results directories with finished runs in `results_dir` and beside it."""
     folders = {*results_dir.glob("*/runs"), *results_dir.parent.glob("*/runs")}
-    return sorted(folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json")))
+    return sorted(
+        folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json"))
+    )
 
 
 def config_text(config: RunConfig) -> str:
