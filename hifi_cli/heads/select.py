@@ -48,7 +48,6 @@ class MeasuredHeads(StoredFile):
     """
 
     description: ClassVar[str] = "scores"
-    remedy: ClassVar[str] = "delete it and score again"
 
     backbone: str
     task: str
@@ -130,7 +129,6 @@ class HeadSelection(StoredFile):
     """
 
     description: ClassVar[str] = "heads"
-    remedy: ClassVar[str] = "delete it and select again"
 
     backbone: str
     task: str
