@@ -368,7 +368,7 @@ def test_the_choices_of_options_are_those_of_the_code_behind_them():
     from typing import get_args
 
     from hifi_cli.cli import ls
-    from hifi_cli.config.choices import MeasuredRanking, Ranking
+    from hifi_cli.config.run_config import MeasuredRanking, Ranking
     from hifi_cli.heads import ranking
     from hifi_cli.results.status import RunState
     from hifi_cli.training import head_measures

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
-from hifi_cli.config.sources import ConfigResolver, parse_override, resolve
+from hifi_cli.config.sources import ConfigResolver, method_spec, parse_override, resolve
 from hifi_cli.errors import HifiError, UsageError
 from hifi_cli.files import safe_name
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_inputs import HEADS, LAYERS, random_encoder
 
-from hifi_cli.config.choices import MeasuredRanking
+from hifi_cli.config.run_config import MeasuredRanking
 from hifi_cli.errors import UsageError
 from hifi_cli.heads.head_files import HeadSelection
 from hifi_cli.heads.ranking import choose_heads

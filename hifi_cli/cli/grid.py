@@ -56,7 +56,7 @@ def grid(
         typer.Option(
             min=1,
             help="Searches: how many settings to try for every method; the best is chosen on a holdout.",
-            rich_help_panel=options.WHICH,
+            rich_help_panel=options.WHAT,
         ),
     ] = None,
     shard: Annotated[
@@ -64,19 +64,16 @@ def grid(
         typer.Option(help="i/n: run the i-th of n parts, on a shared results directory.", rich_help_panel=options.HOW),
     ] = None,
     claims: Annotated[
-        str | None, typer.Option(help="Grids of claims: only these claims, with commas.", rich_help_panel=options.WHICH)
+        list[str] | None, options.several("--claims", kind="claims", help="Grids of claims: only these claims.")
     ] = None,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
-    backbone: options.BackboneOfRuns = None,
-    protocol: options.ProtocolOfRuns = None,
-    seeds: options.SeedsOfRuns = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = None,
+    seeds: options.Seeds = None,
     data_dir: options.DataDir = None,
-    results_dir: options.ResultsDir = Path("results"),
+    results_dir: options.ResultsDir = options.RESULTS,
     format: options.OutputFormat = "text",  # noqa: A002
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
     from hifi_cli.errors import UsageError
@@ -87,16 +84,14 @@ def grid(
     from hifi_cli.grids.jobs import JobOptions
 
     changes = {
-        "tasks": options.names(tasks),
-        "methods": options.names(methods),
+        "tasks": tasks or [],
+        "methods": methods or [],
         "backbone": backbone,
         "protocol": protocol,
-        "seeds": options.parse_seeds(seeds) if seeds else None,
+        "seeds": options.parse_seeds(seeds),
         "trials": trials,
     }
-    spec = grid_spec.resolve(
-        grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem), options.names(claims)
-    )
+    spec = grid_spec.resolve(grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem), claims or [])
     job_options = JobOptions(results_dir, data_dir)
     all_overrides = tuple(overrides or ())
     figure = spec.figure
@@ -121,9 +116,7 @@ def grid(
     if force:
         _refuse_missing_data(cells, job_options)
     if print_only:
-        from hifi_cli.cli.show import print_commands
-
-        return print_commands(scheduler.plan(jobs), job_options, format)
+        return options.print_commands(scheduler.plan(jobs), job_options, format)
     try:
         with (
             contextlib.closing(_engine(engine, site, jobs, job_options, directory)) as job_engine,
@@ -214,8 +207,6 @@ def _print_json(grid: "Grid", scheduler: "Scheduler") -> None:
     """Print the state of every cell."""
     import time
 
-    from hifi_cli.cli.show import print_json
-
     progress = scheduler.progress
     cells = []
     for cell in progress.cells:
@@ -235,7 +226,7 @@ def _print_json(grid: "Grid", scheduler: "Scheduler") -> None:
             }
         )
     seconds = round(time.monotonic() - progress.started, 3)
-    print_json({"name": grid.name, "seconds": seconds, "finished_before": progress.finished_before, "cells": cells})
+    options.print_json({"name": grid.name, "seconds": seconds, "finished_before": progress.finished_before, "cells": cells})
 
 
 def _print_summary(grid: "Grid", scheduler: "Scheduler") -> None:

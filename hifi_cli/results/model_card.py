@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
+from hifi_cli.config.sources import method_spec
 from hifi_cli.files import command_line
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.results.record import RunResult

@@ -6,8 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, PositiveInt, model_validator
 
-from hifi_cli.config.choices import Score
-from hifi_cli.config.run_config import run_path_of
+from hifi_cli.config.run_config import Score, run_path_of
 from hifi_cli.results.stored_file import Record, StoredFile
 
 

@@ -11,9 +11,8 @@ from torch import no_grad
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
-from hifi_cli.config.methods import code_file
 from hifi_cli.config.run_config import ScoringConfig
-from hifi_cli.config.sources import backbone_config
+from hifi_cli.config.sources import backbone_config, code_file
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.heads.head_files import HeadScores
 from hifi_cli.methods import base as methods

@@ -8,8 +8,7 @@ from typing import Any, TypeVar, cast, get_args
 import torch
 from torch import Tensor
 
-from hifi_cli.config.choices import MeasuredRanking
-from hifi_cli.config.run_config import RunConfig, TrainingConfig
+from hifi_cli.config.run_config import MeasuredRanking, RunConfig, TrainingConfig
 from hifi_cli.errors import ConflictError, UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.head_files import HeadImportance, HeadScores, HeadSelection, Overlap, scores_digest

@@ -1,0 +1,139 @@
+"""`hifi eval`, `predict` and `export`: what is done with the models of finished runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from hifi_cli.cli import options
+from hifi_cli.errors import RunFailed, UsageError
+from hifi_cli.wording import first_of
+
+if TYPE_CHECKING:
+    from hifi_cli.results.reload import Evaluation
+
+
+def evaluate(
+    run_dirs: Annotated[list[Path], typer.Argument(help="Directories of runs: results/runs/hifi/bert-large/rte/*/seed*")],
+    split: Annotated[
+        Literal["validation", "test"],
+        typer.Option(help="Reproduce the reported scores, or predict the test split.", rich_help_panel=options.WHAT),
+    ] = "validation",
+    submission: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for the files that the test server expects, and for their zip once they are complete.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    backbone: options.Backbone = None,
+    trust: options.Trust = False,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    format: options.OutputFormat = "text",  # noqa: A002
+) -> None:
+    """Rebuild trained models and evaluate them again (exit code 1 if stored results differ), or predict the test split.
+
+    Without --data-dir the data are read from where they were read in training.
+    """
+    from hifi_cli.results import predict, reload
+    from hifi_cli.training.resources import ResourceCache
+
+    if submission and split == "validation":
+        raise UsageError("--submission requires test predictions: add --split test")
+    resources = ResourceCache(results_dir, data_dir, backbone, trust)
+    evaluations: list[Evaluation] = []
+    files: list[Path] = []
+    for path in run_dirs:
+        resources.use_data_dir(data_dir or reload.stored_data_dir(path))
+        if split == "test":
+            files += predict.predict_test(path, resources, submission)
+            continue
+        evaluations.append(reload.evaluate(path, resources))
+        if format == "text":
+            _print_evaluation(evaluations[-1])
+    if submission:
+        files += predict.complete_submissions(run_dirs, resources, submission)
+    if format == "json":
+        options.print_json([{"path": path} for path in files] if split == "test" else list(map(_as_json, evaluations)))
+    elif files:
+        print(*files, sep="\n")
+    if differing := [f"{each.path}: {', '.join(each.differing)}" for each in evaluations if each.differing]:
+        raise RunFailed(
+            f"{len(differing)} of {len(run_dirs)} runs do not reproduce their stored results ({first_of(differing, '; ')});"
+            " evaluate with the library versions in results.json, or train again with --force"
+        )
+
+
+def _print_evaluation(evaluation: "Evaluation") -> None:
+    """Scores now and stored, and how far the logits are apart."""
+    difference = evaluation.largest_difference
+    verdict = "logits identical" if difference == 0 else f"logits differ by at most {difference:.1e}"
+    for name, scores in evaluation.compared.items():
+        now, stored = ("none" if score is None else f"{100 * score:.2f}" for score in scores)
+        print(f"{evaluation.path}  {name} {now}  stored {stored}  {verdict}")
+
+
+def _as_json(evaluation: "Evaluation") -> dict[str, object]:
+    return {
+        "path": evaluation.path,
+        "metrics": {name: {"now": now, "stored": then} for name, (now, then) in evaluation.compared.items()},
+        "largest_logit_difference": evaluation.largest_difference,
+        "reproduced": not evaluation.differing,
+    }
+
+
+def predict(
+    run_dir: options.RunDir,
+    file: Annotated[Path, typer.Argument(help="TSV, CSV, JSONL, Parquet or CoNLL columns with the task's inputs.")],
+    backbone: options.Backbone = None,
+    trust: options.Trust = False,
+    results_dir: options.ResultsDir = options.RESULTS,
+    out: options.Out = None,
+    form: Annotated[
+        Literal["tsv", "csv", "jsonl", "json", "conll"] | None,
+        typer.Option(
+            "--format",
+            help="Format of the output; default: that of --out's name, or of the input.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+) -> None:
+    """Predict each row of a file: a label with all probabilities, a number or tags; hifi ls TASK names the input columns."""
+    from hifi_cli.results import predict as prediction
+    from hifi_cli.training.resources import ResourceCache
+
+    if out and out.exists() and file.exists() and out.samefile(file):
+        raise UsageError(f"--out {out} is the input, which would be lost: name another file")
+    reader = prediction.reader_of(file)
+    output_format = form or prediction.form_of(reader, out)
+    resources = ResourceCache(results_dir, backbone=backbone, trust=trust)
+    predictions = prediction.predict(run_dir, file, resources, reader)
+    options.write_or_print(prediction.as_text(predictions, output_format), out, "predictions")
+
+
+def export(
+    run_dir: options.RunDir,
+    to: Annotated[Path, typer.Option(help="A new directory.", rich_help_panel=options.OUTPUT)],
+    form: Annotated[
+        Literal["hf", "peft", "delta"],
+        typer.Option(
+            "--as",
+            help="hf: merged, for transformers; peft: adapter of LoRA and other peft methods; delta: for hifi_cli.open_model.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = "hf",
+    backbone: options.Backbone = None,
+    trust: options.Trust = False,
+    data_dir: options.DataDir = None,
+    results_dir: options.ResultsDir = options.RESULTS,
+    format: options.OutputFormat = "text",  # noqa: A002
+) -> None:
+    """Write the trained model with tokenizer and model card: for transformers, as a peft adapter, or as backbone and delta."""
+    from hifi_cli.results import export as exports
+    from hifi_cli.training.resources import ResourceCache
+
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UsageError(f"--to {to} exists; export into a new directory")
+    exports.export(run_dir, to, form, ResourceCache(results_dir, data_dir, backbone, trust))
+    options.print_path(to, format)
