@@ -151,14 +151,13 @@ def test_the_runs_of_a_grid_are_counted_before_they_are_made(hifi, tmp_path):
         ("table", "--tasks", ","),
         ("report", "--tables", ","),
         ("figure", "hifi-4", "--task", ","),
-        ("ls", "runs", "--status", ","),
     ],
     ids=" ".join,
 )
 def test_a_list_without_a_name_is_an_error(hifi, words):
     line = said(hifi(*words), 2)
     option = words[[word.strip() for word in words].index(",") - 1]
-    assert "holds no name" in line
+    assert "'' is not a name" in line
     assert option.removesuffix("s") in line
 
 
@@ -169,12 +168,10 @@ def test_a_text_of_100_megabytes_is_refused(finish_run, tmp_path):
         file.write("sentence1\tsentence2\nthe dog\t" + "the dog " * (100 << 17) + "\n")
     os.mkfifo(tmp_path / "pipe.tsv")
     predict = ("predict", run)
-    codes, err = bounded(
-        (*predict, "long.tsv"), (*predict, "pipe.tsv"), (*predict, "/dev/zero", "--input-format", "tsv"), cwd=tmp_path
-    )
-    assert codes == [2, 2, 2], err
+    codes, err = bounded((*predict, "long.tsv"), (*predict, "pipe.tsv"), cwd=tmp_path)
+    assert codes == [2, 2], err
     assert "long.tsv, line 2: sentence2 has 104,857,600 characters; the limit is 1,000,000" in err
-    assert "pipe.tsv is not a regular file" in err and "/dev/zero is not a regular file" in err
+    assert "pipe.tsv is not a regular file" in err
 
 
 def test_a_module_that_no_memory_holds_is_told(tiny, monkeypatch):

@@ -217,7 +217,7 @@ def test_two_processes_that_need_the_same_scores_make_them_once(encoders, data, 
 @pytest.mark.exhaustive
 def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, data, tmp_path):
     """torchrun with gloo: equal within rounding, one writer, one set of files; 47 rows, so that a batch has one example."""
-    settings = ["epochs=2", "batch_size=2", "dropout=0.0", "--limit", "47"]
+    settings = ["epochs=2", "batch_size=2", "dropout=0.0", "limit=47"]
     for name, launcher in (
         ("one", [sys.executable]),
         ("two", [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]),

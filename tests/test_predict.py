@@ -1,8 +1,6 @@
 """hifi predict: texts in, labels and probabilities out, in either layout and every kind of task."""
 
-import io
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.predict import predict, read
-from hifi_cli.tasks import readers, task_spec
+from hifi_cli.tasks import task_spec
 from hifi_cli.training import run as runs
 from hifi_cli.training.resources import ResourceCache
 
@@ -28,11 +26,6 @@ def trained(encoders, data, tmp_path_factory):
     directory = RunDirectory.of(config, resources.results_dir)
     pairs = [row.sequences[0] for row in resources.rows("rte").rows("validation")]
     return directory.path, pairs, directory.read_predictions()
-
-
-def pipe(monkeypatch, text):
-    """Put a text on standard input."""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
 
 def softmax(logits):
@@ -54,12 +47,11 @@ def test_tsv_in_tsv_out_with_the_run_s_own_predictions(trained, hifi, tmp_path):
     assert "warning" not in answer.err  # no data are read, and none are missed
 
 
-def test_json_lines_and_a_pipe(trained, hifi, tmp_path, monkeypatch):
+def test_json_lines(trained, hifi, tmp_path):
     run, pairs, stored = trained
-    lines = "".join(json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in pairs[:4])
-
-    pipe(monkeypatch, lines)
-    answer = hifi("predict", run, "-", "--input-format", "jsonl")
+    lines = [json.dumps({"sentence1": first, "sentence2": second}) for first, second in pairs[:4]]
+    (tmp_path / "new.jsonl").write_text("\n".join(lines) + "\n")
+    answer = hifi("predict", run, tmp_path / "new.jsonl")
     said = [json.loads(line) for line in answer.out.splitlines()]
     assert [row["id"] for row in said] == ["0", "1", "2", "3"]
     assert [row["prediction"] for row in said] == [row.prediction for row in stored[:4]]
@@ -99,34 +91,11 @@ def test_an_output_that_would_mislead_or_replace_the_input_is_refused(trained, h
     assert hifi("predict", run, path, "--format", "csv", "--out", "p.txt").code == 0
 
 
-def test_a_format_that_nothing_says_is_asked_for(trained, hifi, tmp_path, monkeypatch):
-    run, pairs, _ = trained
-    content = "sentence1,sentence2\n" + "".join(f'"{first}",{second}\n' for first, second in pairs[:4])
-    (tmp_path / "new.csv").write_text(content)
-    (tmp_path / "new.txt").write_text(content)
-    pipe(monkeypatch, content)
-    answer = hifi("predict", run, "-", "--input-format", "csv")
-    assert answer.code == 0 and answer.out == hifi("predict", run, tmp_path / "new.csv").out
-    for file in ("-", "new.txt", "none.txt"):
-        pipe(monkeypatch, content)
-        answer = hifi("predict", run, file)
-        assert answer.code == 2 and "give --input-format" in answer.err
-    pipe(monkeypatch, content)
-    answer = hifi("predict", run, "-", "--input-format", "tsv")
-    assert answer.code == 2 and "standard input has commas between its columns" in answer.err
-    pipe(monkeypatch, "sentence1,sentence2\na,b\nc\n")
-    answer = hifi("predict", run, "-", "--input-format", "csv")
-    assert answer.code == 2 and "standard input, line 3: 1 columns" in answer.err
-    assert hifi("predict", run, "new.txt", "--input-format", "csv").code == 0
-    assert hifi("predict", run, "none.jsonl").code == 3
-    assert hifi("predict", run, "none.txt", "--input-format", "csv").code == 3
-
-
-def test_an_endless_standard_input_is_refused(trained, hifi, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_BYTES", 1000)
-    pipe(monkeypatch, "x" * 2000)
-    answer = hifi("predict", trained[0], "-", "--input-format", "jsonl")
-    assert answer.code == 2 and "is larger than 1,000 bytes" in answer.err
+def test_a_file_whose_name_says_no_format_is_refused(trained, hifi, tmp_path):
+    (tmp_path / "new.txt").write_text("sentence1,sentence2\na,b\n")
+    answer = hifi("predict", trained[0], "new.txt")
+    assert answer.code == 2 and "its name does not say the format: it must end in .tsv, .csv" in answer.err
+    assert hifi("predict", trained[0], "none.jsonl").code == 3
 
 
 def test_what_is_wrong_is_named(trained, hifi, tmp_path):

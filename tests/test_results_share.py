@@ -74,7 +74,7 @@ def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
     assert names("mine") == WITHOUT_WEIGHTS - {"metrics.jsonl"}
     assert read_json(Path("mine") / RUN / "results.json") == read_json(run / "results.json")
     assert (Path("mine") / RUN / "predictions.jsonl").read_bytes() == (run / "predictions.jsonl").read_bytes()
-    assert hifi("train", "--from", Path("mine") / RUN, "--dry-run").code == 0
+    assert hifi("train", "-c", Path("mine") / RUN / "config.yaml", "--dry-run").code == 0
     answer = hifi("results", "merge", "results", "--results-dir", "packed")
     assert answer.code == 2 and "packed study" in answer.err
 

@@ -83,9 +83,9 @@ def test_scores_go_to_a_file_of_ones_own_and_never_over_others(hifi, encoders, d
     assert json.loads(Path("own.json").read_text())["task"] == "cola"
 
 
-@pytest.mark.parametrize(("words", "seed"), [(("--seed", "7"), 7), ((), 1)])
+@pytest.mark.parametrize(("words", "seed"), [(("heads.seed=7",), 7), ((), 1)])
 def test_select_draws_as_many_random_heads_as_asked_for_with_the_given_seed(tiny, resources, words, seed):
-    answer = tiny("select", "--rank", "random", "-k", "3", *words, "--out", "heads.json", "scoring.samples=12")
+    answer = tiny("select", "--out", "heads.json", "heads.rank=random", "heads.k=3", "scoring.samples=12", *words)
     assert answer.code == 0, answer.err
     content = json.loads(Path("heads.json").read_text())
     assert (content["seed"], content["heads"]) == (seed, drawn_by_hand(seed, 3))

@@ -133,9 +133,9 @@ def test_every_task_from_its_official_files_to_a_complete_zip(hifi, encoders, su
         words = ["--task", task, "--method", "full-ft", "--backbone", encoders["bert"]]
         trained = hifi("train", *words, "--data-dir", superglue, *QUICK, "epochs=1", "max_length=36")
         assert trained.code == 0, trained.err
-        answer = hifi("eval", *words, "--split", "test", "--submission", out)
-        assert (answer.code, task) == (0 if number == len(TASKS) - 1 else 3, task), answer.err
         (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")
+        answer = hifi("eval", path, "--split", "test", "--submission", out)
+        assert (answer.code, task) == (0 if number == len(TASKS) - 1 else 3, task), answer.err
         for file, (_, spec, split) in submission.tasks_by_file("superglue").items():
             if file in spec_files(task):
                 lines = (path / f"predictions-{split}.jsonl").read_text().splitlines()

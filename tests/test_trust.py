@@ -144,7 +144,6 @@ def test_code_that_a_runs_own_files_name_runs_with_trust_only(hifi, own_task, tm
     Path("new.tsv").write_text("sentence1\tsentence2\nthe dog sleeps .\tthe hound sleeps .\n")
     assert hifi("predict", run, "new.tsv").code == 0
     assert hifi("export", run, "--to", "model").code == 0
-    assert hifi("score", "--run", run, "--samples", "4", "--out", "scores.json").code == 0
     assert not mark.exists()
     trusted = run_copy(evaluate_with_trust, run, tmp_path / "home", cwd=tmp_path)  # `evaluate` keeps what a process loaded
     assert mark.exists(), trusted.stderr
@@ -179,7 +178,7 @@ def test_a_run_is_repeated_in_its_place_from_the_only_copy_of_its_own_files(hifi
     copy = run / "own/tasks/demo-entailment.yaml"
     text = copy.read_text()
     with registry.only_user_files({}):
-        answer = hifi("train", "--from", run, "--force")
+        answer = hifi("train", "-c", run / "config.yaml", "--force")
     assert answer.code == 0, answer.err
     assert copy.read_text() == text
     assert hifi("eval", run).code == 0
@@ -193,8 +192,9 @@ def test_own_files_belong_to_one_run(hifi, own_task):
     swapped = own_task(1, ("[entailment, not_entailment]", "[not_entailment, entailment]"))
     words = ["--task", "demo-entailment", "--protocol", "demo", "--method", "linear-probing"]
     assert hifi("train", *words, "--seed", "2", "epochs=1", "limit=40").code == 0
-    for seeds in ("1,2", "2,1"):
-        answer = hifi("eval", *words, "--seeds", seeds)
+    both = [swapped, swapped.with_name("seed2")]
+    for run_dirs in (both, both[::-1]):
+        answer = hifi("eval", *run_dirs)
         assert answer.code == 0, answer
         for line in answer.out.splitlines():
             _, metric, now, _, stored, *verdict = line.split()
@@ -263,11 +263,9 @@ def test_a_backbone_that_lies_elsewhere_now_is_named(hifi, tiny, data, encoders,
         "eval": [run, "--data-dir", data],
         "predict": [run, "new.tsv"],
         "export": [run, "--to", "model", "--data-dir", data],
-        "score": ["--run", run, "--out", "scores.json", "--samples", "4", "--data-dir", data],
     }
     for command, words in commands.items():
         refused(hifi(command, *words), there, "--backbone", code=3)
         answer = hifi(command, *words, "--backbone", tmp_path / "now-here")
         assert answer.code == 0, answer
-    assert read_json(Path("scores.json"))["backbone"] == "tiny-bert"
     refused(hifi("eval", *commands["eval"], "--backbone", encoders["roberta"]), run, "other weights", "--backbone")

@@ -211,7 +211,7 @@ class Context:
                 words = [registry.task_argument(task) for task in tasks]
                 arguments = train_arguments(words, [registry.argument_of("methods", method)], *self.words, seeds)
                 own = shots_of(self.protocol) == self.shots
-                shots = [] if own else ["shots=null"] if self.shots == "full" else ["--shots", self.shots]
+                shots = [] if own else [f"shots={'null' if self.shots == 'full' else self.shots}"]
                 command = command_line(["hifi", *arguments, *self.arguments, *shots])
                 missing.append(MissingRuns(method, tuple(tasks), seeds, command))
         return missing

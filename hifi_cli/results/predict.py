@@ -36,7 +36,7 @@ def reader_of(path: Path) -> Reader:
         UsageError: it says none.
     """
     if path.suffix.lower() not in readers.READER_OF_SUFFIX:
-        raise UsageError(f"{path}: its name does not say the format: give --input-format")
+        raise UsageError(f"{path}: its name does not say the format: it must end in {', '.join(readers.READER_OF_SUFFIX)}")
     return readers.READER_OF_SUFFIX[path.suffix.lower()]
 
 

@@ -4,23 +4,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import no_grad
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import parse
-from hifi_cli.config.run_config import ScoringConfig
 from hifi_cli.config.sources import backbone_config, code_file
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.heads.head_files import HeadScores
 from hifi_cli.methods import base as methods
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Prediction, RunResult
 from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.tasks.tokenization import rows_of
-from hifi_cli.training import head_selection
 from hifi_cli.training.finished_model import check_backbone, read_delta
 from hifi_cli.training.prepared_run import (
     ModelInputs,
@@ -172,25 +167,3 @@ def stored_data_dir(path: Path) -> Path | None:
     raise MissingError(
         f"the run in {path} was trained on the data in {files[0].parent}, which are not there now: give --data-dir"
     )
-
-
-def scores_of_run(
-    run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path, *, force: bool = False
-) -> HeadScores:
-    """Score a finished run's heads on its task's training samples, and store the scores.
-
-    Args:
-        overrides: `scoring.*` keys from the command line; None means not given.
-
-    Raises:
-        ConflictError: `out` holds other scores.
-    """
-    with reload(run, resources) as (prepared, _):
-        prepared.method.merge(prepared.encoder)
-        config = prepared.runner.config
-        scoring = {key.removeprefix("scoring."): value for key, value in overrides.items() if value is not None}
-        setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
-        scores = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
-    scores = scores.model_copy(update={"run": str(run)})
-    head_selection.write_scores(scores, out, force=force)
-    return scores
