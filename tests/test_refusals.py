@@ -31,19 +31,6 @@ def test_a_key_that_varies_in_a_figure_cannot_be_set(hifi, name, word):
     assert answer.code == 2 and f"this figure sets {word.partition('=')[0]}" in answer.err and ": leave it out" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["ls", "methods", "--protocol", "laptop"], "--protocol selects runs: hifi ls runs --protocol ..."),
-        (["ls", "--tasks", "rte"], "--tasks selects runs: hifi ls runs --tasks ..."),
-        (["train", "--task", "rte", "--method", "full-ft", "epochs=abc"], "epochs: Input should be a valid integer, not 'abc'"),
-    ],
-)
-def test_options_and_values_that_do_not_fit(hifi, words, message):
-    answer = hifi(*words)
-    assert answer.code == 2 and message in answer.err and not answer.out
-
-
 @pytest.mark.parametrize(("words", "given"), [(["--protocol", "laptop"], "--protocol laptop"), (["--shots", "3"], "--shots 3")])
 def test_a_table_of_a_setting_without_runs_says_which_there_are(hifi, words, given):
     write_run("results", "full-ft", "rte", 1, 0.5)
@@ -52,12 +39,6 @@ def test_a_table_of_a_setting_without_runs_says_which_there_are(hifi, words, giv
     assert answer.code == 3 and not Path("table.md").exists()
     message = f"no finished run of {given} in results; there are runs of protocol hifi (backbone bert-large, 16 shots) and protocol hifi (backbone bert-large)"
     assert message in answer.err
-
-
-def test_a_conflict_in_a_section_that_the_stored_run_lacks(finish_run, tiny):
-    finish_run()
-    answer = tiny("train", "--method", "full-ft", "stage1.method=bitfit")
-    assert answer.code == 4 and "stage1 is None there" in answer.err
 
 
 def test_an_unknown_metric_of_a_task_is_found_by_the_dry_run(hifi, encoders, data):
@@ -89,39 +70,6 @@ def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
     assert "no finished run" not in hifi("claims", "rankings", "--protocol", "laptop").err
 
 
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [
-        ("eval", "--task"),
-        ("eval", "--method"),
-        ("eval", "--protocol"),
-        ("eval", "--seeds"),
-        ("eval", "--shots"),
-        ("score", "--task"),
-        ("score", "--protocol"),
-        ("score", "--warm-steps"),
-    ],
-)
-def test_options_that_a_run_directory_already_answers_are_refused(command, option, hifi):
-    run = ["eval", "some/run"] if command == "eval" else ["score", "--run", "some/run", "--out", "scores.json"]
-    answer = hifi(*run, option, "1")
-    assert answer.code == 2 and f"does not use {option}: leave it out" in answer.err
-
-
-@pytest.mark.parametrize("words", [["--out", "scores.json", "scoring.samples=4"], []])
-def test_scores_of_a_run_need_a_file_and_take_no_keys(words, hifi):
-    answer = hifi("score", "--run", "some/run", *words)
-    assert answer.code == 2 and "--run requires --out FILE and takes no KEY=VALUE" in answer.err
-
-
-def test_a_kind_of_claim_that_there_is_not_is_named_in_short(hifi):
-    claim = {"kind": "better", "text": "t", "where": "w"}
-    content = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tasks": ["rte"], "claims": {"better": claim}}
-    Path("claims.yaml").write_text(yaml.safe_dump(content))
-    answer = hifi("claims", "claims.yaml")
-    assert answer.code == 2 and "claims.better.kind: 'better' is not one of 'difference'" in answer.err
-
-
 def test_a_figure_with_overrides_does_not_replace_the_plain_one(tiny):
     for words in (["heads.k=2"], ["heads.k=1"]):
         assert tiny("figure", "ranking", "scoring.samples=4", *words).code == 0
@@ -140,6 +88,7 @@ CLAIMS = {"description": "d", "protocol": "hifi", "backbone": "bert-large", "tas
         ({"second": "ful-ft"}, "unknown method 'ful-ft'; did you mean 'full-ft'?"),
         ({"second": "bitfit"}, "a method is in `first` and in `second`"),
         ({"tasks": ["rtee"]}, "unknown task 'rtee'; did you mean 'rte'?"),
+        ({"kind": "better"}, "claims.better.kind: 'better' is not one of 'difference'"),
     ],
 )
 def test_a_wrong_name_in_a_file_of_claims_is_refused(hifi, changes, message):

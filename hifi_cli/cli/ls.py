@@ -58,8 +58,6 @@ def ls(
 
     A YAML that is redirected to a file can be edited and given by its path: hifi ls tasks/rte > my-rte.yaml
     """
-    if words == ["runs"]:
-        return _print_runs(results_dir, format)
     if not words:
         counts = {kind: f"{len(registry.names(kind))} " for kind in registry.KINDS}
         return _print_columns([[kind, counts.get(kind, "") + meaning] for kind, meaning in _KINDS.items()])
@@ -68,7 +66,9 @@ def ls(
 
         return print(task_from_data.task_yaml(words[0], words[1:])[1], end="")
     for word in words:
-        if word in registry.KINDS:
+        if word == "runs":
+            _print_runs(results_dir, format)
+        elif word in registry.KINDS:
             _print_columns([_summary(word, name) for name in registry.names(word)])
         elif fields := {key: field for key, field in _keys().items() if word == "config" or f"{key}.".startswith(f"{word}.")}:
             _print_columns([_key(key, field) for key, field in fields.items()])
