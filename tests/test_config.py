@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hifi_cli.config import registry
 from hifi_cli.config.sources import ConfigResolver, method_spec, resolve
 from hifi_cli.errors import HifiError, UsageError
-from hifi_cli.files import safe_name
 
 
 def rte(**changes):
@@ -28,12 +27,6 @@ def test_table_5_is_in_force_and_later_layers_win(tmp_path):
     changed = rte(files=[file], overrides=["learning_rate=1e-3", "heads.damping=0.5"])
     assert (changed.learning_rate, changed.heads.k, changed.heads.damping) == (1e-3, 5, 0.5)
     assert rte(protocol="laptop").learning_rate == 1.5e-3  # a protocol's block for a method wins over the method's own
-
-
-def test_hash_tells_settings_apart_and_setting_hash_forgets_the_seed():
-    assert rte(seed=1).hash != rte(seed=2).hash
-    assert rte(seed=1).setting_hash == rte(seed=2).setting_hash
-    assert rte().hash != rte(overrides=["epochs=4"]).hash
 
 
 @pytest.mark.parametrize(
@@ -142,14 +135,6 @@ def test_stage_1_trains_as_its_method_does_alone():
     assert rte(method="eh-ft", overrides=["stage1.method=hifi-midtop"]).heads.strategy == "midtop"
 
 
-@pytest.mark.parametrize("name", registry.names("tasks"))
-def test_every_task_yaml_is_sound(name):
-    from hifi_cli.tasks import metrics, task_spec
-
-    task = task_spec.load(name)
-    assert set(task.metrics) <= set(metrics.METRICS | metrics.ROW_METRICS | metrics.TAG_METRICS)
-
-
 @pytest.mark.parametrize("key", ["labels", "local.labels", "hub.labels", "label_columns"])
 def test_a_label_that_a_task_names_twice_is_refused(key, tmp_path):
     from hifi_cli.tasks import task_spec
@@ -170,12 +155,6 @@ def test_any_override_resolves_or_says_in_one_line_what_is_wrong(text):
         rte(overrides=[text])
     except HifiError as error:
         assert str(error) and "\n" not in str(error)
-
-
-@given(st.text(max_size=60))
-def test_no_name_leaves_its_folder(name):
-    safe = safe_name(name)
-    assert safe and "/" not in safe and not safe.startswith(".") and "\0" not in safe
 
 
 def test_every_key_has_the_value_and_the_name_of_the_last_source_that_sets_it(tmp_path):
@@ -300,7 +279,7 @@ def test_dry_run_prints_each_value_with_its_source(hifi, tmp_path):
     content = yaml.safe_load(answer.out)
     assert (content["variant"], content["scoring"]["xi"], content["adam_betas"]) == ("a: b # c", 0.9, [0.9, 0.999])
     assert len({line.index("  # ") for line in answer.out.splitlines() if "  # " in line}) == 1
-    for command in ("select", "score"):
+    for command in ("select",):
         demo = hifi(command, "--protocol", "demo", "--dry-run").out
         assert re.search(r"^task: demo-\w+ +# protocol demo$", demo, re.MULTILINE)
         assert re.search(r"^  k: 2 +# protocol demo \(all methods\)$", demo, re.MULTILINE)

@@ -67,4 +67,6 @@ def figure(
         figures.compute(request, csv, force=force)
     picture = out or csv.with_suffix(".png")
     figures.draw(csv, picture)
-    options.print_path(picture, format)
+    if format == "json":
+        return options.print_json({"path": picture})
+    print(picture)

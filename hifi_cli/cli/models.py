@@ -127,7 +127,6 @@ def export(
     trust: options.Trust = False,
     data_dir: options.DataDir = None,
     results_dir: options.ResultsDir = options.RESULTS,
-    format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Write the trained model with tokenizer and model card: for transformers, as a peft adapter, or as backbone and delta."""
     from hifi_cli.results import export as exports
@@ -136,4 +135,4 @@ def export(
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")
     exports.export(run_dir, to, form, ResourceCache(results_dir, data_dir, backbone, trust))
-    options.print_path(to, format)
+    print(to)

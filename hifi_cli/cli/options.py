@@ -64,17 +64,6 @@ def several(*flags: str, help: str, panel: str = WHAT, kind: str = "", choices: 
     )
 
 
-def level(level: int) -> Callable[[bool], bool]:
-    """A flag that sets which messages are shown."""
-
-    def set_level(given: bool) -> bool:
-        if given:
-            logger.setLevel(level)
-        return given
-
-    return set_level
-
-
 Tasks = Annotated[
     list[str] | None,
     several("--task", "--tasks", kind="tasks", help="Tasks, data files (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name."),
@@ -172,15 +161,15 @@ RunDir = Annotated[Path, typer.Argument(help="A run's directory.")]
 def _messages(
     quiet: Annotated[
         bool,
-        typer.Option("-q", "--quiet", callback=level(logging.ERROR), help="Errors only.", rich_help_panel=OUTPUT),
+        typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=OUTPUT),
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("-v", "--verbose", callback=level(logging.DEBUG), help="Every step and file.", rich_help_panel=OUTPUT),
+        typer.Option("-v", "--verbose", help="Every step and file.", rich_help_panel=OUTPUT),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Print a traceback with an error.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
-    """The options of every command, which `main` and the callbacks read."""
+    """The options of every command; `main` reads --debug."""
 
 
 def with_messages(command: Callable[..., None]) -> Callable[..., None]:
@@ -188,6 +177,8 @@ def with_messages(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, quiet: bool, verbose: bool, debug: bool, **arguments: Any) -> None:
+        if quiet or verbose:
+            logger.setLevel(logging.ERROR if quiet else logging.DEBUG)
         command(**arguments)
 
     parameters = [*inspect.signature(command).parameters.values(), *inspect.signature(_messages).parameters.values()]
@@ -329,13 +320,6 @@ def write_or_print(text: str, out: Path | None, what: str) -> None:
 def print_json(content: Any) -> None:
     """What `--format json` prints: an object or a list, of records, paths and plain values."""
     print(json.dumps(TypeAdapter(Any).dump_python(content, mode="json"), indent=1, allow_nan=False))
-
-
-def print_path(path: Path, form: str) -> None:
-    """The file that a command wrote."""
-    if form == "json":
-        return print_json({"path": path})
-    print(path)
 
 
 def print_commands(jobs: "Sequence[Job]", job_options: "JobOptions", form: str) -> None:

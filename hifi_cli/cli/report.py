@@ -38,7 +38,6 @@ def report(
     results_dir: options.ResultsDir = options.RESULTS,
     published: options.Published = False,
     out: options.Out = None,
-    format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Write tables, comparisons, claims, figures and learning curves to one HTML file.
 
@@ -72,4 +71,4 @@ def report(
     shown = [*built, *html.comparisons(study, reference, score=score, counted=counted), *searches]
     target = out or study.directory / "report.html"
     write_text(target, html.render(study, shown, decided))
-    options.print_path(target, format)
+    print(target)

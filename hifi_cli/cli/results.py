@@ -34,12 +34,11 @@ def pack(
     out: Annotated[
         Path | None, typer.Option(help="A new directory; default: DIR-packed.", rich_help_panel=options.OUTPUT)
     ] = None,
-    format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Write all finished runs as two files, runs.jsonl and predictions.parquet, which every command reads like runs."""
     out = out or directory.with_name(f"{directory.resolve().name}-packed")
     options.logger.info(f"{share.pack(directory, out):,} runs packed")
-    options.print_path(out, format)
+    print(out)
 
 
 def push(
@@ -49,13 +48,12 @@ def push(
     results_dir: options.ResultsDir = options.RESULTS,
     trust: options.Trust = False,
     dry_run: DryRun = False,
-    format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Copy finished runs to another results directory or to the hub; what is there is never overwritten.
 
     Exit 4 if another run is at the same path, 2 if runs are damaged; the others are copied.
     """
-    _report(share.push(results_dir, to, only=only or (), weights=weights, trust=trust, dry_run=dry_run), format)
+    _report(share.push(results_dir, to, only=only or (), weights=weights, trust=trust, dry_run=dry_run))
 
 
 def merge(
@@ -65,13 +63,12 @@ def merge(
     results_dir: options.ResultsDir = options.RESULTS,
     trust: options.Trust = False,
     dry_run: DryRun = False,
-    format: options.OutputFormat = "text",  # noqa: A002
 ) -> None:
     """Copy finished runs from another results directory, a packed study or the hub; what is here is never overwritten.
 
     Exit 4 if another run is at the same path, 2 if runs are damaged; the others are copied.
     """
-    _report(share.pull(source, results_dir, only=only or (), weights=weights, trust=trust, dry_run=dry_run), format)
+    _report(share.pull(source, results_dir, only=only or (), weights=weights, trust=trust, dry_run=dry_run))
 
 
 def check(directory: Directory = options.RESULTS, format: options.OutputFormat = "text") -> None:  # noqa: A002
@@ -89,7 +86,7 @@ def check(directory: Directory = options.RESULTS, format: options.OutputFormat =
         print(f"{counted_noun(checked.runs, 'run')} checked, {recomputed}: nothing found")
 
 
-def _report(merged: list[share.MergedRun], form: str) -> None:
+def _report(merged: list[share.MergedRun]) -> None:
     """Print what became of each run.
 
     Raises:
@@ -97,12 +94,9 @@ def _report(merged: list[share.MergedRun], form: str) -> None:
         UsageError: some are damaged.
     """
     counts: Counter[str] = Counter(run.state for run in merged)
-    if form == "json":
-        options.print_json(merged)
-    else:
-        for run in merged:
-            print(printable(f"{run.state:8}  {run.path}{f': {run.problem}' if run.problem else ''}"))
-        print(", ".join(f"{count} {state}" for state, count in counts.items()))
+    for run in merged:
+        print(printable(f"{run.state:8}  {run.path}{f': {run.problem}' if run.problem else ''}"))
+    print(", ".join(f"{count} {state}" for state, count in counts.items()))
     for state, error in (("conflict", ConflictError), ("refused", UsageError)):
         if counts[state]:
             named = ", ".join(f"{run.path} ({run.problem})" for run in merged if run.state == state)
