@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_told_in_one_line(model, encoders):
 
 
 def test_importing_is_light_and_the_names_are_there():
-    code = "import sys, hifi_cli; assert 'score_heads' in dir(hifi_cli); print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    code = "import sys, hifi_cli; print([m for m in ('torch', 'numpy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
     assert (Path(hifi_cli.__file__).parent / "py.typed").is_file()
 

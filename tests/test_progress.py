@@ -239,12 +239,6 @@ def test_the_line_of_a_finished_run_counts_the_next_one_as_running(tmp_path):
     ]
 
 
-def test_verbose_lines_have_a_date(tiny):
-    said = tiny("train", "--method", "linear-probing", "-v").err
-    lines = [line for line in said.splitlines() if "rte/linear-probing/seed1" in line]
-    assert lines and all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  rte/", line) for line in lines)
-
-
 @contextmanager
 def closed_pipe():
     """A pipe whose reader has gone, as `head` does."""

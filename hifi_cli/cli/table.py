@@ -65,13 +65,10 @@ def table(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
         )
     tasks, methods, of_shots = task or [], method or [], options.shots_of_runs(shots)
-    where: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": tasks, "methods": methods}
+    where: dict[str, Any] = {"protocol": options.only_run_name("protocols", protocol), "backbone": backbone}
+    where |= {"tasks": options.run_names("tasks", tasks), "methods": options.run_names("methods", methods)}
     if kind in ("scores", "costs"):  # whose names are those that runs have
-        where = {f"{word}s": options.run_names(f"{word}s", where[f"{word}s"]) for word in ("task", "method")}
-        where |= {
-            "protocol": options.only_run_name("protocols", protocol),
-            "backbone": options.only_run_name("backbones", backbone),
-        }
+        where["backbone"] = options.only_run_name("backbones", backbone)
         layout = layout and table_spec.by_names(layout)
     study = Study(results_dir).or_only_subdirectory(where["protocol"] or (layout.protocol if layout else None))
     if name == "search":
@@ -83,9 +80,7 @@ def table(
     specs = [layout] if layout else tables.specs_of(study, **setting)
     if not specs:
         raise study.no_setting_error(**setting)
-    known: dict[str, set[str]] = {"methods": set(), "tasks": set()}
-    if kind in ("scores", "costs"):
-        known = {"methods": study.names("method"), "tasks": study.names("task")}
+    known = {"methods": study.names("method"), "tasks": study.names("task")}
     numbers = options.parse_seeds(seeds)
     specs = [table_spec.with_changes(spec, **where, seeds=numbers, shots=of_shots, known=known) for spec in specs]
     for spec in specs if layout else ():  # a user's own may name what there is not

@@ -48,15 +48,10 @@ def configs_directory() -> Path:
     return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"
 
 
+@cache
 def names(kind: str) -> list[str]:
     """The names of all shipped YAMLs of a kind, sorted."""
-    return list(_names_in(configs_directory() / kind))
-
-
-@cache
-def _names_in(directory: Path) -> tuple[str, ...]:
-    """The names of the YAMLs in a directory that the program does not write to, sorted."""
-    return tuple(sorted(path.stem for path in directory.glob("*.yaml")))
+    return sorted(path.stem for path in (configs_directory() / kind).glob("*.yaml"))
 
 
 def nearest(name: str, among: Iterable[str]) -> str:

@@ -413,26 +413,21 @@ def _values_of_file(file: Path, named: Mapping[str, Any]) -> Mapping[str, Any]:
     """The keys that a `-c` file sets: its content, or the setting that a search chose for the task and method.
 
     Raises:
-        UsageError: the file of a search has no such setting, or is that of another protocol or backbone.
+        UsageError: the file of a search has no such setting.
     """
     content = registry.read_yaml(file)
     if "searches" not in content:
         return content
-    names = {**named, "backbone": named["backbone"]["name"]}
     try:
-        for key in ("protocol", "backbone"):
-            stored, argument = content[key], content.get("arguments", {}).get(key, content[key])
-            if names[key] not in (safe_name(stored), Path(registry.name_of(stored)).name):
-                raise UsageError(f"{file} holds settings chosen for {key} {stored}, not {names[key]}: give --{key} {argument}")
         for search in content["searches"]:
             of_search = registry.name_of(search["task"]), registry.name_of(search["method"])
-            if of_search == (names["task"], names["method"]) and search["chosen"]:
+            if of_search == (named["task"], named["method"]) and search["chosen"]:
                 given = {key: value for key, value in search.get("config", {}).items() if key not in CHOOSING_KEYS}
                 words = [f"{key}={value}" for key, value in {**given, **search["chosen"]["setting"]}.items()]
                 return _nested(_merge({}, map(parse_override, words)))
     except (AttributeError, KeyError, TypeError):
         raise UsageError(f"{file} is not a file of chosen settings (chosen-*.json, which hifi grid SEARCH writes)") from None
-    raise UsageError(f"{file} holds no chosen setting of {names['method']} on {names['task']}")
+    raise UsageError(f"{file} holds no chosen setting of {named['method']} on {named['task']}")
 
 
 def override_value(value: Any) -> str:
