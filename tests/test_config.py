@@ -44,7 +44,6 @@ def test_table_5_is_in_force_and_later_layers_win(tmp_path):
         ({"overrides": ["seed=3"]}, "--seed"),
         ({"overrides": ["heads=3"]}, "must be a mapping"),
         ({"overrides": ["learning_rate=.nan"]}, "learning_rate"),
-        ({"overrides": ["heads.given=[[0],[1,1]]"]}, "heads.given: a head is named twice in a layer"),
         ({"overrides": ["task_head.one_logit=true"]}, "one_logit requires kind: mlp"),
         ({"method": "eh-ft", "overrides": ["stage1.method=bitfitt"]}, "unknown method 'bitfitt'; did you mean 'bitfit'?"),
         ({"method": "eh-ft", "overrides": ["stage1.method=lp-ft"]}, "has two stages itself"),

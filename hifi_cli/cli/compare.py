@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hifi_cli.cli import options
+from hifi_cli.config.sources import run_name
 from hifi_cli.errors import UsageError
 from hifi_cli.reports import compare as comparisons
 from hifi_cli.reports import pairs
@@ -58,7 +59,7 @@ def compare(
     if len(methods) == 2 and all(Path(word).is_dir() for word in methods):
         tables = [comparisons.of_runs(*(RunDirectory(Path(word)) for word in methods))]
         return options.write_or_print(render(table_format, tables, standalone=standalone), out, "comparison")
-    protocol, backbone = options.only_run_name("protocols", protocol), options.only_run_name("backbones", backbone)
+    protocol, backbone = protocol and run_name("protocols", protocol), backbone and run_name("backbones", backbone)
     study = Study(results_dir).or_only_subdirectory(protocol)
     names = options.run_names("methods", [name for word in methods for name in word.split(",")])
     check_names("methods", names, study.names("method"))

@@ -1,16 +1,8 @@
 """`hifi score` and `hifi select`: what attention heads carry, and which are tuned (HiFi, equations 1 to 10)."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from hifi_cli.cli import options
 from hifi_cli.cli.train import print_config
-from hifi_cli.config import registry
 from hifi_cli.config.sources import ResolvedConfig
-from hifi_cli.errors import UsageError
-from hifi_cli.heads.head_files import HeadScores
 
 _METHOD = ["hifi-layerwise"]  # whose settings score and select start from
 
@@ -54,9 +46,6 @@ def score(
 def select(
     overrides: options.Overrides = None,
     task: options.Tasks = None,
-    scores: Annotated[
-        Path | None, typer.Option(help="Select by this scores file instead of a task's.", rich_help_panel=options.WHAT)
-    ] = None,
     backbone: options.Backbone = None,
     protocol: options.Protocol = None,
     files: options.Files = None,
@@ -68,10 +57,9 @@ def select(
 ) -> None:
     """Select attention heads by their scores (HiFi, eq. 8-10). Heads without scores are scored first.
 
-    Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads.
+    Keys: heads.k, heads.rank, heads.strategy, ...: hifi ls heads; and those of hifi score.
     """
-    tasks = _task_of(scores, task) if scores else task
-    resolved = options.resolve_runs(tasks, _METHOD, backbone, protocol, files=files, overrides=overrides)
+    resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
     if dry_run:
         return _print_configs(resolved)
     from hifi_cli.training import head_selection
@@ -79,12 +67,8 @@ def select(
 
     resources = ResourceCache(results_dir, data_dir)
     selected = []
-    for config in (run.config for run in resolved):
-        if scores:
-            how = config.heads.selection_arguments(config.seed)
-            selection, path = head_selection.choose(HeadScores.read(scores), how, results_dir, out=out)
-        else:
-            selection, path = head_selection.load_or_select_heads(config, resources, out=out)
+    for run in resolved:
+        selection, path = head_selection.load_or_select_heads(run.config, resources, out=out)
         selected.append({"path": path, "selection": selection})
         for layer, heads in enumerate(selection.heads, start=1) if format == "text" else ():
             print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
@@ -97,20 +81,6 @@ def select(
 def _print_configs(runs: list[ResolvedConfig]) -> None:
     for run in runs:
         print_config(run.config.model_dump(mode="json"), run.sources)
-
-
-def _task_of(scores: Path, tasks: list[str] | None) -> list[str]:
-    """The task of a scores file; of a user's own task, --task names the file.
-
-    Raises:
-        UsageError: the scores are of another task than --task.
-    """
-    scored = HeadScores.read(scores).task
-    if tasks and [Path(task).stem for task in tasks] != [scored]:
-        raise UsageError(f"{scores} holds the scores of {scored}, not of {', '.join(tasks)}: leave --task out")
-    if not tasks and scored not in registry.names("tasks"):
-        raise UsageError(f"{scores} holds the scores of your own task {scored}: name its file with --task")
-    return tasks or [scored]
 
 
 def _print_grid(rows: list[list[float]]) -> None:

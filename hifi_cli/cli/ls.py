@@ -1,7 +1,6 @@
 """`hifi ls`: all names, the YAML of a name, the meaning of a configuration key, and the runs of a results directory."""
 
 import re
-import sys
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -163,15 +162,7 @@ def _print_runs(results_dir: Path, form: str) -> None:
 
 
 def _print_columns(rows: list[list[str]]) -> None:
-    """Rows in columns: as wide as the terminal and folded there, in a pipe a line each."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table.grid(padding=(0, 2))
-        for row in rows:
-            table.add_row(*row)
-        return Console(highlight=False, markup=False).print(table)
+    """Rows in columns, a line each."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:
         print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -240,27 +240,21 @@ def parse_seeds(text: str | None) -> list[int]:
     """`1,2,3` or `1-5` as numbers; none where the option is not given.
 
     Raises:
-        UsageError: anything else, or a seed twice.
+        UsageError: anything else, a range of more than 100,000 seeds, or a seed twice.
     """
     seeds: list[int] = []
-    for part in (text or "").replace(" ", "").split(",") if text is not None else ():
-        if not re.fullmatch(r"\d{1,10}(-\d{1,10})?", part, re.ASCII):
-            raise UsageError(f"--seeds '{text:.80}': numbers with commas (1,2,3) or a range (1-5) are required")
-        first, _, last = part.partition("-")
-        seeds += range(int(first), int(last or first) + 1)
-    if text is not None and (not seeds or len(set(seeds)) < len(seeds)):
-        raise UsageError(f"--seeds '{text:.80}': a range goes from the lower number to the higher, and a seed is named once")
+    for part in [] if text is None else text.replace(" ", "").split(","):
+        found = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part, re.ASCII)
+        numbers = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        if not 0 < len(numbers) <= 100_000 or not {*seeds}.isdisjoint(numbers):
+            raise UsageError(f"--seeds '{text:.80}': distinct numbers with commas (1,2,3) or a range (1-5) are required")
+        seeds += numbers
     return seeds
 
 
 def run_names(kind: str, words: list[str] | None) -> list[str]:
     """The names that finished runs have for words, which may be paths of the user's own YAMLs."""
     return [run_name(kind, word) for word in words or ()]
-
-
-def only_run_name(kind: str, argument: str | None) -> str | None:
-    """The name that finished runs have for one argument; None where it is not given."""
-    return argument and run_name(kind, argument)
 
 
 def counted_flags(include: list[str] | None, exclude: list[str] | None) -> frozenset[str]:

@@ -6,6 +6,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
+from hifi_cli.config.sources import run_name
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.reports import claim_spec, html, other_tables, table_spec
@@ -48,7 +49,7 @@ def report(
     searches = other_tables.searches(study.directory) if SearchResult.paths(study.directory) else []
     if study.shown.empty and not searches:
         raise study.no_run_error("hifi report")
-    reference = options.only_run_name("methods", compare) or html.REFERENCE
+    reference = (compare and run_name("methods", compare)) or html.REFERENCE
     if compare and reference not in study.names("method"):
         table_spec.check_names("methods", [reference], study.names("method"))
         raise MissingError(f"no finished run of {reference}; make one with hifi train --method {reference}")

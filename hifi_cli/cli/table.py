@@ -7,6 +7,7 @@ import typer
 
 from hifi_cli.cli import options
 from hifi_cli.config import registry
+from hifi_cli.config.sources import run_name
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line
 from hifi_cli.reports import other_tables, server_scores, table_spec, tables
@@ -65,10 +66,10 @@ def table(
             "--test-scores requires the name of a table of scores, without --score: hifi table hifi-2 --test-scores FILE"
         )
     tasks, methods, of_shots = task or [], method or [], options.shots_of_runs(shots)
-    where: dict[str, Any] = {"protocol": options.only_run_name("protocols", protocol), "backbone": backbone}
+    where: dict[str, Any] = {"protocol": protocol and run_name("protocols", protocol), "backbone": backbone}
     where |= {"tasks": options.run_names("tasks", tasks), "methods": options.run_names("methods", methods)}
     if kind in ("scores", "costs"):  # whose names are those that runs have
-        where["backbone"] = options.only_run_name("backbones", backbone)
+        where["backbone"] = backbone and run_name("backbones", backbone)
         layout = layout and table_spec.by_names(layout)
     study = Study(results_dir).or_only_subdirectory(where["protocol"] or (layout.protocol if layout else None))
     if name == "search":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from hifi_cli.config.base import MAX_COUNT, ConfigModel, NonNegativeCount, PositiveCount, Seed, UnitInterval, flatten
 from hifi_cli.files import digest, safe_name
@@ -89,13 +89,6 @@ class HeadsConfig(ConfigModel):
     """Seed of the ranking `random`; null: the run's own seed, so that each run draws other heads."""
     given: list[list[int]] | None = None
     """Heads from a file (`--heads`), one list per layer; the other keys then have no effect."""
-
-    @field_validator("given")
-    @classmethod
-    def _has_no_duplicates(cls, given: list[list[int]] | None) -> list[list[int]] | None:
-        if given and any(len(set(heads)) < len(heads) for heads in given):
-            raise ValueError("a head is named twice in a layer")
-        return given
 
     def selection_arguments(self, run_seed: int) -> dict[str, Any]:
         """The arguments of `choose_heads`, `seed` among them only where one draws: other rankings do not depend on it."""
