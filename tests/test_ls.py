@@ -7,7 +7,6 @@ import pytest
 import yaml
 from project_files import copy_yaml
 
-from hifi_cli.cli.app import app
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import HeadsConfig
 
@@ -65,30 +64,6 @@ def test_a_copy_works_wherever_it_lies(hifi):
     answer = hifi("train", "--protocol", "demo", "--backbone", "mine.yaml", "--dry-run")
     path = yaml.safe_load(answer.out)["backbone"]["path"]
     assert (Path(path) / "config.json").is_file()
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("hifi train --task demo-", {"demo-acceptability", "demo-entailment", "demo-roles", "demo-similarity", "demo-topics"}),
-        ("hifi train --task rte,wn", {"rte,wnli"}),
-        ("hifi train --method hifi-la", {"hifi-layerwise"}),
-        ("hifi train --backbone mini", {"minilm"}),
-        ("hifi ls hifi-mid", {"hifi-midtop"}),
-        ("hifi ls backbones/", {f"backbones/{name}" for name in registry.names("backbones")}),
-        ("hifi table ehft-", {"ehft-1", "ehft-2", "ehft-3", "ehft-4", "ehft-random"}),
-        ("hifi export run --as d", {"delta"}),
-        ("hifi table --score ", {"best", "last", "max"}),
-        ("hifi table --include limited,u", {"limited,unequal"}),
-    ],
-)
-def test_the_shell_completes_names(typed, offered, monkeypatch, capsys):
-    words = {"_HIFI_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
-    for name, value in words.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
-        app(prog_name="hifi")
-    assert set(capsys.readouterr().out.split()) == offered
 
 
 def test_lists_have_both_names_in_help(hifi):

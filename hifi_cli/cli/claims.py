@@ -12,20 +12,12 @@ from hifi_cli.reports.formats import render
 from hifi_cli.results.study import Study
 
 
-def _complete(incomplete: str) -> list[str]:
-    """Completes papers and claims."""
-    names = registry.names("claims")
-    words = [*names, *(f"{name}/{claim}" for name in names for claim in registry.load("claims", name)["claims"])]
-    return [word for word in words if word.startswith(incomplete)]
-
-
 def claims(
     names: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[PAPER|PAPER/CLAIM]...",
             help="Papers, single claims, or a YAML of your own; default: all papers.",
-            autocompletion=_complete,
         ),
     ] = None,
     backbone: options.Backbone = None,

@@ -19,11 +19,7 @@ from hifi_cli.results.study import Study
 def compare(
     methods: Annotated[
         list[str],
-        typer.Argument(
-            metavar="METHOD OTHER...",
-            help="Methods, or the directories of two runs.",
-            autocompletion=options.complete("methods"),
-        ),
+        typer.Argument(metavar="METHOD OTHER...", help="Methods, or the directories of two runs."),
     ],
     tasks: options.Tasks = None,
     backbone: options.Backbone = None,

@@ -9,9 +9,7 @@ from hifi_cli.cli import options
 
 
 def figure(
-    name: Annotated[
-        str, typer.Argument(help="A figure's name or YAML, or a CSV of one.", autocompletion=options.complete("figures"))
-    ],
+    name: Annotated[str, typer.Argument(help="A figure's name or YAML, or a CSV of one.")],
     overrides: options.Overrides = None,
     tasks: options.Tasks = None,
     backbone: options.Backbone = None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def grid(
-    name: Annotated[str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))],
+    name: Annotated[str, typer.Argument(help="A grid's name or YAML.")],
     overrides: options.Overrides = None,
     jobs: Annotated[
         int,
@@ -37,11 +37,7 @@ def grid(
     ] = "local",
     site: Annotated[
         str,
-        typer.Option(
-            help="Where Parsl runs: a site's name or YAML.",
-            rich_help_panel=options.HOW,
-            autocompletion=options.complete("sites"),
-        ),
+        typer.Option(help="Where Parsl runs: a site's name or YAML.", rich_help_panel=options.HOW),
     ] = "node",
     print_only: Annotated[
         bool,
@@ -63,9 +59,7 @@ def grid(
         str | None,
         typer.Option(help="i/n: run the i-th of n parts, on a shared results directory.", rich_help_panel=options.HOW),
     ] = None,
-    claims: Annotated[
-        list[str] | None, options.several("--claims", kind="claims", help="Grids of claims: only these claims.")
-    ] = None,
+    claims: Annotated[list[str] | None, options.several("--claims", help="Grids of claims: only these claims.")] = None,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
     backbone: options.Backbone = None,

@@ -32,12 +32,6 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS
 }
 
 
-def _complete(incomplete: str) -> list[str]:
-    """Completes kinds, the names of all kinds, and kind/name."""
-    names = [word for kind in registry.KINDS for name in registry.names(kind) for word in (name, f"{kind}/{name}")]
-    return [word for word in dict.fromkeys([*_KINDS, *names]) if word.startswith(incomplete)]
-
-
 def ls(
     words: Annotated[
         list[str] | None,
@@ -45,7 +39,6 @@ def ls(
             metavar="[KIND|NAME|KEY]...",
             help="A kind (tasks, methods, ..., runs), a name (tasks/rte where several kinds share it), a configuration key,"
             " or a data file, with key=value for how it is read.",
-            autocompletion=_complete,
         ),
     ] = None,
     results_dir: options.ResultsDir = options.RESULTS,
@@ -86,7 +79,7 @@ def _find(word: str) -> tuple[str, str]:
     if len(kinds) > 1:
         raise UsageError(f"'{word}' is ambiguous: {', '.join(f'{kind}/{name}' for kind in kinds)}")
     if not kinds:
-        known = [*_complete(""), *_keys()]
+        known = [*_KINDS, *(name for kind in registry.KINDS for name in registry.names(kind)), *_keys()]
         raise UsageError(f"unknown kind or name '{word}'{registry.nearest(word, known)} (one of {', '.join(_KINDS)})")
     return kinds[0], name
 

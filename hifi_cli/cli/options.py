@@ -5,7 +5,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -28,21 +28,10 @@ _FORMAT_OF_SUFFIX = {".txt": "text", ".md": "md", ".tex": "tex", ".csv": "csv", 
 logger = logging.getLogger("hifi")
 
 
-def complete(kind: str) -> Callable[[str], list[str]]:
-    """Completes names of a kind, the last one of a list with commas."""
-    return lambda incomplete: _complete_last(incomplete, registry.names(kind))
-
-
-def _complete_last(incomplete: str, words: Iterable[str]) -> list[str]:
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{word}" for word in words if word.startswith(last)]
-
-
-def several(*flags: str, help: str, panel: str = WHAT, kind: str = "", choices: Sequence[str] = ()) -> Any:  # noqa: A002
+def several(*flags: str, help: str, panel: str = WHAT, choices: Sequence[str] = ()) -> Any:  # noqa: A002
     """An option that takes names with commas, given once or more often.
 
     Args:
-        kind: what the shell completes.
         choices: the words that are accepted; empty: any.
     """
 
@@ -60,30 +49,24 @@ def several(*flags: str, help: str, panel: str = WHAT, kind: str = "", choices: 
         metavar=f"[{'|'.join(choices)}],..." if choices else "NAME,...",
         help=help,
         rich_help_panel=panel,
-        autocompletion=lambda incomplete: _complete_last(incomplete, choices or registry.names(kind)),
     )
 
 
 Tasks = Annotated[
     list[str] | None,
-    several("--task", "--tasks", kind="tasks", help="Tasks, data files (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name."),
+    several("--task", "--tasks", help="Tasks, data files (CSV, TSV, JSONL, Parquet, CoNLL) or hub:owner/name."),
 ]
-Methods = Annotated[list[str] | None, several("--method", "--methods", kind="methods", help="Methods.")]
+Methods = Annotated[list[str] | None, several("--method", "--methods", help="Methods.")]
 Backbone = Annotated[
     str | None,
     typer.Option(
         help="Encoder: a name, a local directory or a hub id; default: that of the protocol, the YAML or the run.",
         rich_help_panel=WHAT,
-        autocompletion=complete("backbones"),
     ),
 ]
 Protocol = Annotated[
     str | None,
-    typer.Option(
-        help="Experimental setup; default: the YAML's, or hifi.",
-        rich_help_panel=WHAT,
-        autocompletion=complete("protocols"),
-    ),
+    typer.Option(help="Experimental setup; default: the YAML's, or hifi.", rich_help_panel=WHAT),
 ]
 Seeds = Annotated[
     str | None,

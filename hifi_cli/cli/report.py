@@ -19,19 +19,15 @@ from hifi_cli.results.study import Study
 def report(
     tables: Annotated[
         list[str] | None,
-        options.several("--tables", "--table", kind="tables", help="Tables by name; default: all finished runs."),
+        options.several("--tables", "--table", help="Tables by name; default: all finished runs."),
     ] = None,
     claims: Annotated[
         list[str] | None,
-        options.several("--claims", kind="claims", help="Claims of papers or your own YAMLs; default: all with a result."),
+        options.several("--claims", help="Claims of papers or your own YAMLs; default: all with a result."),
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option(
-            help="Compare this method with each of the others; default: full-ft.",
-            rich_help_panel=options.WHAT,
-            autocompletion=options.complete("methods"),
-        ),
+        typer.Option(help="Compare this method with each of the others; default: full-ft.", rich_help_panel=options.WHAT),
     ] = None,
     score: options.ScoreChoice = None,
     include: options.Include = None,

@@ -18,13 +18,11 @@ from hifi_cli.results.study import Study
 def table(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="A table's name or YAML, or search; default: all finished runs.", autocompletion=options.complete("tables")
-        ),
+        typer.Argument(help="A table's name or YAML, or search; default: all finished runs."),
     ] = None,
     search: Annotated[
         str | None,
-        typer.Argument(metavar="[GRID]", help="After search: only this grid's.", autocompletion=options.complete("grids")),
+        typer.Argument(metavar="[GRID]", help="After search: only this grid's."),
     ] = None,
     task: options.Tasks = None,
     method: options.Methods = None,
