@@ -17,18 +17,6 @@ def rte(**changes):
     return resolve(**{"task": "rte", "method": "hifi-layerwise", "backbone": "bert-large", "protocol": "hifi", **changes})
 
 
-def test_table_5_is_in_force_and_later_layers_win(tmp_path):
-    assert (rte().batch_size, rte().learning_rate) == (16, 2e-4)
-    assert rte(method="full-ft").learning_rate == 2e-5
-    assert rte(task="sst2").batch_size == 32
-    file = tmp_path / "mine.yaml"
-    file.write_text("learning_rate: 3e-4\nheads: {k: 5}\n")
-    assert rte(files=[file]).learning_rate == 3e-4  # PyYAML reads 3e-4 as text
-    changed = rte(files=[file], overrides=["learning_rate=1e-3", "heads.damping=0.5"])
-    assert (changed.learning_rate, changed.heads.k, changed.heads.damping) == (1e-3, 5, 0.5)
-    assert rte(protocol="laptop").learning_rate == 1.5e-3  # a protocol's block for a method wins over the method's own
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -103,20 +91,7 @@ def test_a_base_comes_before_the_method_and_brings_its_blocks():
     assert rte(method="eh-ft-bitfit").learning_rate == rte(method="full-ft").learning_rate
 
 
-def test_a_protocol_changes_its_base(tmp_path):
-    text, code = rte(method="eh-ft-bitfit", protocol="ehft"), rte(method="eh-ft-bitfit", protocol="ehft-released")
-    assert (
-        (text.epochs, text.batch_size, text.adam_betas)
-        == (code.epochs, code.batch_size, code.adam_betas)
-        == (60, 32, (0.9, 0.98))
-    )
-    assert (text.weight_decay, code.weight_decay) == (0.1, 0.01)
-    assert (text.task_head.width, text.task_head.activation, text.task_head.one_logit) == (2048, "relu", False)
-    assert (code.task_head.width, code.task_head.activation, code.task_head.one_logit) == (2048, "relu", True)
-    assert (code.stage1.settings, code.settings) == ({"biases": "layers"}, {"carry": "weights"})
-    few, full = rte(protocol="hifi-fewshot"), rte()
-    assert (few.shots, few.epochs, full.shots) == (16, 50, None)
-    assert (few.learning_rate, few.heads) == (full.learning_rate, full.heads)
+def test_a_protocol_that_is_based_on_itself_is_refused(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text(f"description: x\nbase: {own}\n")
     with pytest.raises(UsageError, match="is based on itself"):
@@ -132,19 +107,6 @@ def test_stage_1_trains_as_its_method_does_alone():
     assert changed.stage1.learning_rate == 1e-3
     assert changed.hash != both.hash
     assert rte(method="eh-ft", overrides=["stage1.method=hifi-midtop"]).heads.strategy == "midtop"
-
-
-@pytest.mark.parametrize("key", ["labels", "local.labels", "hub.labels", "label_columns"])
-def test_a_label_that_a_task_names_twice_is_refused(key, tmp_path):
-    from hifi_cli.tasks import task_spec
-
-    content = registry.load("tasks", "rte")
-    section, name = content[key.split(".")[0]] if "." in key else content, key.split(".")[-1]
-    section[name] = ["no", "yes", "no"]
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(content))
-    with pytest.raises(UsageError, match=f"mine.yaml: {key}: 'no' is named twice"):
-        task_spec.load(str(path))
 
 
 @given(st.text(st.characters(exclude_characters="\n"), max_size=40))
