@@ -223,14 +223,14 @@ def parse_seeds(text: str | None) -> list[int]:
     """`1,2,3` or `1-5` as numbers; none where the option is not given.
 
     Raises:
-        UsageError: anything else, a range of more than 100,000 seeds, or a seed twice.
+        UsageError: anything else, more than 100,000 seeds, or a seed twice.
     """
     seeds: list[int] = []
     for part in [] if text is None else text.replace(" ", "").split(","):
         found = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", part, re.ASCII)
         numbers = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
-        if not 0 < len(numbers) <= 100_000 or not {*seeds}.isdisjoint(numbers):
-            raise UsageError(f"--seeds '{text:.80}': distinct numbers with commas (1,2,3) or a range (1-5) are required")
+        if not 0 < len(numbers) <= 100_000 - len(seeds) or not {*seeds}.isdisjoint(numbers):
+            raise UsageError(f"--seeds '{text:.80}': at most 100,000 distinct numbers are required: 1,2,3 or 1-5")
         seeds += numbers
     return seeds
 
