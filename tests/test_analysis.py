@@ -16,17 +16,16 @@ from transformers import AutoModel, AutoTokenizer
 from hifi_cli.config import figure_spec
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.figures import damping, figure, head_ranking, richness, singular_values, training_curves, tsne
-from hifi_cli.grids.jobs import JobOptions
+from hifi_cli.heads import select as head_selection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.export import write_hf
 from hifi_cli.results.reload import reload
 from hifi_cli.tasks.batches import padding_values, training_order
 from hifi_cli.tasks.tokenization import single_sequences
-from hifi_cli.training import head_selection
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.run import prepare
 
 pytestmark = pytest.mark.slow
 
@@ -180,7 +179,7 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
 def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
-    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    prepared = prepare(config, resources)
     train = load_splits(config, resources).train
     first = training_order(
         [len(example) for example in train], config.batch_size, strategy="random", seed=config.seed, epoch=0
@@ -216,7 +215,7 @@ def test_methods_are_measured_at_the_same_steps_of_their_stages(ask):
 
 
 def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, resources, encoders, tmp_path):
-    with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte --method linear-probing,full-ft "):
+    with pytest.raises(MissingError, match=r"2 of 2 runs are missing: hifi train --task rte --method linear-probing "):
         figure.compute(ask("features", None, ("linear-probing", "full-ft")), tmp_path / "x.csv")
     request = ask("features", None, ("linear-probing", "full-ft"), train=True)
     figure.compute(request, tmp_path / "x.csv")
@@ -243,9 +242,8 @@ def test_runs_without_weights_are_trained_again_if_a_figure_reads_weights(ask, r
     result, unchanged = lost.read_result(), kept.results.read_bytes()
     lost.delta.unlink()
     figure.compute(request, tmp_path / "x.csv")
-    (again,) = request.missing_jobs()
-    line = again.command_line(JobOptions(resources.results_dir, resources.data_dir))
-    assert "--method bitfit" in line and "--force" in line
+    (again,) = request.missing_commands()
+    assert "bitfit" in again and "--force" in again
     with pytest.raises(
         MissingError, match=r"1 of 2 runs are missing or have no weights: hifi train .* --force.*--train trains"
     ):
@@ -285,11 +283,8 @@ def test_the_epoch_of_the_measured_model_is_named(ask, tmp_path):
 def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources, tmp_path):
     request = ask("sweep", {"key": "heads.k", "values": [1, 2]}, seeds=(1, 2), train=True)
     request = replace(request, overrides=("epochs=1", "batch_size=8", "scoring.samples=12"))
-    job_options = JobOptions(resources.results_dir, resources.data_dir)
-    lines = [job.command_line(job_options) for job in request.missing_jobs()]
-    assert len(lines) == 2
-    assert all("--seeds 1,2" in line for line in lines)
-    assert "heads.k=1" in lines[0]
+    commands = request.missing_commands()
+    assert len(commands) == 4 and "heads.k=1" in commands[0]
     figure.compute(request, tmp_path / "k.csv")
     rows = {(row["x"], row["seed"]): row for row in compute(request)}
     for k in (1, 2):

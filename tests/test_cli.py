@@ -19,10 +19,9 @@ from hifi_cli.cli.app import COMMANDS, OF_RESULTS, load
 from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
 from hifi_cli.config.run_config import Ranking
-from hifi_cli.heads import ranking
-from hifi_cli.training import head_measures
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.splits import load_splits
+from hifi_cli.heads import measures, ranking
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.run import prepare
 from hifi_cli.wording import number_ranges
 
 RUN = Path("results/runs/hifi/tiny-bert/rte/hifi-layerwise/seed1")
@@ -88,7 +87,6 @@ def test_score_and_select(tiny, hifi, tmp_path):
     assert scored.code == 0
     assert (content["samples"], content["num_layers"], content["num_heads"]) == (10, 2, 4)
     chosen = tiny("select", "--out", "heads.json", "scoring.samples=10", "heads.k=2", "heads.strategy=midtop")
-    assert "shared with correlation alone" in chosen.err
     heads = json.loads(Path("heads.json").read_text())
     assert heads["heads"][0] == []
     assert chosen.out == f"layer  1: -\nlayer  2: {' '.join(map(str, heads['heads'][1]))}\n"
@@ -134,7 +132,7 @@ def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny):
         ),
         (["report", "--exclude", ","], 2, "--exclude: '' is not one of collapsed"),
         (["train", "--report-to", "wand"], 2, "did you mean 'wandb'?"),
-        (["grid", "demo", "--engine", "slurm"], 2, "'local', 'parsl'"),
+        (["grid", "demo", "--site", "slumr"], 2, "did you mean 'slurm'"),
         (["table", "--format", "pdf"], 2, "'text', 'md', 'tex', 'csv', 'json'"),
         (["eval", "nowhere"], 3, "no run in nowhere"),
         (["ls", "nonsense"], 2, "unknown kind"),
@@ -184,34 +182,22 @@ def test_heads_of_another_encoder_are_refused(tiny, tmp_path):
     selection = json.loads(Path("heads.json").read_text())
 
     def given(changes):
-        layers = len(changes["heads"])
-        per_layer = {
-            "values": [[0.1] * 4] * layers,
-            "iterations": [9] * layers,
-            "overlap": dict.fromkeys(selection["overlap"], [1] * layers),
-        }
-        Path("heads.json").write_text(json.dumps({**selection, **per_layer, **changes}))
+        Path("heads.json").write_text(json.dumps({**selection, **changes}))
         return one_line(tiny("train", "--method", "hifi-layerwise", "--heads", "heads.json"), 2)
 
     assert "of backbone 'other', not of 'tiny-bert'" in given({"backbone": "other", "heads": [[0], [1]]})
-    assert "heads must be between 0 and 3" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
-    assert "must be ascending, each of them once" in given({"backbone": "tiny-bert", "heads": [[0, 0], [1]]})
+    assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0], [4]]})
+    assert "chosen twice" in given({"backbone": "tiny-bert", "heads": [[0, 0], [1]]})
     assert "2 layers of 4 heads" in given({"backbone": "tiny-bert", "heads": [[0]]})
     assert "heads.json is damaged (heads: " in given({"backbone": "tiny-bert", "heads": "all"})
     assert "only 4 heads" in one_line(tiny("select", "heads.k=5"), 2)
 
 
-def test_a_run_of_another_configuration_or_other_data_is_kept(finish_run, tiny, hifi, encoders, tmp_path):
-    from tiny_inputs import QUICK, write_data
-
+def test_a_run_of_another_configuration_is_kept(finish_run, tiny):
     results = finish_run() / "results.json"
     kept = results.read_text()
     answer = one_line(tiny("train", "--method", "full-ft", "learning_rate=0.1"), 4)
     assert "learning_rate is 2e-05 there, 0.1 here" in answer
-    other = write_data(tmp_path / "other", rows=40)
-    answer = hifi("train", "--task", "rte", "--method", "full-ft", "--backbone", encoders["bert"], "--data-dir", other,
-                  *QUICK)  # fmt: skip
-    assert "other data" in one_line(answer, 4)
     assert results.read_text() == kept
     assert tiny("train", "--method", "full-ft", "--force", "learning_rate=0.1").code == 0
 
@@ -227,13 +213,10 @@ def test_a_damaged_delta_is_not_used(finish_run, hifi, data):
 def test_damaged_scores_are_computed_again(tiny):
     assert tiny("score", "scoring.samples=10").code == 0
     (path,) = Path("results/scores").rglob("*.json")
-    stored = json.loads(path.read_text())
-    damaged = {**stored, "richness": [[number + 1 for number in layer] for layer in stored["richness"]]}
-    for content in (json.dumps(damaged), path.read_text()[:100]):
-        path.write_text(content)
-        answer = tiny("select", "scoring.samples=10")
-        assert answer.code == 0 and "done now" in answer.err
-        assert json.loads(path.read_text())["richness"] == stored["richness"]
+    text = path.read_text()
+    path.write_text(text[:100])
+    assert tiny("select", "scoring.samples=10").code == 0
+    assert json.loads(path.read_text())["richness"] == json.loads(text)["richness"]
 
 
 def test_a_diverged_run_is_told_and_enters_no_mean(tiny, hifi):
@@ -257,7 +240,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(make, resources):
     gradients = []
     for parts in (1, 3):
         config = make("full-ft", f"gradient_accumulation_steps={parts}", "dropout=0.0")
-        prepared = prepare(ModelInputs.resolve(config, resources, None))
+        prepared = prepare(config, resources)
         prepared.runner.model.train()
         prepared.runner.accumulate_gradient(load_splits(config, resources).train[:8])
         gradients.append([p.grad for p in prepared.encoder.model.parameters() if p.grad is not None])
@@ -333,7 +316,7 @@ def test_a_list_is_given_once_with_commas_or_more_often(hifi):
 
 
 def test_the_rankings_are_those_that_are_implemented():
-    assert {*ranking.RANKINGS, "random", *head_measures.MEASURES} == set(get_args(Ranking))
+    assert {*ranking.RANKINGS, "random", *measures.MEASURES} == set(get_args(Ranking))
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,6 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
     ("content", "message"),
     [
         ("task: rte\nmethod: full-ft\n", "'task' is set on the command line"),
-        ("searches: [1]\n", "is not a file of chosen settings"),
-        ('{"searches": [{"task": "rte", "method": "full-ft", "chosen": true}]}', "is not a file of chosen settings"),
     ],
 )
 def test_a_configuration_file_of_the_wrong_shape_is_refused(tmp_path, content, message):

@@ -52,14 +52,13 @@ def figure(
     from hifi_cli.figures import figure as figures
 
     if not is_csv:
-        from hifi_cli.grids.jobs import JobOptions
-        from hifi_cli.training.resources import ResourceCache
+        from hifi_cli.training.data import ResourceCache
 
         request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
         if print_commands:
-            jobs = request.missing_jobs()
-            options.print_commands(jobs, JobOptions(results_dir, data_dir), format)
-            if not jobs:
+            commands = request.missing_commands()
+            options.print_commands(commands, format)
+            if not commands:
                 options.logger.info(f"{name}: no runs are missing; hifi figure {name} computes everything else")
             return
         figures.compute(request, csv, force=force)

@@ -28,8 +28,8 @@ def score(
     resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
     if dry_run:
         return _print_configs(resolved)
-    from hifi_cli.training import head_selection
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.heads import select as head_selection
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]
@@ -62,8 +62,8 @@ def select(
     resolved = options.resolve_runs(task, _METHOD, backbone, protocol, files=files, overrides=overrides)
     if dry_run:
         return _print_configs(resolved)
-    from hifi_cli.training import head_selection
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.heads import select as head_selection
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir)
     selected = []
@@ -72,7 +72,7 @@ def select(
         selected.append({"path": path, "selection": selection})
         for layer, heads in enumerate(selection.heads, start=1) if format == "text" else ():
             print(f"layer {layer:2}: {' '.join(map(str, heads)) or '-'}")
-        for line in [*head_selection.describe_selection(selection), f"heads: {path}"]:
+        for line in (head_selection.describe_selection(selection), f"heads: {path}"):
             options.logger.info(line)
     if format == "json":
         options.print_json(selected)

@@ -37,7 +37,7 @@ def evaluate(
     Without --data-dir the data are read from where they were read in training.
     """
     from hifi_cli.results import predict, reload
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     if submission and split == "validation":
         raise UsageError("--submission requires test predictions: add --split test")
@@ -101,7 +101,7 @@ def predict(
 ) -> None:
     """Predict each row of a file: a label with all probabilities, a number or tags; hifi ls TASK names the input columns."""
     from hifi_cli.results import predict as prediction
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
@@ -130,7 +130,7 @@ def export(
 ) -> None:
     """Write the trained model with tokenizer and model card: for transformers, as a peft adapter, or as backbone and delta."""
     from hifi_cli.results import export as exports
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from pydantic import TypeAdapter
@@ -16,10 +16,7 @@ from hifi_cli.config import registry
 from hifi_cli.config.run_config import TRACKERS, Score
 from hifi_cli.config.sources import DEFAULT, ConfigResolver, ResolvedConfig, protocol_spec, run_name
 from hifi_cli.errors import UsageError
-from hifi_cli.files import suffix_of_output, write_text
-
-if TYPE_CHECKING:
-    from hifi_cli.grids.jobs import Job, JobOptions
+from hifi_cli.files import command_line, suffix_of_output, write_text
 
 DEFAULT_PROTOCOL = "hifi"
 WHAT, DATA, HOW, OUTPUT = "What to run or read", "Data and results", "How to run", "Output"  # panels of --help
@@ -299,19 +296,10 @@ def print_json(content: Any) -> None:
     print(json.dumps(TypeAdapter(Any).dump_python(content, mode="json"), indent=1, allow_nan=False))
 
 
-def print_commands(jobs: "Sequence[Job]", job_options: "JobOptions", form: str) -> None:
-    """The command lines of the runs that are left, for `--print`."""
+def print_commands(commands: Sequence[Sequence[str]], form: str) -> None:
+    """Command lines, for `--print`."""
+    lines = [command_line(command) for command in commands]
     if form == "json":
-        return print_json(
-            [
-                {
-                    "command": job.command_line(job_options),
-                    "task": job.cells[0].task,
-                    "methods": list(dict.fromkeys(cell.method for cell in job.cells if job.command == "train")),
-                    "seeds": list(dict.fromkeys(cell.seed for cell in job.cells if job.command == "train")),
-                }
-                for job in jobs
-            ]
-        )
-    for job in jobs:
-        print(job.command_line(job_options))
+        return print_json(lines)
+    for line in lines:
+        print(line)

@@ -12,7 +12,6 @@ from hifi_cli.files import command_line, suffix_of_output, write_text
 from hifi_cli.reports import claim_spec, html, other_tables, table_spec
 from hifi_cli.reports import claims as verdicts
 from hifi_cli.reports import tables as score_tables
-from hifi_cli.results.search_result import SearchResult
 from hifi_cli.results.study import Study
 
 
@@ -42,7 +41,7 @@ def report(
     """
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
     study = Study(results_dir).or_only_subdirectory()
-    searches = other_tables.searches(study.directory) if SearchResult.paths(study.directory) else []
+    searches = other_tables.searches(study) if study.runs["variant"].notna().any() else []
     if study.shown.empty and not searches:
         raise study.no_run_error("hifi report")
     reference = (compare and run_name("methods", compare)) or html.REFERENCE

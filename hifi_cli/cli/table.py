@@ -20,10 +20,6 @@ def table(
         str | None,
         typer.Argument(help="A table's name or YAML, or search; default: all finished runs."),
     ] = None,
-    search: Annotated[
-        str | None,
-        typer.Argument(metavar="[GRID]", help="After search: only this grid's."),
-    ] = None,
     task: options.Tasks = None,
     method: options.Methods = None,
     backbone: options.Backbone = None,
@@ -55,8 +51,6 @@ def table(
     `hifi table search` prints the settings that searches tried.
     """
     table_format = options.table_format(format, out)
-    if search and name != "search":
-        raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
     layout = table_spec.load(name) if name and name != "search" else None
     kind = layout.kind if layout else "scores"
     if test_scores and (not layout or kind != "scores" or score):
@@ -71,7 +65,7 @@ def table(
         layout = layout and table_spec.by_names(layout)
     study = Study(results_dir).or_only_subdirectory(where["protocol"] or (layout.protocol if layout else None))
     if name == "search":
-        searches = other_tables.searches(study.directory, [search] if search else [], **where)
+        searches = other_tables.searches(study, **where)
         return options.write_or_print(render(table_format, searches, standalone=standalone), out, "table")
     if not layout and study.shown.empty:
         raise study.no_run_error("hifi table")

@@ -15,13 +15,12 @@ from hifi_cli.config.base import parse
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import NAMING_KEYS, ResolvedConfig, with_overrides
 from hifi_cli.errors import RunFailed, UsageError
-from hifi_cli.heads.head_files import HeadSelection
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.wording import counted_noun, first_of
 
 if TYPE_CHECKING:
+    from hifi_cli.training.data import ResourceCache
     from hifi_cli.training.plan import ModelSize
-    from hifi_cli.training.resources import ResourceCache
 
 _SOURCE_COLUMN = 60  # a longer line does not move the column of sources
 
@@ -56,13 +55,13 @@ def train(
         resolved = options.resolve_runs(task, method, backbone, protocol, seeds=seeds, files=files, overrides=overrides)
     if heads:
         resolved = [_with_heads(run, heads) for run in resolved]
-    from hifi_cli.training import distributed, plan, trackers
+    from hifi_cli.methods import base as methods
+    from hifi_cli.training import distributed, log
     from hifi_cli.training import run as runs
-    from hifi_cli.training.metric_logger import RunsProgress
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     if report_to:
-        trackers.check(report_to)
+        log.check_trackers(report_to)
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     if dry_run:
         for run in resolved:
@@ -75,16 +74,14 @@ def train(
     unfinished = [
         run.config for run, directory in zip(resolved, directories, strict=True) if force or not directory.results.is_file()
     ]
-    if len({config.method for config in unfinished}) > 1:
-        plan.refuse_early(unfinished, resources)
-    progress = RunsProgress([run.config for run in resolved], results_dir, force=force)
+    for config in {(config.task, config.method): config for config in unfinished}.values():
+        methods.check_settings(config)  # of all runs, before any of them trains
     results = []
     with distributed.process_group():
-        for run in resolved:
+        for number, run in enumerate(resolved, start=1):
             if len(resolved) > 1:
-                options.logger.info(progress.line(runs.name(run.config)))
-            with progress.next():
-                results.append(runs.run(run.config, resources, force=force, report_to=report_to or ()))
+                options.logger.info(f"run {number} of {len(resolved)}: {runs.name(run.config)}")
+            results.append(runs.run(run.config, resources, force=force, report_to=report_to or ()))
     if format == "json" and distributed.is_main():
         pairs = zip(directories, results, strict=True)
         options.print_json([{"path": directory.path, "result": result} for directory, result in pairs])
@@ -120,6 +117,8 @@ def _with_heads(run: ResolvedConfig, path: Path) -> ResolvedConfig:
         MissingError: no such file.
         UsageError: not a heads file, damaged, or one of another backbone.
     """
+    from hifi_cli.heads.select import HeadSelection
+
     selection, backbone = HeadSelection.read(path), run.config.backbone.name
     if selection.backbone != backbone:
         raise UsageError(f"{path} holds heads of backbone '{selection.backbone}', not of '{backbone}'")
@@ -161,8 +160,7 @@ def _print_plan(run: ResolvedConfig, resources: "ResourceCache") -> None:
     print_config(values, sources)
     planned = plan(config, resources)
     examples = "an unknown number of" if planned.examples is None else f"{planned.examples:,}"
-    least = "at least " if planned.has_windows else ""
-    steps = "" if planned.steps is None else f"{least}{counted_noun(planned.steps, 'step')}: "
+    steps = "" if planned.steps is None else f"{counted_noun(planned.steps, 'step')}: "
     lines = {
         "directory": f"{planned.directory} ({planned.state})",
         "steps": f"{steps}{counted_noun(config.epochs, 'epoch')} of {examples} examples in batches of {planned.batch_size}",

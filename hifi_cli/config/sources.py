@@ -22,7 +22,6 @@ from hifi_cli.wording import number_ranges
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
-CHOOSING_KEYS = frozenset({"selection", "holdout", "report", "limit"})  # say which scores choose a setting: no part of it
 NAMING_KEYS = ("task", "method", "backbone", "protocol", "seed")  # set by options of the command line
 Source = Literal["text", "code", "ours"]
 
@@ -262,7 +261,7 @@ class ConfigResolver:
         layers = [
             *_own_layers(protocols, _backbone_yaml(backbone), task_file, methods),
             *_protocol_blocks(protocols, task_file.stem, [file.stem for file in methods], encoder.name),
-            *(Layer(f"-c {file}", str(file), _values_of_file(file, self._named)) for file in files),
+            *(Layer(f"-c {file}", str(file), registry.read_yaml(file)) for file in files),
         ]
         self._shared = _merge({}, map(_checked, layers))
         self._stage1: dict[str, ResolvedConfig] = {}
@@ -407,27 +406,6 @@ def _protocol_blocks(protocols: Mapping[Path, ProtocolSpec], task: str, methods:
             pairs = ((case.tasks, [task]), (case.methods, methods), (case.backbones, [backbone]))
             if all(not listed or set(listed) & set(names) for listed, names in pairs):
                 yield Layer(f"protocol {file.stem} (case {number})", f"{file} (case {number})", case.config)
-
-
-def _values_of_file(file: Path, named: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys that a `-c` file sets: its content, or the setting that a search chose for the task and method.
-
-    Raises:
-        UsageError: the file of a search has no such setting.
-    """
-    content = registry.read_yaml(file)
-    if "searches" not in content:
-        return content
-    try:
-        for search in content["searches"]:
-            of_search = registry.name_of(search["task"]), registry.name_of(search["method"])
-            if of_search == (named["task"], named["method"]) and search["chosen"]:
-                given = {key: value for key, value in search.get("config", {}).items() if key not in CHOOSING_KEYS}
-                words = [f"{key}={value}" for key, value in {**given, **search["chosen"]["setting"]}.items()]
-                return _nested(_merge({}, map(parse_override, words)))
-    except (AttributeError, KeyError, TypeError):
-        raise UsageError(f"{file} is not a file of chosen settings (chosen-*.json, which hifi grid SEARCH writes)") from None
-    raise UsageError(f"{file} holds no chosen setting of {named['method']} on {named['task']}")
 
 
 def override_value(value: Any) -> str:

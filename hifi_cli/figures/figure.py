@@ -23,15 +23,14 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import ConflictError, MissingError, RunFailed, UsageError
 from hifi_cli.figures import style
-from hifi_cli.files import atomic_path, digest, locked, read_json, write_json, write_text
-from hifi_cli.grids.cells import GridCell, chooses_heads, variant
-from hifi_cli.grids.jobs import Job, JobOptions, training_jobs
+from hifi_cli.files import atomic_path, command_line, digest, locked, read_json, write_json, write_text
+from hifi_cli.grids.cells import GridCell, variant
+from hifi_cli.heads.select import select_heads
 from hifi_cli.results.study import Study
 from hifi_cli.training import provenance
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import PreparedRun, RunInputs, prepare
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.trainer import Callback, Diverged, Trainer
+from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.loop import Callback, Diverged, Trainer
 
 Row = dict[str, Any]
 # Of a record: what changes no number
@@ -99,14 +98,12 @@ class FigureRequest:
         Args:
             varied: keys that distinguish it from other runs of the task and method; they name its directory.
         """
-        settings = tuple((key, override_value(value)) for key, value in (varied or {}).items())
-        words = [f"{key}={value}" for key, value in settings]
+        words = [f"{key}={override_value(value)}" for key, value in (varied or {}).items()]
         overrides = [*self._words(), *words, *([f"variant={variant(words)}"] if words else [])]
         config = self._resolve(task, method, seed, overrides)
-        cost, scored = config.expected_cost(registry.train_rows(task)), chooses_heads(method)
         named = {"tasks": task, "methods": method, "protocols": self.spec.protocol}
         task, method, protocol = (registry.argument_of(kind, name) for kind, name in named.items())
-        return GridCell(task, method, self.spec.backbone, protocol, settings, tuple(overrides), config, cost, scored)
+        return GridCell(task, method, self.spec.backbone, protocol, tuple(overrides), config)
 
     def cell_per_seed(self) -> list[GridCell]:
         """Return a run for every task, method and seed."""
@@ -133,11 +130,11 @@ class FigureRequest:
             if self.run(cell) is None or (needs_weights and not cell.run_directory(results_dir).delta.is_file())
         ]
 
-    def missing_jobs(self) -> list[Job]:
-        """Return the `hifi train` commands of the missing runs."""
-        missing = self.missing()
-        without_weights = [cell for cell in missing if self.run(cell) is not None]
-        return training_jobs(missing, processes=1, repeated=without_weights)
+    def missing_commands(self) -> list[list[str]]:
+        """Return the `hifi train` command of each missing run; with --force of those that lack nothing but weights."""
+        data_dir = self.resources.data_dir
+        where = ["--results-dir", str(self.resources.results_dir), *(["--data-dir", str(data_dir)] if data_dir else [])]
+        return [cell.train_command(where, force=self.run(cell) is not None) for cell in self.missing()]
 
     def once(self, config: RunConfig, train: Callable[[], Iterable[Row]], part: str = "") -> list[Row]:
         """Return the rows of one of the figure's own trainings: stored by an interrupted computation, or else of `train`.
@@ -221,20 +218,20 @@ def draw(csv: Path, out: Path) -> None:
         raise UsageError(f"{csv} and its .json do not hold this figure ({problem}); --force computes it again") from error
 
 
-def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback) -> PreparedRun:
+def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback) -> runs.PreparedRun:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Raises:
         RunFailed: the loss is not finite.
     """
-    inputs = RunInputs.resolve(config, resources)
-    prepared = prepare(inputs.model)
+    heads, splits = select_heads(config, resources), load_splits(config, resources)
+    prepared = runs.prepare(config, resources, heads)
     trainer = Trainer(
         prepared.runner,
         prepared.method,
-        inputs.splits.train,
+        splits.train,
         callbacks=callbacks,
-        calibration_batches=inputs.splits.calibration_batches,
+        calibration_batches=splits.calibration_batches,
     )
     try:
         trainer.train()
@@ -279,16 +276,15 @@ def _train_missing(request: FigureRequest) -> None:
         MissingError: it does not; the first command is named.
         RunFailed: a run ended without a score.
     """
-    cells, jobs, resources = request.cells(), request.missing_jobs(), request.resources
-    if jobs and not request.train:
-        first, *others = (job.command_line(JobOptions(resources.results_dir, resources.data_dir)) for job in jobs)
-        number = sum(len(job.cells) for job in jobs)
-        what = "missing or have no weights" if any(job.force for job in jobs) else "missing"
+    cells, missing, resources = request.cells(), request.missing(), request.resources
+    if missing and not request.train:
+        first, *others = request.missing_commands()
         more = f" and {len(others)} more commands (--print shows all)" if others else ""
-        raise MissingError(f"{number} of {len(cells)} runs are {what}: {first}{more}; --train trains them here")
-    for job in jobs:
-        for cell in job.cells:
-            runs.run(cell.config, resources, force=job.force)
+        what = "missing or have no weights" if any(request.run(cell) is not None for cell in missing) else "missing"
+        command = f"{command_line(first)}{more}"
+        raise MissingError(f"{len(missing)} of {len(cells)} runs are {what}: {command}; --train trains them here")
+    for cell in missing:
+        runs.run(cell.config, resources, force=request.run(cell) is not None)
     request.study = Study(resources.results_dir)
     for cell in cells:
         if (run := request.run(cell)) is not None and run["status"] != "done":

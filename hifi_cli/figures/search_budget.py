@@ -1,7 +1,6 @@
 """Expected best validation score against the number of tried settings (Dodge et al., EMNLP 2019, "Show Your Work")."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,48 +9,39 @@ from matplotlib.ticker import MaxNLocator
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.figure_spec import FigureRecord
-from hifi_cli.config.registry import argument_of, label_of
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.config.registry import label_of, name_of
+from hifi_cli.errors import MissingError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest
-from hifi_cli.files import command_line
-from hifi_cli.results.search_result import SearchResult
+from hifi_cli.results import search
 from hifi_cli.wording import counted_noun
 
 
 class Settings(ConfigModel):
-    """Which search is shown."""
-
-    grid: str = "tuning"
-    """Name of the grid; the file that it wrote into the results directory holds every tried setting and its score."""
+    """There are none: every setting that was tried on the figure's tasks is shown."""
 
 
 def compute(request: FigureRequest) -> pd.DataFrame:
     """Compute the expected best score and its quartiles, a row per task, method and number of settings.
 
     Raises:
-        MissingError: the search is not finished.
-        UsageError: it lacks a task or method.
+        MissingError: a task and method have no runs of a search.
     """
-    spec, grid = request.spec, request.settings.grid
-    path = SearchResult.path(request.resources.results_dir, grid, spec.protocol, spec.backbone)
-    if not path.is_file():
-        raise MissingError(f"{path} does not exist; this search makes it: {_command(request)}")
-    result, rows = SearchResult.read(path), []
-    searches = {(search.task, search.method): search for search in result.searches}
+    spec, rows = request.spec, []
+    backbone = request.config(spec.tasks[0]).backbone.name
+    tried = search.tried_settings(request.study)
+    tried = tried[(tried["protocol"] == name_of(spec.protocol)) & (tried["backbone"] == backbone)]
     request.notes.append("settings drawn with replacement from those that were tried; bands: first to third quartile")
     for task in spec.tasks:
         for method in spec.methods:
-            if (task, method) not in searches:
-                raise UsageError(f"search {grid} has no {method} on {task}: {_command(request)}")
-            search, label = searches[task, method], label_of("methods", method)
-            scores = [tried.score for tried in search.tried if tried.score is not None]
+            of_method = tried[(tried["task"] == task) & (tried["method"] == method)]
+            if of_method.empty:
+                raise MissingError(f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)")
+            scores, label = of_method["score"].dropna(), label_of("methods", method)
             budget = expected_maximum(scores)
             budget.insert(0, "settings", range(1, len(scores) + 1))
             rows.append(pd.DataFrame({"task": task, "method": method, "label": label}, budget.index).join(budget))
-            if task == spec.tasks[0]:
-                request.notes.append(f"{label}: {result.budget(search)}")
-            if diverged := len(search.tried) - len(scores):
+            if diverged := len(of_method) - len(scores):
                 lost = counted_noun(diverged, "setting")
                 request.notes.append(f"{method} on {task}: {lost} diverged, left out without a score")
     return pd.concat(rows)
@@ -89,12 +79,3 @@ def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
         quartiles = (values[np.searchsorted(below[1:], share)] for share in (0.25, 0.75))
         rows.append((np.diff(below) @ values, *quartiles))
     return pd.DataFrame(rows, columns=["mean", "quartile1", "quartile3"])
-
-
-def _command(request: FigureRequest) -> str:
-    spec, where = request.spec, request.resources.results_dir
-    tasks, methods = (",".join(argument_of(kind, name) for name in getattr(spec, kind)) for kind in ("tasks", "methods"))
-    words = ["--tasks", tasks, "--methods", methods]
-    words += ["--protocol", argument_of("protocols", spec.protocol), "--backbone", spec.backbone]
-    words += ["--results-dir", str(where)] if where != Path("results") else []
-    return command_line(["hifi", "grid", request.settings.grid, *words])
