@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from hifi_cli.results.predict import predict, read
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError

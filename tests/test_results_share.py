@@ -199,8 +199,8 @@ def test_a_damaged_or_misplaced_run_is_refused_before_anything_is_copied(hifi, f
     change(run, params=None)
     answer = hifi("results", "push", "shared")
     assert answer.code == 2 and "results.json is damaged (params" in answer.err and not Path("shared").exists()
-    output = printed(hifi("results", "push", "shared", "--only", "runs/*/bitfit/*", "--format", "json"))
-    assert output == [{"path": "runs/hifi/tiny-bert/rte/bitfit/seed1", "state": "copied"}]
+    output = hifi("results", "push", "shared", "--only", "runs/*/bitfit/*").out
+    assert output == "copied    runs/hifi/tiny-bert/rte/bitfit/seed1\n1 copied\n"
     assert hifi("results", "push", "shared", "--only", "nothing/*").code == 3
     assert hifi("results", "pull", "nowhere").code == 3
 

@@ -135,10 +135,7 @@ def _print_runs(results_dir: Path, form: str) -> None:
     from hifi_cli.results.study import Study
 
     if not has_runs(results_dir):
-        study = Study(results_dir)
-        results_dir = study.directory
-        if results_dir == study.directory:
-            raise study.no_run_error("hifi ls runs")
+        raise Study(results_dir).no_run_error("hifi ls runs")
     runs = list_runs(results_dir)
     if form == "csv":
         return print(runs.to_csv(index=False, lineterminator="\n"), end="")
