@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 
 from hifi_cli.config import figure_spec, registry
-from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of, name_of
+from hifi_cli.config.run_config import Score
 from hifi_cli.config.sources import run_name
 from hifi_cli.errors import UsageError
 from hifi_cli.files import command_line

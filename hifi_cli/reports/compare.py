@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
+from hifi_cli.config.run_config import Score
 from hifi_cli.errors import MissingError
 from hifi_cli.reports.pairs import COUNTED, Pairs, pair, with_changes
 from hifi_cli.reports.render import Table

@@ -11,9 +11,8 @@ import pandas as pd
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
-from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.run_config import RunConfig, Score
 from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import HifiError, MissingError, UsageError
 from hifi_cli.results.study import Study

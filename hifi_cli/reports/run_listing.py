@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from hifi_cli.config.base import flatten
-from hifi_cli.config.choices import RunSortKey
-from hifi_cli.errors import MissingError
-from hifi_cli.files import read_json
-from hifi_cli.results.directory import RunDirectory, run_directories, status
+from hifi_cli.config.run_config import RunSortKey
+from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.files import is_locked, read_json
+from hifi_cli.results.directory import RunDirectory, run_directories
 from hifi_cli.results.study import Study, row_of
 
 # The columns that every listed run has; `metrics.NAME` follow
@@ -69,15 +69,18 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 def _listed(directory: RunDirectory, results_dir: Path) -> dict[str, Any]:
     """A run as a row. One that is not finished is named by its folders."""
-    path, found = directory.path.relative_to(results_dir), status(directory, results_dir=results_dir)
-    if found.is_finished:
-        return _finished(row_of(path.as_posix(), read_json(directory.results, what="results"), results_dir), results_dir)
+    path = directory.path.relative_to(results_dir)
+    state, detail = "running" if is_locked(directory.lock) else "unfinished", ""
+    if directory.results.is_file():
+        try:
+            return _finished(row_of(path.as_posix(), read_json(directory.results, what="results"), results_dir), results_dir)
+        except UsageError as error:
+            state, detail = (state, "") if state == "running" else ("damaged", str(error))
     *folders, seed = path.parts[1:]
     protocol, backbone, task, method, *variant = folders + [""] * (4 - len(folders))  # a directory at another place
     names = {"protocol": protocol, "backbone": backbone, "task": task, "method": method, "variant": "/".join(variant) or None}
     number = int(seed.removeprefix("seed")) if re.fullmatch(r"seed\d+", seed) else None
-    found_as = {"state": str(found.state), "detail": found.detail}
-    return {**found_as, **names, "seed": number, "flags": "", "path": str(directory.path)}
+    return {"state": state, **names, "seed": number, "flags": "", "path": str(directory.path), "detail": detail}
 
 
 def _finished(run: dict[str, Any], results_dir: Path) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, Seed, parse
-from hifi_cli.config.protocols import protocol_chain
-from hifi_cli.config.sources import run_name
+from hifi_cli.config.sources import protocol_chain, run_name
 
 # A user's own YAML is given by its path and used by its name, which its runs have.
 Method = Annotated[str, AfterValidator(partial(run_name, "methods"))]
