@@ -159,9 +159,7 @@ def select_heads(config: RunConfig, resources: ResourceCache) -> Heads | None:
     return config.heads.given or load_or_select_heads(config, resources)[0].heads
 
 
-def load_or_select_heads(
-    config: RunConfig, resources: ResourceCache, *, out: Path | None = None
-) -> tuple[HeadSelection, Path]:
+def load_or_select_heads(config: RunConfig, resources: ResourceCache, *, out: Path | None = None) -> tuple[HeadSelection, Path]:
     """Choose the heads of a backbone, task and setting by their scores, and store the choice."""
     head_scores, _ = scores(config, resources)
     how, measured = config.heads.selection_arguments(config.seed), importance(config, resources)
@@ -215,14 +213,8 @@ def describe_selection(selection: HeadSelection) -> str:
     layers = [layer for layer, heads in enumerate(selection.heads) if heads]
     k = sum(len(selection.heads[layer]) for layer in layers) / len(layers)
     steps = [selection.iterations[layer] for layer in layers]
-    how = (
-        f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}"
-        if max(steps)
-        else "no iteration"
-    )
-    tied = ", ".join(
-        str(layer + 1) for layer in selection.ties
-    )  # counted from 1, as for all readers
+    how = f"{min(steps)}-{max(steps)} iterations, d={selection.damping:g}" if max(steps) else "no iteration"
+    tied = ", ".join(str(layer + 1) for layer in selection.ties)  # counted from 1, as for all readers
     ties = f"ties broken by head number in layers {tied}" if tied else "no ties"
     chosen = f"{k:.3g} of {selection.num_heads} heads in {len(layers)} layers"
     return f"{selection.rank} ({how}): {chosen}; {ties}"
@@ -260,9 +252,7 @@ def importance(config: RunConfig, resources: ResourceCache) -> HeadImportance | 
     return _read_or_compute(HeadImportance, path, lambda: compute_importance(config, resources))
 
 
-def _read_or_compute(
-    kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False
-) -> File:
+def _read_or_compute(kind: type[File], path: Path, compute: Callable[[], File], *, force: bool = False) -> File:
     """Read a stored file, or make it under its own lock; a damaged one is made again."""
     with locked(path.with_name(f".{path.stem}.lock"), wait=True):
         if path.is_file() and not force:
@@ -275,9 +265,7 @@ def _read_or_compute(
     return computed
 
 
-def compute_scores(
-    config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None
-) -> HeadScores:
+def compute_scores(config: RunConfig, resources: ResourceCache, encoder: Encoder | None = None) -> HeadScores:
     """Score every head on random training samples (Algorithm 1), none of them held out.
 
     Args:
@@ -290,9 +278,7 @@ def compute_scores(
         on_cpu = device.type == "cpu"
         encoder = Encoder(pretrained.model) if on_cpu else resources.encoder(config)[0]
     encoder.model.to(device)
-    sequences = single_sequences(
-        _scored_examples(config, resources)
-    )  # each choice is a text of its own
+    sequences = single_sequences(_scored_examples(config, resources))  # each choice is a text of its own
     pad = padding_values(pretrained.tokenizer)
     richness, correlation = score_examples(encoder, sequences, pad, config.scoring.xi)
     means = (richness.double().mean(0).tolist(), correlation.mean(0).tolist())
@@ -351,9 +337,7 @@ def _scored_examples(config: RunConfig, resources: ResourceCache) -> list[Exampl
     return sample(examples, config.scoring.samples, config.scoring.seed)
 
 
-def _training_examples(
-    config: RunConfig, resources: ResourceCache, max_length: int
-) -> list[Example]:
+def _training_examples(config: RunConfig, resources: ResourceCache, max_length: int) -> list[Example]:
     """The train split without what the run holds out."""
     held_out = set(holdout_ids(config, resources.rows(config.task).rows("train"))[1])
     examples = resources.examples(config, "train", max_length)
@@ -386,22 +370,16 @@ def score_examples(
     return richness, correlation
 
 
-def scores_digest(
-    backbone: str, task: str, richness: LayerValues, correlation: list[LayerValues]
-) -> str:
+def scores_digest(backbone: str, task: str, richness: LayerValues, correlation: list[LayerValues]) -> str:
     """The SHA-256 that names a scoring."""
     return digest([backbone, task, richness, correlation], 64)
 
 
-def _warmed_up_encoder(
-    config: RunConfig, resources: ResourceCache, device: torch.device
-) -> Encoder:
+def _warmed_up_encoder(config: RunConfig, resources: ResourceCache, device: torch.device) -> Encoder:
     """The backbone after `warm_steps` steps of full fine-tuning at the run's learning rate."""
     steps = config.scoring.warm_steps
     if distributed.state().num_processes > 1:  # the others wait for the scores' lock
-        raise UsageError(
-            "scoring.warm_steps requires one process: run hifi score first, without torchrun"
-        )
+        raise UsageError("scoring.warm_steps requires one process: run hifi score first, without torchrun")
     encoder, pretrained = resources.encoder(config)
     full = methods.implementation("full_ft")
     method = full(full.Settings(), MethodContext(missing_keys=pretrained.missing_keys))
@@ -411,21 +389,15 @@ def _warmed_up_encoder(
     train = _training_examples(config, resources, config.max_length)
     trainer = Trainer(runner, method, train, max_steps=steps)
     if steps > trainer.total_steps:
-        raise UsageError(
-            f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps"
-        )
+        raise UsageError(f"scoring.warm_steps={steps} is more than the run's {trainer.total_steps} steps")
     trainer.train()
     return encoder
 
 
-def _scores_path(
-    config: RunConfig, resources: ResourceCache, weights_id: str, *, measured: bool = False
-) -> Path:
+def _scores_path(config: RunConfig, resources: ResourceCache, weights_id: str, *, measured: bool = False) -> Path:
     """The file of the scores, or of what the ranking measures, by a hash of all that decides."""
     data = resources.rows(config.task)
-    is_own = registry.user_file(
-        "tasks", config.task
-    )  # whose YAML may read other columns of the same file
+    is_own = registry.user_file("tasks", config.task)  # whose YAML may read other columns of the same file
     fingerprint = data.rows_fingerprint if is_own else data.fingerprint
     decides: dict[str, Any] = {
         "backbone": weights_id,
@@ -440,9 +412,7 @@ def _scores_path(
         keys |= {"seed", "epochs", "batch_size", "max_length", "train_sampling_strategy"}
         keys |= {"precision", "dropout", "task_head"}
         decides["training"] = config.model_dump(mode="json", include=keys)
-    folder = (
-        resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
-    )
+    folder = resources.results_dir / "scores" / safe_name(config.backbone.name) / safe_name(config.task)
     if measured:
         decides |= config.model_dump(mode="json", include={"task_head"})
         return folder / f"{config.heads.rank}-{digest(decides)}.json"

@@ -136,9 +136,7 @@ class RunDirectory:
                 ),
                 "in its keys",
             )
-            raise ConflictError(
-                f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}"
-            )
+            raise ConflictError(f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}")
 
     def begin(self, config: RunConfig, *, anew: bool) -> None:
         """Write config.yaml; without a checkpoint to continue from, remove a former run first."""
@@ -248,10 +246,14 @@ class RunDirectory:
             )
         return result
 
+    def write_metrics(self, lines: Sequence[MetricsLine]) -> None:
+        """Begin metrics.jsonl with the lines of a run so far; at no moment is it missing."""
+        write_text(self.metrics, "".join(map(_metrics_text, lines)))
+
     def append_metrics(self, line: MetricsLine) -> None:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line.model_dump(exclude_none=True)) + "\n")
+            file.write(_metrics_text(line))
 
     def read_metrics(self) -> list[MetricsLine]:
         """The lines of metrics.jsonl.
@@ -266,9 +268,7 @@ class RunDirectory:
         """The metrics after each epoch, by its number; see `read_metrics`."""
         return {line.epoch: line for line in self.read_metrics() if isinstance(line, EpochMetrics)}
 
-    def write_predictions(
-        self, predictions: Sequence[Prediction], split: str | None = None
-    ) -> Path:
+    def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
         path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
         lines = (json.dumps(prediction.model_dump()) + "\n" for prediction in predictions)
@@ -306,15 +306,17 @@ def _run_folders(results_dir: Path) -> Iterator[str]:
 def directories_with_runs(results_dir: Path) -> list[Path]:
     """The results directories with finished runs in `results_dir` and beside it."""
     folders = {*results_dir.glob("*/runs"), *results_dir.parent.glob("*/runs")}
-    return sorted(
-        folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json"))
-    )
+    return sorted(folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json")))
 
 
 def config_text(config: RunConfig) -> str:
     """The content of config.yaml: the resolved configuration."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     return f"# the resolved configuration of this run; hash {config.hash}\n{text}"
+
+
+def _metrics_text(line: MetricsLine) -> str:
+    return json.dumps(line.model_dump(exclude_none=True)) + "\n"
 
 
 def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Line]) -> list[Line]:

@@ -42,9 +42,7 @@ class StoredFile(Record):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise UsageError(
-                f"{path} is damaged ({describe_error(error, cls)}); {cls.remedy}"
-            ) from None
+            raise UsageError(f"{path} is damaged ({describe_error(error, cls)}); {cls.remedy}") from None
 
     def write(self, path: Path) -> None:
         """Write the file atomically."""
@@ -177,9 +175,7 @@ class RunScores(Record):
     max: float | None
 
     @classmethod
-    def from_epochs(
-        cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool
-    ) -> Self:
+    def from_epochs(cls, by_epoch: Mapping[int, float], *, best: int, total: int, has_max: bool) -> Self:
         """The scores of a run from those after its epochs, counted from 1.
 
         Raises:
@@ -370,7 +366,5 @@ class RunResult(Record):
         """
         epoch: int | None = getattr(self.epochs, name or self.report, None)
         if epoch is None:
-            raise ValueError(
-                f"the run ({self.status}) has no epoch of the score '{name or self.report}'"
-            )
+            raise ValueError(f"the run ({self.status}) has no epoch of the score '{name or self.report}'")
         return epoch
