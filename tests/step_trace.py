@@ -113,7 +113,7 @@ def _line_of_code() -> str:
     """The innermost line outside of PyTorch and of this file."""
     frames = [frame for frame in traceback.extract_stack() if "/torch/" not in frame.filename and frame.filename != __file__]
     path = frames[-1].filename.rpartition("site-packages/")[2].removeprefix(f"{_ROOT}/")
-    return f"{path}:{frames[-1].lineno}"
+    return f"{path}:{frames[-1].lineno} in {frames[-1].name}"
 
 
 @contextmanager

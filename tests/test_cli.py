@@ -92,24 +92,11 @@ def test_score_and_select(tiny, hifi, tmp_path):
     assert "nothing to choose" in one_line(literal, 2)
 
 
-def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny, hifi, data):
-    run = finish_run()
-    scored = hifi(
-        "score",
-        "--run",
-        run,
-        "--data-dir",
-        data,
-        "--out",
-        "after.json",
-        "--samples",
-        "10",
-    )
-    assert scored.code == 0, scored.err
+def test_a_warmed_encoder_can_be_scored(tiny):
     assert tiny("score", "--samples", "10", "--out", "before.json").code == 0
     assert tiny("score", "--samples", "10", "--out", "warm.json", "--warm-steps", "3", "batch_size=8").code == 0
-    correlations = [json.loads(Path(f"{name}.json").read_text())["correlation"] for name in ("before", "after", "warm")]
-    assert correlations[0] != correlations[1] != correlations[2] != correlations[0]
+    correlations = [json.loads(Path(f"{name}.json").read_text())["correlation"] for name in ("before", "warm")]
+    assert correlations[0] != correlations[1]
 
 
 @pytest.mark.parametrize(

@@ -110,10 +110,7 @@ def _print_runs(results_dir: Path, states: options.Words, sort: RunSortKey, name
     from hifi_cli.results.study import Study
 
     if not has_runs(results_dir):
-        study = Study(results_dir)
-        results_dir = study.or_only_subdirectory().directory
-        if results_dir == study.directory:
-            raise study.no_run_error("hifi ls runs")
+        raise Study(results_dir).no_run_error("hifi ls runs")
     show.print_runs(list_runs(results_dir, states=states, sort=sort, **names), form)
 
 

@@ -94,7 +94,7 @@ def table(
         layout = layout and table_spec.by_names(layout)
     else:
         task_names, method_names = options.names(tasks), options.names(methods)
-    study = Study(results_dir).or_only_subdirectory(protocol or (layout.protocol if layout else None))
+    study = Study(results_dir)
     if kind == "search":
         shown = other_tables.searches(study, protocol=protocol, backbone=backbone, tasks=task_names, methods=method_names)
         return write_or_print(render(table_format, shown, standalone=standalone), out, "table")

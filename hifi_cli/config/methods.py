@@ -20,8 +20,7 @@ class MethodSpec(BasedSpec):
     source: str
     """The paper or the code that the method is from."""
     implementation: str
-    """What implements it: the name of a file in `hifi_cli/methods/`, a Python file beside the YAML (`./my_method.py`), or an
-    entry point of group `hifi.methods`."""
+    """What implements it: the name of a file in `hifi_cli/methods/`, or a Python file beside the YAML (`./my_method.py`)."""
     config: dict[str, Any] = {}
     """Configuration keys that the method sets."""
     tasks: dict[str, dict[str, Any]] = {}

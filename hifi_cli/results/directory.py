@@ -28,7 +28,6 @@ from hifi_cli.files import (
     write_text,
 )
 from hifi_cli.results.record import (
-    EpochMetrics,
     MetricsLine,
     Prediction,
     Record,
@@ -263,10 +262,6 @@ class RunDirectory:
             UsageError: a line is damaged; it is named.
         """
         return _read_lines(self.metrics, "metrics", metrics_line)
-
-    def read_epochs(self) -> dict[int, EpochMetrics]:
-        """The metrics after each epoch, by its number; see `read_metrics`."""
-        return {line.epoch: line for line in self.read_metrics() if isinstance(line, EpochMetrics)}
 
     def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
