@@ -16,16 +16,16 @@ from transformers import AutoModel, AutoTokenizer
 from hifi_cli.config import figure_spec
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.figures import damping, figure, head_ranking, richness, singular_values, training_curves, tsne
+from hifi_cli.heads import select as head_selection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.export import write_hf
 from hifi_cli.results.reload import reload
 from hifi_cli.tasks.batches import padding_values, training_order
 from hifi_cli.tasks.tokenization import single_sequences
-from hifi_cli.training import head_selection
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.run import prepare
 
 pytestmark = pytest.mark.slow
 
@@ -179,7 +179,7 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
 def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
-    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    prepared = prepare(config, resources)
     train = load_splits(config, resources).train
     first = training_order(
         [len(example) for example in train], config.batch_size, strategy="random", seed=config.seed, epoch=0

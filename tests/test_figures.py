@@ -19,7 +19,7 @@ from hifi_cli.config import figure_spec, registry
 from hifi_cli.config.base import parse
 from hifi_cli.figures import figure, style
 from hifi_cli.figures.figure import FigureRequest
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 
 pytestmark = pytest.mark.slow
 

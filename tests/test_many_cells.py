@@ -16,10 +16,9 @@ from hifi_cli.errors import UsageError
 from hifi_cli.files import bytes_digest, write_json
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import spec as grid_spec
-from hifi_cli.results.directory import RunDirectory, run_directories
-from hifi_cli.results.status import RunState, status
+from hifi_cli.heads import select as head_selection
+from hifi_cli.results.directory import RunDirectory, RunState, run_directories, status
 from hifi_cli.results.study import Study
-from hifi_cli.training import head_selection
 
 
 def cells(seeds, **changes):

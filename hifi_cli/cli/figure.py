@@ -58,7 +58,7 @@ def figure(
     from hifi_cli.figures import figure as figures
 
     if not is_csv:
-        from hifi_cli.training.resources import ResourceCache
+        from hifi_cli.training.data import ResourceCache
 
         request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
         if print_commands:

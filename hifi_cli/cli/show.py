@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hifi_cli.config.sources import ResolvedConfig
-    from hifi_cli.heads.head_files import HeadScores, HeadSelection
+    from hifi_cli.heads.select import HeadScores, HeadSelection
     from hifi_cli.results.reload import Evaluation
     from hifi_cli.training.plan import ModelSize
 
@@ -69,8 +69,8 @@ def yaml_value(value: Any) -> str:
 def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path | None) -> None:
     """The resolved configurations, each followed by comments with its directory, steps, size and what is missing."""
     with _no_garbage_collection():
+        from hifi_cli.training.data import ResourceCache
         from hifi_cli.training.plan import plan
-        from hifi_cli.training.resources import ResourceCache
     resources = ResourceCache(results_dir, data_dir)
     for run in runs:
         config, values, sources = run.config, run.config.model_dump(mode="json"), dict(run.sources)
@@ -79,8 +79,7 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             _print_config(values, sources)
             run_plan = plan(config, resources)
         examples = "an unknown number of" if run_plan.examples is None else f"{run_plan.examples:,}"
-        least = "at least " if run_plan.has_windows else ""
-        steps = "" if run_plan.steps is None else f"{least}{counted_noun(run_plan.steps, 'step')}: "
+        steps = "" if run_plan.steps is None else f"{counted_noun(run_plan.steps, 'step')}: "
         epochs = counted_noun(config.epochs, "epoch")
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",

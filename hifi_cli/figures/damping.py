@@ -11,8 +11,8 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import RANKINGS
-from hifi_cli.training import head_selection
 
 
 class Settings(ConfigModel):

@@ -20,7 +20,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.reload import reload
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
 
 READS_WEIGHTS = True  # of its finished runs
 cells = FigureRequest.cell_per_seed

@@ -25,12 +25,12 @@ from hifi_cli.errors import ConflictError, MissingError, RunFailed, UsageError
 from hifi_cli.figures import style
 from hifi_cli.files import atomic_path, command_line, digest, locked, read_json, write_json, write_text
 from hifi_cli.grids.cells import GridCell, variant
+from hifi_cli.heads.select import select_heads
 from hifi_cli.results.study import Study
 from hifi_cli.training import provenance
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import PreparedRun, RunInputs, prepare
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.trainer import Callback, Diverged, Trainer
+from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.loop import Callback, Diverged, Trainer
 
 Row = dict[str, Any]
 # Of a record: what changes no number
@@ -218,20 +218,20 @@ def draw(csv: Path, out: Path) -> None:
         raise UsageError(f"{csv} and its .json do not hold this figure ({problem}); --force computes it again") from error
 
 
-def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback) -> PreparedRun:
+def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback) -> runs.PreparedRun:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Raises:
         RunFailed: the loss is not finite.
     """
-    inputs = RunInputs.resolve(config, resources)
-    prepared = prepare(inputs.model)
+    heads, splits = select_heads(config, resources), load_splits(config, resources)
+    prepared = runs.prepare(config, resources, heads)
     trainer = Trainer(
         prepared.runner,
         prepared.method,
-        inputs.splits.train,
+        splits.train,
         callbacks=callbacks,
-        calibration_batches=inputs.splits.calibration_batches,
+        calibration_batches=splits.calibration_batches,
     )
     try:
         trainer.train()

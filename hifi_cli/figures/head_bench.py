@@ -14,10 +14,10 @@ from hifi_cli.config.figure_spec import FigureRecord
 from hifi_cli.config.registry import label_of
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import Ranked, rank_heads
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.statistics import mean_interval
-from hifi_cli.training import head_selection
 
 RUNS_ARE_OPTIONAL = True  # the correlations need none, and each score stands for itself
 cells = FigureRequest.cell_per_seed

@@ -10,8 +10,8 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.figure_spec import FigureRecord
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Row
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import RANKINGS, Array, Ranked, check_k
-from hifi_cli.training import head_selection
 
 _LABELS = {
     "richness": "richness $I_h$ alone",

@@ -10,8 +10,8 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.figure_spec import FigureRecord
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest
-from hifi_cli.heads.head_files import HeadScores
-from hifi_cli.training import head_selection
+from hifi_cli.heads import select as head_selection
+from hifi_cli.heads.select import HeadScores
 
 STANDARD: dict[str, Any] = {
     "batch_size": 32,
@@ -49,7 +49,7 @@ def compute(request: FigureRequest) -> pd.DataFrame:
             scores = head_scores(request, task, variant)
             for (layer, head), mean in np.ndenumerate(scores.richness_array):
                 keys = {"task": task, "setting": variant, "layer": layer, "head": head}
-                rows.append({**keys, "mean": mean, "std": scores.richness_std_array[layer, head]})
+                rows.append({**keys, "mean": mean, "std": scores.richness_std[layer][head]})
     add_note(request)
     return pd.DataFrame(rows)
 

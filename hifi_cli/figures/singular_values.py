@@ -10,12 +10,12 @@ from hifi_cli.config.base import ConfigModel
 from hifi_cli.config.figure_spec import FigureRecord
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.scores import singular_values
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
-from hifi_cli.training import head_selection
 
 
 class Settings(ConfigModel):

@@ -26,7 +26,7 @@ from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import MetricsLine, StepMetrics
-from hifi_cli.training.trainer import Callback, Trainer
+from hifi_cli.training.loop import Callback, Trainer
 
 _TITLES = {
     "distance": r"distance from pretrained, $\|\theta_f - \theta_f^*\|_2$",

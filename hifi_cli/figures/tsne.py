@@ -25,9 +25,9 @@ from hifi_cli.models.task_heads import EncoderWithTaskHead
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import padding_values
 from hifi_cli.tasks.tokenization import Example, rows_of
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.device import choose_device
+from hifi_cli.training.step import ModelRunner
 
 
 class Settings(ConfigModel):
@@ -124,7 +124,8 @@ def with_trained_head(config: RunConfig, resources: ResourceCache) -> ModelRunne
         with torch.no_grad():
             for name in task_head_names(encoder):
                 encoder.model.get_parameter(name).copy_(trained[name])
-    return ModelRunner(encoder, resources.task(config.task), config, padding_values(pretrained.tokenizer))
+    pad, device = padding_values(pretrained.tokenizer), choose_device(config)
+    return ModelRunner(encoder, resources.task(config.task), config, pad, device)
 
 
 @torch.inference_mode()
