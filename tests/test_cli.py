@@ -350,12 +350,9 @@ def test_each_command_has_help_in_panels_and_an_example_that_it_accepts(hifi):
 def test_the_choices_of_options_are_those_of_the_code_behind_them():
     from typing import get_args
 
-    from hifi_cli.cli import ls
     from hifi_cli.config.choices import MeasuredRanking, Ranking
     from hifi_cli.heads import measures, ranking
-    from hifi_cli.results.directory import RunState
 
-    assert {*ls._STATES, RunState.ABSENT} == set(RunState)
     assert {*ranking.RANKINGS, "random", *measures.MEASURES} == set(get_args(Ranking))
     assert tuple(measures.MEASURES) == get_args(MeasuredRanking)
 

@@ -29,7 +29,7 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS
     "runs": "finished and unfinished runs in a results directory, and their states",
 }
 
-_STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.RunState, less absent
+_STATES = ("done", "diverged", "running", "unfinished", "damaged")
 
 
 def complete(incomplete: str) -> list[str]:

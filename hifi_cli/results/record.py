@@ -1,14 +1,14 @@
-"""The files of a run: results.json, lines of metrics.jsonl and predictions.jsonl, and failure.json."""
+"""The files of a run: results.json, lines of metrics.jsonl, and predictions.jsonl."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, PositiveInt, model_validator
 
 from hifi_cli.config.choices import Score
 from hifi_cli.config.run_config import run_path_of
-from hifi_cli.results.stored_file import Record, StoredFile
+from hifi_cli.results.stored_file import Record
 
 
 class GitState(Record):
@@ -52,24 +52,6 @@ class StartingRun(Record):
     run: str
     config_hash: str
     delta_sha256: str
-
-
-class Failure(StoredFile):
-    """failure.json: a failed attempt of a grid to make the run; the next attempt removes it.
-
-    Attributes:
-        exit_code: None where the process vanished.
-        command: the command line that repeats the run.
-        lines: the last lines of the process's output.
-    """
-
-    description: ClassVar[str] = "failure.json"
-    remedy: ClassVar[str] = "delete it"
-
-    exit_code: int | None
-    attempts: int
-    command: str
-    lines: list[str]
 
 
 class StepMetrics(Record):
