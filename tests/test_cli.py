@@ -61,13 +61,13 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
 def test_export_opens_in_transformers_with_the_same_logits(finish_run, hifi, data):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from hifi_cli.tasks import local_files, task_spec
+    from hifi_cli.tasks import data_sources, task_spec
 
     finish_run("hifi-layerwise")
     assert hifi("export", RUN, "--to", "plain", "--data-dir", data).code == 0
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained("plain"), AutoTokenizer.from_pretrained("plain")
     assert model.config.id2label == {0: "entailment", 1: "not_entailment"}
-    rows = local_files.load(task_spec.load("rte"), data).splits["validation"]
+    rows = data_sources.load(task_spec.load("rte"), data_dir=data).splits["validation"]
     stored = [json.loads(line)["logits"] for line in (RUN / "predictions.jsonl").read_text().splitlines()]
     for row, logits in zip(rows, stored, strict=True):
         with torch.no_grad():

@@ -12,7 +12,7 @@ from prepared_models import prepare, train_and_merge
 from hifi_cli.methods import base
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate, reload
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.loop import Trainer

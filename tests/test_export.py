@@ -15,7 +15,7 @@ from hifi_cli.errors import MissingError
 from hifi_cli.files import command_line
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import load_splits
 

@@ -40,9 +40,7 @@ def parsl_arguments(monkeypatch, tmp_path):
     def config(*, executors, **arguments):
         raise Stopped(executors[0].arguments, arguments)
 
-    monkeypatch.setattr(
-        parsl, "HighThroughputExecutor", lambda **arguments: SimpleNamespace(arguments=arguments)
-    )
+    monkeypatch.setattr(parsl, "HighThroughputExecutor", lambda **arguments: SimpleNamespace(arguments=arguments))
     monkeypatch.setattr(parsl, "Config", config)
 
     def arguments(site):
@@ -53,9 +51,7 @@ def parsl_arguments(monkeypatch, tmp_path):
     return arguments
 
 
-def test_the_slurm_site_requests_its_gpus_and_cores_for_every_srun(
-    tmp_path, monkeypatch, parsl_arguments
-):
+def test_the_slurm_site_requests_its_gpus_and_cores_for_every_srun(tmp_path, monkeypatch, parsl_arguments):
     from parsl.providers import SlurmProvider
 
     executor, config = parsl_arguments("slurm")
@@ -68,9 +64,7 @@ def test_the_slurm_site_requests_its_gpus_and_cores_for_every_srun(
     (script,) = (path.read_text() for path in tmp_path.glob("parsl.slurm.*"))
     for line in ("#SBATCH --gpus-per-node=4", "#SBATCH --cpus-per-task=32", "#SBATCH --time=720"):
         assert line in script.splitlines()
-    assert script.index("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK") < script.index(
-        "srun --ntasks 1"
-    )
+    assert script.index("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK") < script.index("srun --ntasks 1")
 
 
 def test_a_launcher_takes_arguments(tmp_path, parsl_arguments):
@@ -127,9 +121,7 @@ def test_a_grid_stops_if_the_scheduler_refuses_its_blocks(tmp_path, monkeypatch)
         (programs / name).write_text(f"#!/bin/sh\necho '{line}' >&2\nexit 1\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    (tmp_path / "site.yaml").write_text(
-        "{provider: {kind: SlurmProvider}, executor: {max_workers_per_node: 1}}"
-    )
+    (tmp_path / "site.yaml").write_text("{provider: {kind: SlurmProvider}, executor: {max_workers_per_node: 1}}")
     command = ["grid", "demo", "--site", "site.yaml", "--methods", "hifi-layerwise"]
     code, said = run_hifi(*command, cwd=tmp_path)
     assert code == 3, said
@@ -176,9 +168,7 @@ def begun(encoders, data, tmp_path):
 @pytest.mark.exhaustive
 def test_the_cells_of_a_killed_pool_finish_elsewhere(begun):
     root, process, _, expected = begun
-    assert list(
-        root.rglob("certificates/**/*.key_secret")
-    )  # CurveZMQ's: tasks that come over the network are executed
+    assert list(root.rglob("certificates/**/*.key_secret"))  # CurveZMQ's: tasks that come over the network are executed
     victim, *others = pools(root)
     assert len(others) == 1
     victim.kill()

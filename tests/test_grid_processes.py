@@ -118,9 +118,7 @@ def test_30_kills_of_a_grid(encoders, data, tmp_path):
     reference.mkdir()
     content = {"methods": ["hifi-layerwise", "full-ft"], "seeds": [1, 2]}
     words = ["--data-dir", data, "--jobs", "2", *long]
-    code, said = run_hifi(
-        "grid", write_grid_file(reference, encoders, **content), *words, cwd=reference
-    )
+    code, said = run_hifi("grid", write_grid_file(reference, encoders, **content), *words, cwd=reference)
     assert code == 0, said
     expected = [fingerprint(path) for path in run_paths(reference)]
     assert len(expected) == 8

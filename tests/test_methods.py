@@ -25,7 +25,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.row_linear import RowLinear
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate, reload
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache, load_splits
 from hifi_cli.training.run import count_parameters, prepare

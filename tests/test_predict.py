@@ -11,7 +11,8 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.predict import predict, read
-from hifi_cli.tasks import readers, task_spec
+from hifi_cli.tasks import rows as task_rows
+from hifi_cli.tasks import task_spec
 from hifi_cli.training import run as runs
 from hifi_cli.training.data import ResourceCache
 
@@ -113,7 +114,7 @@ def test_a_format_that_nothing_says_is_asked_for(trained, hifi, tmp_path, monkey
         assert answer.code == 2 and "give --input-format" in answer.err
     pipe(monkeypatch, content)
     answer = hifi("predict", run, "-", "--input-format", "tsv")
-    assert answer.code == 2 and "standard input has commas between its columns" in answer.err
+    assert answer.code == 2 and "no column 'sentence1'; the columns are sentence1,sentence2" in answer.err
     pipe(monkeypatch, "sentence1,sentence2\na,b\nc\n")
     answer = hifi("predict", run, "-", "--input-format", "csv")
     assert answer.code == 2 and "standard input, line 3: 1 columns" in answer.err
@@ -123,7 +124,7 @@ def test_a_format_that_nothing_says_is_asked_for(trained, hifi, tmp_path, monkey
 
 
 def test_an_endless_standard_input_is_refused(trained, hifi, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_BYTES", 1000)
+    monkeypatch.setattr(task_rows, "MAX_BYTES", 1000)
     pipe(monkeypatch, "x" * 2000)
     answer = hifi("predict", trained[0], "-", "--input-format", "jsonl")
     assert answer.code == 2 and "is larger than 1,000 bytes" in answer.err

@@ -76,13 +76,7 @@ def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
 
 def test_a_search_ends_with_its_table(hifi):
     for cell in cells(name="demo-search", methods=["full-ft"]):
-        write_cell(
-            cell, Path("results"), score=0.9 if "learning_rate=0.002" in cell.overrides else 0.2
-        )
+        write_cell(cell, Path("results"), score=0.9 if "learning_rate=0.002" in cell.overrides else 0.2)
     answer = hifi("grid", "demo-search", "--methods", "full-ft")
     assert answer.code == 0 and "2 of 2 done (2 before)" in answer.err
-    assert [
-        line
-        for line in answer.out.splitlines()
-        if "learning_rate=0.002" in line and "90.00" in line
-    ]
+    assert [line for line in answer.out.splitlines() if "learning_rate=0.002" in line and "90.00" in line]

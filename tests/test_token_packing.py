@@ -7,7 +7,7 @@ from prepared_models import logits_of, prepare
 from tiny_inputs import FAMILIES
 
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training.data import ResourceCache, load_splits
 
 METHODS = ["full-ft", "hifi-layerwise", "lora", "adapter", "prefix-tuning", "top-k", "linear-probing", "diff-pruning"]

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def grid(
-    name: Annotated[
-        str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))
-    ],
+    name: Annotated[str, typer.Argument(help="A grid's name or YAML.", autocompletion=options.complete("grids"))],
     overrides: options.Overrides = None,
     jobs: Annotated[
         int,
@@ -48,13 +46,9 @@ def grid(
     ] = False,
     retries: Annotated[
         int,
-        typer.Option(
-            min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW
-        ),
+        typer.Option(min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW),
     ] = 0,
-    force: Annotated[
-        bool, typer.Option("--force", help="Repeat finished runs too.", rich_help_panel=options.HOW)
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Repeat finished runs too.", rich_help_panel=options.HOW)] = False,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -142,9 +136,7 @@ def _cells_of_figure(
     figure = figure_spec.load(str(spec.figure), **changes)
     cells = FigureRequest(figure, ResourceCache(results_dir, data_dir), overrides).cells()
     if not cells:
-        raise UsageError(
-            f"this figure needs no finished runs: hifi figure computes it ({figure.description})"
-        )
+        raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({figure.description})")
     return cells
 
 
@@ -155,9 +147,7 @@ def _print_search(cells: "list[GridCell]", results_dir: Path) -> None:
 
     configs = [cell.config for cell in cells]
     names = {"protocol": configs[0].protocol, "backbone": configs[0].backbone.name}
-    tasks, methods = (
-        {getattr(config, key): None for config in configs} for key in ("task", "method")
-    )
+    tasks, methods = ({getattr(config, key): None for config in configs} for key in ("task", "method"))
     tables = other_tables.searches(Study(results_dir), tasks=[*tasks], methods=[*methods], **names)
     print(render.render("text", tables), end="")
 
@@ -191,12 +181,8 @@ def _print_summary(name: str, state: "GridState", where: list[str]) -> None:
 
     before = f" ({state.finished_before} before)" if state.finished_before else ""
     counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
-    options.logger.info(
-        f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}"
-    )
+    options.logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")
     for cell, reason in {**state.failed, **state.diverged}.items():
-        command = cell.train_command(
-            where, force=cell in state.finished
-        )  # one that diverged is finished
+        command = cell.train_command(where, force=cell in state.finished)  # one that diverged is finished
         options.logger.error(f"failed: {cell.name}: {reason}")
         options.logger.error(f"  to repeat it: {command_line(command)}")

@@ -44,7 +44,7 @@ def predict(
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
     from hifi_cli.results import predict as prediction
-    from hifi_cli.tasks.readers import MAX_BYTES
+    from hifi_cli.tasks.rows import MAX_BYTES
     from hifi_cli.training.data import ResourceCache
 
     if out and out.exists() and file.exists() and out.samefile(file):

@@ -125,9 +125,9 @@ def table(
     if kind == "settings":
         shown = [other_tables.settings(spec, show_published=published) for spec in specs]
     elif kind == "statistics":
-        from hifi_cli.tasks import row_counts
+        from hifi_cli.tasks import data_sources
 
-        counts = [row_counts.collect(spec.tasks, data_dir=data_dir) for spec in specs]
+        counts = [data_sources.count_rows(spec.tasks, data_dir=data_dir) for spec in specs]
         shown = [other_tables.row_counts(spec, of, show_published=published) for spec, of in zip(specs, counts, strict=True)]
     elif kind == "costs":
         shown = [other_tables.costs(spec, study, counted=counted) for spec in specs]

@@ -94,13 +94,9 @@ def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[Grid
     refuse_too_many(len(grid.tasks) * settings * len(grid.seeds))
     all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, overrides)]
     varied = {key for keys in grid.varied.values() for key in keys}
-    refuse_own_keys(
-        overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}"
-    )
+    refuse_own_keys(overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}")
     if len({cell.run_path for cell in all_cells}) < len(all_cells):
-        raise UsageError(
-            f"grid {name}: two of its runs are the same; name each task, method, seed and value once"
-        )
+        raise UsageError(f"grid {name}: two of its runs are the same; name each task, method, seed and value once")
     return all_cells
 
 
@@ -109,9 +105,7 @@ def _cells_of_task(grid: GridSpec, task: str, overrides: Sequence[str]) -> Itera
     for method, varied in grid.varied.items():
         resolver = ConfigResolver(task=task, method=method, backbone=backbone, protocol=protocol)
         for values in product(*varied.values()):
-            setting = [
-                f"{key}={override_value(value)}" for key, value in zip(varied, values, strict=True)
-            ]
+            setting = [f"{key}={override_value(value)}" for key, value in zip(varied, values, strict=True)]
             own = [*grid.words, *setting]
             words = (*own, *overrides, *([f"variant={variant(own)}"] if own else []))
             first = resolver.resolve(overrides=words).config
@@ -134,17 +128,13 @@ def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) ->
             continue
         protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
         shots = str(claim.shots or shots_of(protocol))
-        few = (
-            [] if shots == shots_of(protocol) else [f"shots={'null' if shots == 'full' else shots}"]
-        )
+        few = [] if shots == shots_of(protocol) else [f"shots={'null' if shots == 'full' else shots}"]
         seeds = grid.seeds or file.seeds
         if isinstance(claim, NumberClaim) and claim.measure != "time":  # the same for every seed
             seeds = seeds[:1]
         methods = list(dict.fromkeys(methods_of(claim)))
         tasks = tasks_of(claim, file)
-        spec = GridSpec(
-            protocol=protocol, backbone=backbone, tasks=tasks, methods=methods, seeds=seeds
-        )
+        spec = GridSpec(protocol=protocol, backbone=backbone, tasks=tasks, methods=methods, seeds=seeds)
         for cell in cells(spec, name, [*few, *overrides]):
             cells_by_path.setdefault(cell.run_path, cell)
     return list(cells_by_path.values())
@@ -184,6 +174,4 @@ def selects_heads(method: str) -> bool:
     """Return whether a method selects heads, itself or in its first stage."""
     spec = method_spec(method)
     stage1 = (spec.config.get("stage1") or {}).get("method")
-    return "heads" in spec.config or any(
-        selects_heads(name) for name in (spec.base, stage1) if name
-    )
+    return "heads" in spec.config or any(selects_heads(name) for name in (spec.base, stage1) if name)

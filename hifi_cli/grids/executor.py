@@ -72,9 +72,7 @@ class GridState:
     @property
     def left(self) -> list[GridCell]:
         """The cells that neither finished nor failed."""
-        return [
-            cell for cell in self.cells if cell not in self.finished and cell not in self.failed
-        ]
+        return [cell for cell in self.cells if cell not in self.finished and cell not in self.failed]
 
     @property
     def diverged(self) -> dict[GridCell, str]:
@@ -113,9 +111,7 @@ def jobs_of(cells: Sequence[GridCell], where: Sequence[str], *, force: bool = Fa
     return [*scored.values(), *trainings]
 
 
-def run(
-    state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, retries: int = 0
-) -> None:
+def run(state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, retries: int = 0) -> None:
     """Run jobs to their end, and keep in `state` what became of their cells."""
     make_directory(logs)
     running: dict[Future[int], Job] = {}
@@ -151,9 +147,7 @@ def run(
                     elif job.cell:
                         state.failed[job.cell] = _reason(log_of(job), code)
                     else:
-                        logger.warning(
-                            f"{job.name} failed ({_reason(log_of(job), code)}); its runs try it again"
-                        )
+                        logger.warning(f"{job.name} failed ({_reason(log_of(job), code)}); its runs try it again")
                 show()
 
 
@@ -163,9 +157,7 @@ def _is_finished(state: GridState, job: Job, code: int) -> bool:
         return code == 0
     directory = job.cell.run_directory(state.results_dir)
     result = directory.read_result() if directory.results.is_file() else None
-    if result is None or (
-        code != 0 and result.is_done
-    ):  # a former result, which --force would have replaced
+    if result is None or (code != 0 and result.is_done):  # a former result, which --force would have replaced
         return False
     state.finished[job.cell] = result
     return True
@@ -254,15 +246,9 @@ def slot_environments(jobs: int) -> list[dict[str, str]]:
     """Return the environment of each process: a GPU in turn, and its part of the cores where the user set no threads."""
     gpus, threads = visible_gpus(), {}
     if not any(os.environ.get(name) for name in THREADS):
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = dict.fromkeys(THREADS, str(max(1, cores // jobs)))
-    devices = [
-        {"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(jobs)
-    ]
+    devices = [{"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(jobs)]
     return [{**threads, **device} for device in devices]
 
 
@@ -270,11 +256,7 @@ def visible_gpus() -> list[str]:
     """Return the GPUs that a process started here would see, as names for CUDA_VISIBLE_DEVICES."""
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     if devices is not None:
-        return [
-            name.strip()
-            for name in devices.split(",")
-            if name.strip() not in ("", "-1", "NoDevFiles")
-        ]
+        return [name.strip() for name in devices.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
     if not shutil.which("nvidia-smi"):
         return []
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)

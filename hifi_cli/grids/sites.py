@@ -61,9 +61,7 @@ def site_executor(site: str, run_dir: Path) -> Iterator[Submit]:
     except Exception as error:  # what these constructors raise depends on the provider
         raise UsageError(f"site {site}: {' '.join(str(error).split())}") from error
     # Parsl starts its own scripts by name; they are next to this interpreter, even if its environment is not activated.
-    os.environ["PATH"] = os.pathsep.join(
-        [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    )
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     config = parsl.Config(
         executors=[executor],
         run_dir=str(run_dir),
@@ -104,8 +102,6 @@ def _provider(arguments: Mapping[str, Any]) -> Any:
     if launcher := arguments.pop("launcher", None):
         launcher = dict(launcher) if isinstance(launcher, dict) else {"kind": launcher}
         arguments["launcher"] = getattr(launchers, launcher.pop("kind"))(**launcher)
-    if volumes := arguments.get(
-        "persistent_volumes"
-    ):  # of Kubernetes: tuples, which YAML does not have
+    if volumes := arguments.get("persistent_volumes"):  # of Kubernetes: tuples, which YAML does not have
         arguments["persistent_volumes"] = [tuple(volume) for volume in volumes]
     return getattr(providers, arguments.pop("kind"))(**arguments)

@@ -45,9 +45,7 @@ class GridSpec(ConfigModel):
     @property
     def varied(self) -> dict[str, Values]:
         """Each method with all keys that vary for it."""
-        own = (
-            self.methods if isinstance(self.methods, dict) else {name: {} for name in self.methods}
-        )
+        own = self.methods if isinstance(self.methods, dict) else {name: {} for name in self.methods}
         return {method: {**self.vary, **values} for method, values in own.items()}
 
     @property
@@ -62,36 +60,23 @@ def load(name: str, changes: Mapping[str, Any]) -> GridSpec:
     Raises:
         UsageError: an unknown name or key, or the grid names no protocol, backbone, task or method.
     """
-    is_table = (
-        registry.is_file(name) and {"rows", "columns"} & registry.read_yaml(Path(name)).keys()
-    )
+    is_table = registry.is_file(name) and {"rows", "columns"} & registry.read_yaml(Path(name)).keys()
     content = {"table": name} if is_table else registry.load("grids", name)
     spec = parse(GridSpec, content, name if is_table else str(registry.find("grids", name)))
     update = {key: value for key, value in changes.items() if value}
-    if "methods" in update and isinstance(
-        spec.methods, dict
-    ):  # keys that vary for a method stay with it
+    if "methods" in update and isinstance(spec.methods, dict):  # keys that vary for a method stay with it
         update["methods"] = {method: spec.methods.get(method, {}) for method in update["methods"]}
     spec = spec.model_copy(update=update)
     if spec.figure or spec.claims:
         if spec.table or spec.methods or spec.config or spec.vary or (spec.claims and spec.tasks):
-            what = (
-                "a figure defines its own methods"
-                if spec.figure
-                else "claims define their own methods and tasks"
-            )
+            what = "a figure defines its own methods" if spec.figure else "claims define their own methods and tasks"
             raise UsageError(f"grid {name}: {what}: leave out what else names runs or keys")
         return spec
     if spec.table:
         table = table_spec.load(spec.table)
-        filled = {
-            key: getattr(spec, key) or getattr(table, key)
-            for key in ("protocol", "backbone", "seeds")
-        }
+        filled = {key: getattr(spec, key) or getattr(table, key) for key in ("protocol", "backbone", "seeds")}
         if table.kind == "scores":  # another has no runs of its own
-            filled |= {
-                key: getattr(spec, key) or getattr(table, key) for key in ("tasks", "methods")
-            }
+            filled |= {key: getattr(spec, key) or getattr(table, key) for key in ("tasks", "methods")}
         spec = spec.model_copy(update=filled)
     for key in ("protocol", "backbone", "tasks", "methods"):
         if not getattr(spec, key):

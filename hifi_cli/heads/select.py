@@ -24,10 +24,9 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.base import Heads, MethodContext
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import score_batches
-from hifi_cli.results.record import Provenance
-from hifi_cli.results.stored_file import StoredFile
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
-from hifi_cli.tasks.tokenization import Example, single_sequences
+from hifi_cli.results.record import Provenance, StoredFile
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training import distributed, provenance
 from hifi_cli.training.data import ResourceCache, holdout_ids
 from hifi_cli.training.device import choose_device, tf32

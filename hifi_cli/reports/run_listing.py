@@ -75,8 +75,7 @@ def _listed(directory: RunDirectory, results_dir: Path) -> dict[str, Any]:
         try:
             return _finished(row_of(path.as_posix(), read_json(directory.results, what="results"), results_dir), results_dir)
         except UsageError as error:
-            if state != "running":
-                state, detail = "damaged", str(error)
+            state, detail = (state, "") if state == "running" else ("damaged", str(error))
     *folders, seed = path.parts[1:]
     protocol, backbone, task, method, *variant = folders + [""] * (4 - len(folders))  # a directory at another place
     names = {"protocol": protocol, "backbone": backbone, "task": task, "method": method, "variant": "/".join(variant) or None}

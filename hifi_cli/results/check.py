@@ -17,8 +17,8 @@ from hifi_cli.files import digest
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import RunResult, RunScores
 from hifi_cli.results.study import Study
-from hifi_cli.tasks import metrics, spans, task_spec
-from hifi_cli.tasks.metrics import Predictions, TaggedSentence
+from hifi_cli.tasks import metrics, task_spec
+from hifi_cli.tasks.metrics import Output, Predictions
 from hifi_cli.tasks.task_spec import Label, Row, TaskSpec
 
 _TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
@@ -157,10 +157,8 @@ def _row(spec: TaskSpec, name: str, label: Any) -> Row:
 
 
 def _predictions(spec: TaskSpec, table: pd.DataFrame) -> Predictions:
-    if spec.kind == "span":
-        return [spans.Answer(text, 0.0, 0.0) for text in table["prediction"]]
-    if spec.kind == "token-classification":
-        return [TaggedSentence(tags, []) for tags in table["prediction"]]
+    if spec.kind in ("span", "token-classification"):
+        return [Output(prediction, []) for prediction in table["prediction"]]
     return np.array([_number(spec, value) for value in table["prediction"]], dtype=np.float64)
 
 

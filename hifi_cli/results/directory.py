@@ -1,4 +1,4 @@
-"""The directory of a run: its files, and what reads and writes them."""
+"""The directory of a run: its files, and everything that reads or writes them."""
 
 import json
 import os
@@ -31,10 +31,10 @@ from hifi_cli.results.record import (
     EpochMetrics,
     MetricsLine,
     Prediction,
+    Record,
     RunResult,
     metrics_line,
 )
-from hifi_cli.results.stored_file import Record
 
 DELTA = "delta.safetensors"
 Line = TypeVar("Line")

@@ -19,8 +19,8 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results import model_card
 from hifi_cli.results.directory import DELTA, RunDirectory
+from hifi_cli.results.record import StoredFile
 from hifi_cli.results.reload import reload
-from hifi_cli.results.stored_file import StoredFile
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.run import PreparedRun
 

@@ -12,13 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from scipy.special import expit, softmax
 
-from hifi_cli.errors import MissingError, UsageError
+from hifi_cli.errors import UsageError
 from hifi_cli.files import json_text, suffix_of_output
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Prediction
 from hifi_cli.results.reload import reload
-from hifi_cli.tasks import metrics, readers, row_formats, submission, task_spec
-from hifi_cli.tasks.readers import RawRecord
+from hifi_cli.tasks import metrics, submission, task_spec
+from hifi_cli.tasks import rows as task_rows
+from hifi_cli.tasks.rows import RawRecord
+from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX
 from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.run import prediction_rows
@@ -35,9 +37,9 @@ def reader_of(path: Path) -> Reader:
     Raises:
         UsageError: it says none.
     """
-    if path.suffix.lower() not in readers.READER_OF_SUFFIX:
+    if path.suffix.lower() not in READER_OF_SUFFIX:
         raise UsageError(f"{path}: its name does not say the format: give --input-format")
-    return readers.READER_OF_SUFFIX[path.suffix.lower()]
+    return READER_OF_SUFFIX[path.suffix.lower()]
 
 
 def form_of(reader: Reader, out: Path | None = None) -> Form:
@@ -83,15 +85,11 @@ def read(task: TaskSpec, path: Path, reader: Reader, name: str) -> list[Row]:
         MissingError: no such file.
         UsageError: a column is missing or does not fit; the line is named.
     """
-    if not path.exists():
-        raise MissingError(f"no file {name}")
-    if not path.is_file():
-        raise UsageError(f"{name} is not a regular file: give the path of a file")
     header = (task.local.header if task.local.reader == "conll" else task.inputs) if reader == "conll" else None
     layout = LocalFiles(folder="", files={}, reader=reader, header=header)
-    records = readers.read(path, layout, labelled=True, skip_incomplete=False, name=name)
-    complete = ((_complete(task, record, at), None) for at, record in enumerate(records))
-    return row_formats.parse_rows(task.model_copy(update={"skip_incomplete": False}), complete, {}, name)
+    records = (_complete(task, record, at) for at, record in enumerate(task_rows.read(path, layout, name=name)))
+    task = task.model_copy(update={"skip_incomplete": False})
+    return task_rows.parse_rows(task, records, layout, name, labelled=False)
 
 
 def _complete(task: TaskSpec, record: RawRecord, number: int) -> RawRecord:

@@ -1,14 +1,52 @@
-"""The files of a run: results.json, lines of metrics.jsonl, and predictions.jsonl."""
+"""Stored files as typed objects, and those of a run: results.json, lines of metrics and predictions."""
 
 from collections.abc import Mapping
-from pathlib import PurePath
-from typing import Any, Literal, Self
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
+from hifi_cli.config.base import describe_error
 from hifi_cli.config.choices import Score
 from hifi_cli.config.run_config import run_path_of
-from hifi_cli.results.stored_file import Record
+from hifi_cli.errors import UsageError
+from hifi_cli.files import read_json, write_json
+
+
+class Record(BaseModel):
+    """A part of a stored file. Keys without a default are required; keys that it does not know are ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class StoredFile(Record):
+    """A whole JSON file.
+
+    Attributes:
+        description: what error messages call the file.
+        remedy: how a user gets a new file in place of a damaged one.
+    """
+
+    description: ClassVar[str]
+    remedy: ClassVar[str]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a file.
+
+        Raises:
+            MissingError: no such file.
+            UsageError: a key is missing or of a wrong type; the message names it.
+        """
+        content = read_json(path, what=cls.description)
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise UsageError(f"{path} is damaged ({describe_error(error, cls)}); {cls.remedy}") from None
+
+    def write(self, path: Path) -> None:
+        """Write the file atomically."""
+        write_json(path, self.model_dump(mode="json"))
 
 
 class GitState(Record):

@@ -49,14 +49,8 @@ def _selecting_score(study: Study, run: Any) -> float | None:
 
 def _settings(runs: pd.DataFrame) -> list[str]:
     """The keys in which some runs differ, with their values in each."""
-    configs = [
-        {key: override_value(value) for key, value in flatten(config).items()}
-        for config in runs["config"]
-    ]
+    configs = [{key: override_value(value) for key, value in flatten(config).items()} for config in runs["config"]]
     frame = pd.DataFrame(configs).drop(columns=["seed", "variant"])
     varied = [key for key in frame if frame[key].nunique(dropna=False) > 1]
     rows = frame[varied].astype(object).where(frame[varied].notna(), None).to_dict("records")
-    return [
-        " ".join(f"{key}={value}" for key, value in row.items() if value is not None)
-        for row in rows
-    ]
+    return [" ".join(f"{key}={value}" for key, value in row.items() if value is not None) for row in rows]

@@ -6,7 +6,7 @@ import ours
 from torch.profiler import ProfilerActivity, profile
 from work import BATCH_SIZE, Work
 
-from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.encode import training_order
 from hifi_cli.training.loop import Trainer
 
 STEPS = 8
