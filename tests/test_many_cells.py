@@ -1,6 +1,7 @@
 """Grids of many cells: what is read once and not per cell, counted by calls."""
 
 import builtins
+import hashlib
 import io
 import os
 from collections import Counter
@@ -13,7 +14,7 @@ from synthetic_runs import write_run
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
-from hifi_cli.files import bytes_digest, write_json
+from hifi_cli.files import write_json
 from hifi_cli.grids import cells as grid_cells
 from hifi_cli.grids import spec as grid_spec
 from hifi_cli.heads import select as head_selection
@@ -35,7 +36,7 @@ def store(cell, results_dir, delta=b"delta"):
     content = read_json(directory.results) | {
         "config": config.model_dump(mode="json"),
         "config_hash": config.hash,
-        "delta_sha256": bytes_digest(delta),
+        "delta_sha256": hashlib.sha256(delta).hexdigest(),
         "delta_bytes": len(delta),
     }
     write_json(directory.results, content)

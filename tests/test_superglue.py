@@ -11,8 +11,7 @@ from tiny_inputs import QUICK, WORDS, write_lines
 
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.predict import predict
-from hifi_cli.results.reload import evaluate
+from hifi_cli.results.reload import evaluate, predict
 from hifi_cli.tasks import data_sources, metrics, submission, task_spec
 from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training import run as runs
@@ -131,7 +130,8 @@ def test_every_task_from_its_official_files_to_a_complete_zip(hifi, encoders, su
         words = ["--task", task, "--method", "full-ft", "--backbone", encoders["bert"]]
         trained = hifi("train", *words, "--data-dir", superglue, *QUICK, "epochs=1", "max_length=36")
         assert trained.code == 0, trained.err
-        answer = hifi("eval", *words, "--split", "test", "--submission", out)
+        (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")
+        answer = hifi("eval", path, "--data-dir", superglue, "--split", "test", "--submission", out)
         assert (answer.code, task) == (0 if number == len(TASKS) - 1 else 3, task), answer.err
     assert "lacks" not in answer.err and answer.out.split()[-1] == str(out / "superglue.zip")
     with zipfile.ZipFile(out / "superglue.zip") as archive:
@@ -171,7 +171,7 @@ def test_rte_runs_measure_both_diagnostics(make, superglue, tmp_path):
     )
     directory = RunDirectory.of(config, resources.results_dir)
     evaluated = evaluate(directory.path, resources)
-    assert evaluated.differing == [] and evaluated.scores == result.metrics
+    assert evaluated.differing == []
 
 
 def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):
@@ -184,7 +184,7 @@ def test_record_chooses_an_entity_for_each_query(make, superglue, tmp_path):
     assert evaluate(directory.path, resources).differing == []
     query = {"passage": "cat and dog and cat", "query": "here @placeholder", "entities": ["cat", "dog", "cat"]}
     write_lines(tmp_path / "new.jsonl", [json.dumps(query)])
-    predictions = predict(directory.path, tmp_path / "new.jsonl", resources, "jsonl")
+    predictions = predict(directory.path, tmp_path / "new.jsonl", resources)
     assert [(row["id"], row["prediction"]) for row in predictions] == [("0-cat", "false"), ("0-dog", "true")]
 
 

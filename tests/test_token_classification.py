@@ -190,10 +190,11 @@ def test_a_run_is_reported_on_both_splits_exports_and_predicts(hifi, trained, ta
     assert [row["tokens"] for row in predicted] == [sentence.split() for sentence in sentences]
     assert [row["tags"] for row in predicted] == [row.prediction for row in stored]
     write_lines(tmp_path / "new.conll", [word for sentence in sentences for word in (*sentence.split(), "")])
-    columns = hifi("predict", directory.path, tmp_path / "new.conll").out
-    assert columns.split("\n\n")[0].split("\n") == [
-        f"{word}\t{tag}" for word, tag in zip(predicted[0]["tokens"], predicted[0]["tags"], strict=True)
-    ]
+    assert hifi("predict", directory.path, tmp_path / "new.conll").out == answer.out
+    write_lines(tmp_path / "new.tsv", ["tokens", *sentences])
+    lines = hifi("predict", directory.path, tmp_path / "new.tsv").out.splitlines()
+    assert lines[:2] == ["id\ttokens\ttags", f"0\t{sentences[0]}\t{' '.join(stored[0].prediction)}"]
+
     assert hifi("export", directory.path, "--to", tmp_path / "model", "--data-dir", task_kinds_data).code == 0
     model, tokenizer = (
         AutoModelForTokenClassification.from_pretrained(tmp_path / "model"),

@@ -7,28 +7,21 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
 from hifi_cli.config.base import describe_error
-from hifi_cli.config.choices import Score
-from hifi_cli.config.run_config import run_path_of
+from hifi_cli.config.run_config import Score, run_path_of
 from hifi_cli.errors import UsageError
 from hifi_cli.files import read_json, write_json
 
 
 class Record(BaseModel):
-    """A part of a stored file. Keys without a default are required; keys that it does not know are ignored."""
+    """A part of a stored file. Keys without a default are required, unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
 
 class StoredFile(Record):
-    """A whole JSON file.
-
-    Attributes:
-        description: what error messages call the file.
-        remedy: how a user gets a new file in place of a damaged one.
-    """
+    """A whole JSON file; `description` is what error messages call it."""
 
     description: ClassVar[str]
-    remedy: ClassVar[str]
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -42,7 +35,7 @@ class StoredFile(Record):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise UsageError(f"{path} is damaged ({describe_error(error, cls)}); {cls.remedy}") from None
+            raise UsageError(f"{path} is damaged ({describe_error(error, cls)}); delete it and make it again") from None
 
     def write(self, path: Path) -> None:
         """Write the file atomically."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hifi_cli.models.device_copy import copy_to_device
+from hifi_cli.models.token_packing import copy_to_device
 from hifi_cli.tasks.task_spec import UNREAD, Example, TaskSpec
 
 _IGNORED = -100  # the target of a token that has no tag, transformers' convention

@@ -3,8 +3,7 @@
 import itertools
 import json
 import zipfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +83,6 @@ def tasks_by_file(benchmark: str) -> dict[str, tuple[str, TaskSpec, Split]]:
         if task.submission and task.submission.benchmark == benchmark
         for split, file in task.submission.files.items()
     }
-
-
-def majority(task: TaskSpec, train: Iterable[Row]) -> int:
-    """Return the most frequent label of a task's training rows; the lowest index on a tie."""
-    counter = Counter(index for row in train for index in task.classes_of(row))
-    return max(range(len(task.labels)), key=lambda label: (counter[label], -label))
 
 
 def pack(benchmark: str, directory: Path) -> Path:

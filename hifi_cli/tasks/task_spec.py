@@ -97,8 +97,6 @@ class Submission(ConfigModel):
     """File of each test split, and of each extra validation split that the benchmark requires."""
     labels: list[str] = []
     """The label names that the server expects, in label order."""
-    without_model: Literal["majority"] | None = None
-    """`majority`: without a run, the file may be filled with the most frequent training label."""
 
 
 class Cut(ConfigModel):

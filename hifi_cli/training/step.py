@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
 from hifi_cli.errors import RunFailed
 from hifi_cli.methods.base import Method, Phase
-from hifi_cli.models.device_copy import copy_to_device
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.models.token_packing import PackedBatch, packed_forward
+from hifi_cli.models.token_packing import PackedBatch, copy_to_device, packed_forward
 from hifi_cli.tasks import losses, metrics
 from hifi_cli.tasks.encode import collate, evaluation_order, rows_of, split_batch
 from hifi_cli.tasks.metrics import Values

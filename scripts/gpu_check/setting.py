@@ -35,8 +35,6 @@ class Setting:
         steps: timed steps.
         products: shapes (m, k, n) of matrix products.
         copy_bytes: size of a timed copy.
-        processes: how many processes share the device.
-        compile_backend: of torch.compile; `eager` only traces, because compiling takes minutes on a CPU.
     """
 
     shape: dict[str, int]
@@ -44,8 +42,6 @@ class Setting:
     steps: int
     products: tuple[tuple[int, int, int], ...]
     copy_bytes: int
-    processes: tuple[int, ...]
-    compile_backend: str
 
 
 LARGE = Setting(
@@ -54,8 +50,6 @@ LARGE = Setting(
     steps=20,
     products=((1152, 1024, 4096), (4096, 1024, 4096), (8192, 8192, 8192)),
     copy_bytes=2**30,
-    processes=(1, 2, 4, 6),
-    compile_backend="inductor",
 )
 SMALL = Setting(
     shape={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 500},
@@ -63,8 +57,6 @@ SMALL = Setting(
     steps=3,
     products=((64, 64, 64),),
     copy_bytes=2**20,
-    processes=(1, 2),
-    compile_backend="eager",
 )
 
 
