@@ -23,8 +23,9 @@ class Encoder:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.config: Any = model.config
-        self.model_type: str = self.config.model_type
+        config: Any = model.config
+        self.config = config
+        self.model_type: str = config.model_type
         prefix = str(model.base_model_prefix)
         # before the encoder's own names
         self._prefix = f"{prefix}." if hasattr(model, prefix) else ""
