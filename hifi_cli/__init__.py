@@ -8,7 +8,7 @@ from hifi_cli.version import __version__
 if TYPE_CHECKING:
     from hifi_cli.library import ScoredHeads, merge_heads, score_heads, select_heads, tune_heads
     from hifi_cli.reports.run_listing import read_results
-    from hifi_cli.results.export import open_model
+    from hifi_cli.results.reload import open_model
 
 __all__ = [
     "ScoredHeads",
@@ -25,7 +25,7 @@ __all__ = [
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _MODULES = {
-    "open_model": "hifi_cli.results.export",
+    "open_model": "hifi_cli.results.reload",
     "read_results": "hifi_cli.reports.run_listing",
 }  # of the other names: library
 

@@ -26,8 +26,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.task_spec import Row
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example, Row
 from hifi_cli.training.loop import Trainer
 from hifi_cli.training.step import ModelRunner
 

@@ -8,7 +8,7 @@ import torch
 from prepared_models import prepare, train_and_merge
 
 from hifi_cli.models.modules import top_k_masks
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.loop import Trainer, calibration_gradients
 

@@ -61,13 +61,13 @@ def test_the_main_job(tiny, hifi, tmp_path, data):
 def test_export_opens_in_transformers_with_the_same_logits(finish_run, hifi, data):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    from hifi_cli.tasks import local_files, task_spec
+    from hifi_cli.tasks import data_sources, task_spec
 
     finish_run("hifi-layerwise")
     assert hifi("export", RUN, "--to", "plain", "--data-dir", data).code == 0
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained("plain"), AutoTokenizer.from_pretrained("plain")
     assert model.config.id2label == {0: "entailment", 1: "not_entailment"}
-    rows = local_files.load(task_spec.load("rte"), data).splits["validation"]
+    rows = data_sources.load(task_spec.load("rte"), data_dir=data).splits["validation"]
     stored = [json.loads(line)["logits"] for line in (RUN / "predictions.jsonl").read_text().splitlines()]
     for row, logits in zip(rows, stored, strict=True):
         with torch.no_grad():
@@ -92,24 +92,11 @@ def test_score_and_select(tiny, hifi, tmp_path):
     assert "nothing to choose" in one_line(literal, 2)
 
 
-def test_a_finished_run_and_a_warmed_encoder_can_be_scored(finish_run, tiny, hifi, data):
-    run = finish_run()
-    scored = hifi(
-        "score",
-        "--run",
-        run,
-        "--data-dir",
-        data,
-        "--out",
-        "after.json",
-        "--samples",
-        "10",
-    )
-    assert scored.code == 0, scored.err
+def test_a_warmed_encoder_can_be_scored(tiny):
     assert tiny("score", "--samples", "10", "--out", "before.json").code == 0
     assert tiny("score", "--samples", "10", "--out", "warm.json", "--warm-steps", "3", "batch_size=8").code == 0
-    correlations = [json.loads(Path(f"{name}.json").read_text())["correlation"] for name in ("before", "after", "warm")]
-    assert correlations[0] != correlations[1] != correlations[2] != correlations[0]
+    correlations = [json.loads(Path(f"{name}.json").read_text())["correlation"] for name in ("before", "warm")]
+    assert correlations[0] != correlations[1]
 
 
 @pytest.mark.parametrize(
@@ -350,12 +337,9 @@ def test_each_command_has_help_in_panels_and_an_example_that_it_accepts(hifi):
 def test_the_choices_of_options_are_those_of_the_code_behind_them():
     from typing import get_args
 
-    from hifi_cli.cli import ls
     from hifi_cli.config.choices import MeasuredRanking, Ranking
     from hifi_cli.heads import measures, ranking
-    from hifi_cli.results.directory import RunState
 
-    assert {*ls._STATES, RunState.ABSENT} == set(RunState)
     assert {*ranking.RANKINGS, "random", *measures.MEASURES} == set(get_args(Ranking))
     assert tuple(measures.MEASURES) == get_args(MeasuredRanking)
 

@@ -9,7 +9,7 @@ import torch
 from prepared_models import prepare, train_and_merge
 
 from hifi_cli.methods import base
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.loop import Trainer
 

@@ -16,7 +16,7 @@ from hifi_cli.heads import measures
 from hifi_cli.heads.ranking import Ranked
 from hifi_cli.methods import base
 from hifi_cli.models.head_outputs import head_outputs
-from hifi_cli.tasks.batches import collate, padding_values
+from hifi_cli.tasks.encode import collate, padding_values
 from hifi_cli.training.step import ModelRunner
 
 # Commands that need runs of other data, or that measure for minutes; other tests run them.

@@ -101,29 +101,6 @@ def test_an_empty_results_directory_names_those_beside_it(finish_run, hifi, tmp_
     assert "hifi table hifi-2 --results-dir trained" in hifi("table", "hifi-2").err
 
 
-def test_the_results_of_the_demo_are_read_where_there_are_no_others(hifi):
-    for method in ("full-ft", "bitfit"):
-        for seed in (1, 2):
-            write_run("results/demo", method, "demo-entailment", seed, 0.7, protocol="demo", backbone="demo")
-    said = "no finished run in results: reading results/demo"
-    answer = hifi("table", "demo", "--format", "md")
-    assert answer.code == 0 and "| Full-FT | - | <u>" not in answer.out and "70.0" in answer.out and said in answer.err
-    for words in (["table"], ["ls", "runs"], ["compare", "full-ft", "bitfit"]):
-        answer = hifi(*words)
-        assert answer.code == 0 and "full-ft" in answer.out.lower() and said in answer.err, words
-    answer = hifi("report")
-    assert answer.out == "results/demo/report.html\n" and said in answer.err
-    answer = hifi("table", "hifi-2")  # no run of its protocol is there: commands for missing runs write into results
-    assert "hifi table hifi-2 --results-dir results/demo" in answer.err and "--results-dir" not in answer.out
-    assert hifi("ls", "tables/demo").code == 0
-    write_run("results/other", "lora", "rte", 1, 0.5)
-    answer = hifi("table")
-    assert answer.code == 3 and "but in results/demo, results/other: hifi table --results-dir results/demo" in answer.err
-    write_run("results", "bitfit", "rte", 1, 0.5)
-    answer = hifi("table")
-    assert "BitFit" in answer.out and "Full-FT" not in answer.out and said not in answer.err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -209,23 +186,6 @@ def test_a_conflict_in_a_list_is_found_before_any_run_trains(finish_run, tiny):
     answer = tiny("train", "--method", "bitfit,full-ft", "learning_rate=0.5")
     assert answer.code == 4 and "learning_rate" in answer.err
     assert not list(Path("results/runs").rglob("bitfit"))
-
-
-def test_eval_remembers_the_data_and_says_when_they_are_gone(hifi, encoders, data, tmp_path, monkeypatch):
-    shutil.copytree(data, tmp_path / "glue")
-    words = ["--task", "rte", "--method", "bitfit", "--backbone", encoders["bert"], "--data-dir", "glue"]
-    assert hifi("train", *words, *QUICK).code == 0
-    run = "results/runs/hifi/tiny-bert/rte/bitfit/seed1"
-    answer = hifi("eval", run)
-    assert answer.code == 0 and "logits identical" in answer.out
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert "logits identical" in hifi("eval", tmp_path / run).out
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "glue").rename(tmp_path / "moved")
-    answer = hifi("eval", run)
-    assert answer.code == 3 and "was trained on the data in glue/RTE, which are not there now" in answer.err
-    assert hifi("eval", run, "--data-dir", "moved").code == 0
 
 
 def test_a_forced_grid_repeats_finished_runs(hifi, finish_run, encoders, data):

@@ -20,7 +20,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.head_outputs import attention_probabilities
 from hifi_cli.tasks import task_spec
-from hifi_cli.tasks.batches import padding_values
+from hifi_cli.tasks.encode import padding_values
 from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.step import ModelRunner
 

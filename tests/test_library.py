@@ -16,7 +16,7 @@ from hifi_cli import merge_heads, score_heads, select_heads, tune_heads
 from hifi_cli.errors import UsageError
 from hifi_cli.heads import select as head_selection
 from hifi_cli.models.encoder import Encoder
-from hifi_cli.tasks.batches import collate
+from hifi_cli.tasks.encode import collate
 
 pytestmark = pytest.mark.slow
 

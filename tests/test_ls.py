@@ -85,7 +85,7 @@ def test_a_copy_works_wherever_it_lies(hifi):
         ("hifi ls hifi-mid", {"hifi-midtop"}),
         ("hifi ls backbones/", {f"backbones/{name}" for name in registry.names("backbones")}),
         ("hifi table ehft-", {"ehft-1", "ehft-2", "ehft-3", "ehft-4", "ehft-random"}),
-        ("hifi export run --as d", {"delta"}),
+        ("hifi export run --as p", {"peft"}),
         ("hifi table --score ", {"best", "last", "max"}),
         ("hifi table --include limited,u", {"limited,unequal"}),
         ("hifi select --rank rich", {"richness", "richness-inverse"}),

@@ -46,7 +46,6 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
         ["eval", run, "--data-dir", data],
         ["predict", run, "new.tsv"],
         ["export", run, "--to", "model", "--data-dir", data],
-        ["score", "--run", run, "--out", "scores.json", "--samples", "4", "--data-dir", data],
         ["train", "--from", run, "--seeds", "2", "--data-dir", data],
     ]
     for words in commands:

@@ -90,28 +90,18 @@ def test_claims_without_a_run_of_their_protocol_say_which_there_are(hifi):
 
 
 @pytest.mark.parametrize(
-    ("command", "option"),
+    "option",
     [
-        ("eval", "--task"),
-        ("eval", "--method"),
-        ("eval", "--protocol"),
-        ("eval", "--seeds"),
-        ("eval", "--shots"),
-        ("score", "--task"),
-        ("score", "--protocol"),
-        ("score", "--warm-steps"),
+        "--task",
+        "--method",
+        "--protocol",
+        "--seeds",
+        "--shots",
     ],
 )
-def test_options_that_a_run_directory_already_answers_are_refused(command, option, hifi):
-    run = ["eval", "some/run"] if command == "eval" else ["score", "--run", "some/run", "--out", "scores.json"]
-    answer = hifi(*run, option, "1")
+def test_options_that_a_run_directory_already_answers_are_refused(option, hifi):
+    answer = hifi("eval", "some/run", option, "1")
     assert answer.code == 2 and f"does not use {option}: leave it out" in answer.err
-
-
-@pytest.mark.parametrize("words", [["--out", "scores.json", "scoring.samples=4"], []])
-def test_scores_of_a_run_need_a_file_and_take_no_keys(words, hifi):
-    answer = hifi("score", "--run", "some/run", *words)
-    assert answer.code == 2 and "--run requires --out FILE and takes no KEY=VALUE" in answer.err
 
 
 def test_a_kind_of_claim_that_there_is_not_is_named_in_short(hifi):

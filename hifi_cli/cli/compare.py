@@ -63,7 +63,7 @@ def compare(
 
     table_format = options.table_format(format, out)
     protocol, backbone = only_run_name("protocols", protocol), only_run_name("backbones", backbone)
-    study = Study(results_dir).or_only_subdirectory(protocol)
+    study = Study(results_dir)
     are_runs = all(Path(word).is_dir() for word in methods)
     if not are_runs:
         methods = [name for word in methods for name in run_names("methods", word)]

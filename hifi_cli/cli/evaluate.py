@@ -35,14 +35,11 @@ def evaluate(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Rebuild trained models and evaluate them again (exit code 1 if stored results differ), or predict the test split.
-
-    Without --data-dir the data are read from where they were read in training.
-    """
+    """Rebuild trained models and evaluate them again (exit code 1 if stored results differ), or predict the test split."""
     from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.cli.show import print_evaluation, print_json, print_paths
     from hifi_cli.errors import RunFailed, UsageError
-    from hifi_cli.results import predict, reload
+    from hifi_cli.results import reload
     from hifi_cli.results.directory import RunDirectory
     from hifi_cli.training.data import ResourceCache
     from hifi_cli.wording import first_of
@@ -61,15 +58,14 @@ def evaluate(
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
     evaluations, files = [], []
     for path in paths:
-        resources.use_data_dir(data_dir or reload.stored_data_dir(path))
         if split == "test":
-            files += predict.predict_test(path, resources, submission)
+            files += reload.predict_test(path, resources, submission)
             continue
         evaluations.append(reload.evaluate(path, resources))
         if format == "text":
             print_evaluation(evaluations[-1])
     if split == "test":
-        files += predict.complete_submissions(paths, resources, submission) if submission else []
+        files += reload.complete_submissions(paths, resources, submission) if submission else []
         return print_paths(files, format)
     if format == "json":
         print_json(

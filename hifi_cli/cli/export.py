@@ -15,10 +15,10 @@ def export(
         Path, typer.Option(help="A new directory.", rich_help_panel=options.OUTPUT, callback=options.refuse_unwritable_place)
     ],
     form: Annotated[
-        Literal["hf", "peft", "delta"],
+        Literal["hf", "peft"],
         typer.Option(
             "--as",
-            help="hf: merged, for transformers; peft: adapter of LoRA and other peft methods; delta: for hifi_cli.open_model.",
+            help="hf: merged, for transformers; peft: adapter of LoRA and other peft methods.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = "hf",
@@ -31,7 +31,7 @@ def export(
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Write the trained model with tokenizer and model card: for transformers, as a peft adapter, or as backbone and delta."""
+    """Write the trained model with tokenizer and model card: for transformers, or as a peft adapter."""
     from hifi_cli.cli.show import print_path
     from hifi_cli.results import export as exports
     from hifi_cli.training.data import ResourceCache

@@ -29,7 +29,7 @@ _KINDS = {  # what a word after `hifi ls` lists, with what it is: registry.KINDS
     "runs": "finished and unfinished runs in a results directory, and their states",
 }
 
-_STATES = ("done", "diverged", "running", "failed", "unfinished", "damaged")  # those of run_status.RunState, less absent
+_STATES = ("done", "diverged", "running", "unfinished", "damaged")
 
 
 def complete(incomplete: str) -> list[str]:
@@ -68,7 +68,7 @@ def ls(
     A YAML that is redirected to a file can be edited and given by its path: hifi ls tasks/rte > my-rte.yaml
     """
     from hifi_cli.errors import UsageError
-    from hifi_cli.tasks.readers import is_data_source
+    from hifi_cli.tasks.task_from_data import is_data_source, task_yaml
 
     selections = {"--status": status, "--tasks": tasks, "--methods": methods, "--backbone": backbone, "--protocol": protocol}
     if selecting := [option for option, value in selections.items() if value and (words or [])[:1] != ["runs"]]:
@@ -85,9 +85,7 @@ def ls(
         names |= {"backbone": options.names(backbone), "protocol": options.names(protocol)}
         return _print_runs(results_dir, status or options.Words(), sort, names, format)
     if words and is_data_source(words[0]):
-        from hifi_cli.tasks import task_from_data
-
-        return print(task_from_data.task_yaml(words[0], words[1:])[1], end="")
+        return print(task_yaml(words[0], words[1:])[1], end="")
     rows: list[dict[str, Any]] = []
     for word in words or registry.KINDS:
         if word in registry.KINDS:
@@ -112,10 +110,7 @@ def _print_runs(results_dir: Path, states: options.Words, sort: RunSortKey, name
     from hifi_cli.results.study import Study
 
     if not has_runs(results_dir):
-        study = Study(results_dir)
-        results_dir = study.or_only_subdirectory().directory
-        if results_dir == study.directory:
-            raise study.no_run_error("hifi ls runs")
+        raise Study(results_dir).no_run_error("hifi ls runs")
     show.print_runs(list_runs(results_dir, states=states, sort=sort, **names), form)
 
 

@@ -315,17 +315,15 @@ def resolve_runs(
 
 def _tasks_of_data(tasks: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
     """Replace data files and hub datasets by the task YAMLs made from them; the other overrides are the configuration's."""
-    from hifi_cli.tasks.readers import READER_OF_SUFFIX, is_data_source
+    from hifi_cli.tasks.task_from_data import READER_OF_SUFFIX, is_data_source, register, split_options
 
     for task in tasks:
         if Path(task).suffix not in ("", ".yaml", ".yml") and Path(task).is_file() and not is_data_source(task):
             raise UsageError(f"{task}: the name of a data file ends in {', '.join(READER_OF_SUFFIX)}; rename it")
     if not any(map(is_data_source, tasks)):
         return tasks, overrides
-    from hifi_cli.tasks import task_from_data
-
-    about_data, others = task_from_data.split_options(overrides)
-    return [task_from_data.register(task, about_data) if is_data_source(task) else task for task in tasks], others
+    about_data, others = split_options(overrides)
+    return [register(task, about_data) if is_data_source(task) else task for task in tasks], others
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -12,21 +12,14 @@ def predict(
     run_dir: Annotated[Path, typer.Argument(help="A run's directory.")],
     file: Annotated[
         Path,
-        typer.Argument(help="TSV, CSV, JSONL, Parquet or CoNLL columns with the task's inputs; - reads standard input."),
+        typer.Argument(help="TSV, CSV, JSONL, Parquet or CoNLL columns with the task's inputs, named by its ending."),
     ],
     form: Annotated[
-        Literal["tsv", "csv", "jsonl", "json", "conll"] | None,
+        Literal["tsv", "csv", "jsonl", "json"] | None,
         typer.Option(
             "--format",
             help="Format of the output; default: that of --out's name, or of the input.",
             rich_help_panel=options.OUTPUT,
-        ),
-    ] = None,
-    input_format: Annotated[
-        Literal["tsv", "csv", "jsonl", "parquet", "conll"] | None,
-        typer.Option(
-            help="Format of the input; default: that of its name.",
-            rich_help_panel=options.DATA,
         ),
     ] = None,
     backbone: options.Backbone = None,
@@ -38,24 +31,20 @@ def predict(
     debug: options.Debug = False,
 ) -> None:
     """Predict each row of a file: a label with all probabilities, a number or tags; hifi ls TASK names the input columns."""
-    import sys
-    import tempfile
+    from typing import cast
 
     from hifi_cli.cli.show import write_or_print
     from hifi_cli.errors import UsageError
-    from hifi_cli.results import predict as prediction
-    from hifi_cli.tasks.readers import MAX_BYTES
+    from hifi_cli.files import suffix_of_output
+    from hifi_cli.results import reload
     from hifi_cli.training.data import ResourceCache
 
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")
-    is_stdin = str(file) == "-"
-    reader = input_format or prediction.reader_of(file)
-    output_format = form or prediction.form_of(reader, out)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "standard-input" if is_stdin else file
-        if is_stdin:
-            path.write_bytes(sys.stdin.buffer.read(MAX_BYTES + 1))  # more is refused by the reader
-        resources = ResourceCache(results_dir, backbone=backbone, trust=trust)
-        predictions = prediction.predict(run_dir, path, resources, reader, "standard input" if is_stdin else str(file))
-    write_or_print(prediction.as_text(predictions, output_format), out, "predictions")
+    forms = (".tsv", ".csv", ".jsonl", ".json")
+    suffix = "" if form else suffix_of_output(out, forms, "or give --format")
+    of_input = file.suffix.lower() if file.suffix.lower() in forms else ".jsonl"
+    chosen = cast("reload.Form", form or (suffix or of_input).removeprefix("."))
+    resources = ResourceCache(results_dir, backbone=backbone, trust=trust)
+    predictions = reload.predict(run_dir, file, resources)
+    write_or_print(reload.as_text(predictions, chosen), out, "predictions")

@@ -69,7 +69,7 @@ def report(
     from hifi_cli.results.study import Study
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
-    study = Study(results_dir).or_only_subdirectory()
+    study = Study(results_dir)
     searches = other_tables.searches(study) if study.runs["variant"].notna().any() else []
     if study.shown.empty and not searches:
         raise study.no_run_error("hifi report")

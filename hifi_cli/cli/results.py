@@ -1,14 +1,11 @@
 """`hifi results`: results that are packed, checked, and copied between directories and the hub."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hifi_cli.cli import options
-
-if TYPE_CHECKING:
-    from hifi_cli.results.share import MergedRun
 
 Place = Annotated[
     str,
@@ -26,7 +23,6 @@ Only = Annotated[
 Weights = Annotated[
     bool, typer.Option("--weights", help="Also the weights (delta.safetensors).", rich_help_panel=options.WHICH)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be copied, and stop.", rich_help_panel=options.HOW)]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A results directory.")]
 
 
@@ -55,7 +51,6 @@ def push(
     only: Only = None,
     weights: Weights = False,
     trust: options.Trust = False,
-    dry_run: DryRun = False,
     results_dir: options.ResultsDir = Path("results"),
     format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
@@ -64,12 +59,12 @@ def push(
 ) -> None:
     """Copy finished runs to another results directory or to the hub; what is there is never overwritten.
 
-    Exit 4 if another run is at the same path, 2 if runs are damaged; the others are copied.
+    Exit 4 if another run is at the same path (the others are copied), 2 if a run is damaged (nothing is copied).
     """
     from hifi_cli.results import share
 
-    choice = {"only": only or (), "weights": weights, "trust": trust, "dry_run": dry_run}
-    _report(share.push(results_dir, to, **choice), format)
+    states = share.push(results_dir, to, only=only or (), weights=weights, trust=trust)
+    _report(states, format)
 
 
 def merge(
@@ -77,7 +72,6 @@ def merge(
     only: Only = None,
     weights: Weights = False,
     trust: options.Trust = False,
-    dry_run: DryRun = False,
     results_dir: options.ResultsDir = Path("results"),
     format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
@@ -86,12 +80,12 @@ def merge(
 ) -> None:
     """Copy finished runs from another results directory, a packed study or the hub; what is here is never overwritten.
 
-    Exit 4 if another run is at the same path, 2 if runs are damaged; the others are copied.
+    Exit 4 if another run is at the same path (the others are copied), 2 if a run is damaged (nothing is copied).
     """
     from hifi_cli.results import share
 
-    choice = {"only": only or (), "weights": weights, "trust": trust, "dry_run": dry_run}
-    _report(share.pull(source, results_dir, **choice), format)
+    states = share.pull(source, results_dir, only=only or (), weights=weights, trust=trust)
+    _report(states, format)
 
 
 def check(
@@ -111,36 +105,36 @@ def check(
     if format == "json":
         print_json(checked)
     else:
-        for finding in checked.findings:
-            print(printable(f"{finding.path}: {finding.problem}"))
+        for path, problems in checked.findings.items():
+            for problem in problems:
+                print(printable(f"{path}: {problem}"))
     if checked.findings:
-        raise RunFailed(f"{counted_noun(len(checked.findings), 'finding')} in {counted_noun(checked.runs, 'run')}")
+        raise RunFailed(f"{len(checked.findings):,} of {counted_noun(checked.runs, 'run')} cannot be what they say")
     if format != "json":
         recomputed = f"scores of {checked.recomputed:,} recomputed from their predictions"
         print(f"{counted_noun(checked.runs, 'run')} checked, {recomputed}: nothing found")
 
 
-def _report(merged: "list[MergedRun]", form: str) -> None:
+def _report(states: dict[str, str], form: str) -> None:
     """Print what became of each run.
 
     Raises:
         ConflictError: another run is at the place of some.
-        UsageError: some are damaged.
     """
     from collections import Counter
 
     from hifi_cli.cli.show import print_json
-    from hifi_cli.errors import ConflictError, UsageError
-    from hifi_cli.wording import printable
+    from hifi_cli.errors import ConflictError
+    from hifi_cli.wording import first_of
 
-    counts: Counter[str] = Counter(run.state for run in merged)
     if form == "json":
-        print_json(merged)
+        print_json([{"path": path, "state": state} for path, state in states.items()])
     else:
-        for run in merged:
-            print(printable(f"{run.state:8}  {run.path}{f': {run.problem}' if run.problem else ''}"))
-        print(", ".join(f"{count} {state}" for state, count in counts.items()))
-    for state, error in (("conflict", ConflictError), ("refused", UsageError)):
-        if counts[state]:
-            named = ", ".join(f"{run.path} ({run.problem})" for run in merged if run.state == state)
-            raise error(f"{counts[state]} of {len(merged)} runs were not copied: {named}")
+        for path, state in states.items():
+            print(f"{state:8}  {path}")
+        print(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
+    if conflicts := [path for path, state in states.items() if state == "conflict"]:
+        raise ConflictError(
+            f"{len(conflicts)} of {len(states)} runs were not copied, as another run or an unfinished one is in their"
+            f" place: {first_of(conflicts)}; move one of the two, or choose with --only"
+        )

@@ -94,7 +94,7 @@ def table(
         layout = layout and table_spec.by_names(layout)
     else:
         task_names, method_names = options.names(tasks), options.names(methods)
-    study = Study(results_dir).or_only_subdirectory(protocol or (layout.protocol if layout else None))
+    study = Study(results_dir)
     if kind == "search":
         shown = other_tables.searches(study, protocol=protocol, backbone=backbone, tasks=task_names, methods=method_names)
         return write_or_print(render(table_format, shown, standalone=standalone), out, "table")
@@ -125,9 +125,9 @@ def table(
     if kind == "settings":
         shown = [other_tables.settings(spec, show_published=published) for spec in specs]
     elif kind == "statistics":
-        from hifi_cli.tasks import row_counts
+        from hifi_cli.tasks import data_sources
 
-        counts = [row_counts.collect(spec.tasks, data_dir=data_dir) for spec in specs]
+        counts = [data_sources.count_rows(spec.tasks, data_dir=data_dir) for spec in specs]
         shown = [other_tables.row_counts(spec, of, show_published=published) for spec, of in zip(specs, counts, strict=True)]
     elif kind == "costs":
         shown = [other_tables.costs(spec, study, counted=counted) for spec in specs]

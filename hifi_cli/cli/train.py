@@ -1,7 +1,7 @@
 """`hifi train`: every combination of the named tasks, methods and seeds, one run each, in one process."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -36,9 +36,6 @@ def train(
     results_dir: options.ResultsDir = Path("results"),
     files: options.Files = None,
     trust: options.Trust = False,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Continue from a checkpoint.", rich_help_panel=options.HOW)
-    ] = True,
     force: Annotated[bool, typer.Option("--force", help="Replace existing runs.", rich_help_panel=options.HOW)] = False,
     report_to: options.ReportTo = None,
     dry_run: options.DryRun = False,
@@ -85,7 +82,6 @@ def train(
     from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, trust=trust)
-    how: dict[str, Any] = {"force": force, "resume": resume, "report_to": report_to or ()}
     if not force:
         for run in resolved:  # before any of them trains
             RunDirectory.of(run.config, results_dir).check_is_of(run.config)
@@ -97,7 +93,7 @@ def train(
         for number, run in enumerate(resolved, start=1):
             if len(resolved) > 1:
                 options.logger.info(f"run {number} of {len(resolved)}: {runs.name(run.config)}")
-            results.append(runs.run(run.config, resources, **how))
+            results.append(runs.run(run.config, resources, force=force, report_to=report_to or ()))
     if format == "json" and distributed.is_main():
         paths = [results_dir / run.config.run_path for run in resolved]
         print_json([{"path": path, "result": result} for path, result in zip(paths, results, strict=True)])

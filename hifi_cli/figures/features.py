@@ -18,8 +18,8 @@ from hifi_cli.figures.figure import FigureRequest
 from hifi_cli.grids.cells import GridCell
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.reload import reload
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
-from hifi_cli.tasks.tokenization import Example, single_sequences
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import load_splits
 
 READS_WEIGHTS = True  # of its finished runs

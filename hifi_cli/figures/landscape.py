@@ -27,7 +27,7 @@ from hifi_cli.figures.figure import FigureRequest, Row, train
 from hifi_cli.grids.cells import refuse_own_keys
 from hifi_cli.heads import select as head_selection
 from hifi_cli.tasks import losses
-from hifi_cli.tasks.tokenization import Example
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import load_splits
 from hifi_cli.training.loop import Callback, Trainer
 from hifi_cli.training.step import ModelRunner

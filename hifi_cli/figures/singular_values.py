@@ -14,8 +14,8 @@ from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.scores import singular_values
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
-from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
-from hifi_cli.tasks.tokenization import Example, single_sequences
+from hifi_cli.tasks.encode import collate, evaluation_order, padding_values, single_sequences
+from hifi_cli.tasks.task_spec import Example
 
 
 class Settings(ConfigModel):

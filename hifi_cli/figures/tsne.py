@@ -23,8 +23,8 @@ from hifi_cli.figures.figure import FigureRequest, Row, StopAfterStage1, train
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.task_heads import EncoderWithTaskHead
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.batches import padding_values
-from hifi_cli.tasks.tokenization import Example, rows_of
+from hifi_cli.tasks.encode import padding_values, rows_of
+from hifi_cli.tasks.task_spec import Example
 from hifi_cli.training.data import ResourceCache, load_splits
 from hifi_cli.training.device import choose_device
 from hifi_cli.training.step import ModelRunner

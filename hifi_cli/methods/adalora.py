@@ -56,9 +56,7 @@ class AdaLoRA(Method):
             bound = f"settings.initial_r={settings.initial_r}"
             raise UsageError(f"settings.target_r={settings.target_r} must be below {bound}")
         if settings.warmup_fraction + settings.final_fraction >= 1:
-            raise UsageError(
-                "settings.warmup_fraction and settings.final_fraction must leave steps between them"
-            )
+            raise UsageError("settings.warmup_fraction and settings.final_fraction must leave steps between them")
         head = task_head_names(encoder)
         self._tuner, added = add_adapters(encoder, self.peft_config(encoder), self.context.seed)
         # without the rank, a constant that is a parameter
@@ -105,11 +103,7 @@ class AdaLoRA(Method):
         pattern = self._tuner.peft_config["default"].rank_pattern or {}
         states = {"importance": allocator.exp_avg_ipt, "uncertainty": allocator.exp_avg_unc}
         states["kept"] = {name: torch.tensor(kept) for name, kept in pattern.items()}
-        flat = {
-            f"{kind}:{name}": value
-            for kind, values in states.items()
-            for name, value in values.items()
-        }
+        flat = {f"{kind}:{name}": value for kind, values in states.items() for name, value in values.items()}
         return super().training_state(model) | flat
 
     def load_training_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:

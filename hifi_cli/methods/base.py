@@ -226,9 +226,7 @@ def copy_tensors(target: dict[str, Tensor], delta: dict[str, Tensor]) -> None:
     Raises:
         UsageError: the names or shapes differ.
     """
-    ours, given = (
-        {(name, value.shape) for name, value in tensors.items()} for tensors in (target, delta)
-    )
+    ours, given = ({(name, value.shape) for name, value in tensors.items()} for tensors in (target, delta))
     if differing := sorted(name for name, _ in ours ^ given):
         name = f"{differing[0]} is missing or has another shape"
         raise UsageError(f"the delta does not fit this method and backbone: {name}")
@@ -285,9 +283,7 @@ def step_generator(seed: int, step: int, on: device) -> Generator:
 # --- the method of a configuration
 
 
-def attach(
-    config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]
-) -> Method:
+def attach(config: RunConfig, encoder: Encoder, heads: Heads | None, missing_keys: list[str]) -> Method:
     """Build the method of a run and let it prepare the model.
 
     Raises:
@@ -305,9 +301,7 @@ def build(training: TrainingConfig, context: MethodContext) -> Method:
         UsageError: unknown setting, or a value that does not fit.
     """
     method_class = implementation_of(training.method)
-    settings = parse(
-        method_class.Settings, training.settings, f"method {training.method}, settings"
-    )
+    settings = parse(method_class.Settings, training.settings, f"method {training.method}, settings")
     return method_class(settings, context)
 
 
@@ -327,10 +321,7 @@ def placeholder_heads(config: RunConfig, encoder: Encoder) -> Heads | None:
         return config.heads.given
     check_k(config.heads.k, encoder.num_heads)
     lowest = encoder.num_layers // 2 if config.heads.strategy == "midtop" else 0
-    return [
-        list(range(config.heads.k)) if layer >= lowest else []
-        for layer in range(encoder.num_layers)
-    ]
+    return [list(range(config.heads.k)) if layer >= lowest else [] for layer in range(encoder.num_layers)]
 
 
 def prepare_last_phase(method: Method, encoder: Encoder, current_phase: int = 0) -> None:
@@ -392,12 +383,8 @@ def _from_file(path: Path, content: str) -> type[Method]:
 
 def _only_method(names: dict[str, Any]) -> type[Method]:
     """The subclass of Method among a module's names that the module itself defines."""
-    classes = [
-        value for value in names.values() if isinstance(value, type) and issubclass(value, Method)
-    ]
+    classes = [value for value in names.values() if isinstance(value, type) and issubclass(value, Method)]
     own = [value for value in classes if value.__module__ == names["__name__"]]
     if len(own) != 1:
-        raise UsageError(
-            f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}"
-        )
+        raise UsageError(f"{names['__file__']} must define exactly one subclass of Method, not {len(own)}")
     return own[0]

@@ -29,9 +29,7 @@ class AdaptedRows(nn.Module):
         self.base_layer = base_layer
         on = base_layer.weight.device
         self.register_buffer("index", torch.tensor(rows, device=on), persistent=False)
-        self.rows = nn.Linear(
-            base_layer.in_features, len(rows), bias=base_layer.bias is not None, device="meta"
-        )
+        self.rows = nn.Linear(base_layer.in_features, len(rows), bias=base_layer.bias is not None, device="meta")
         self.rows.weight = nn.Parameter(base_layer.weight[rows])
         if base_layer.bias is not None:
             self.rows.bias = nn.Parameter(base_layer.bias[rows])

@@ -40,9 +40,7 @@ class Peft(Method):
 
     def peft_config(self, encoder: Encoder) -> Any:
         settings = self.settings
-        return peft_config(
-            encoder, settings.type, settings.options, target_modules(encoder, settings.targets)
-        )
+        return peft_config(encoder, settings.type, settings.options, target_modules(encoder, settings.targets))
 
     def merge(self, encoder: Encoder) -> None:
         merge_adapters(encoder)

@@ -33,9 +33,7 @@ class PrefixEncoder(nn.Module):
 
     values: Tensor | None
 
-    def __init__(
-        self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator
-    ) -> None:
+    def __init__(self, layers: int, length: int, size: int, mlp: int, std: float, generator: Generator) -> None:
         super().__init__()
         self.shape = (layers, 2, length, size)
         if mlp:
@@ -100,9 +98,7 @@ def prefix_attention(
     visible = attention_mask.new_zeros(*attention_mask.shape[:3], prefixes.shape[3])
     mask = torch.cat([attention_mask, visible], -1)
     key, value = torch.cat([key, prefixes[0]], 2), torch.cat([value, prefixes[1]], 2)
-    attended: tuple[Tensor, Tensor | None] = prefix.attention(
-        module, query, key, value, mask, **settings
-    )
+    attended: tuple[Tensor, Tensor | None] = prefix.attention(module, query, key, value, mask, **settings)
     return attended
 
 

@@ -46,12 +46,8 @@ class _Linear(Function):
         factor = x.to(weight.dtype).contiguous()  # oneDNN is slow on rows that lie apart
         ctx.save_for_backward(factor if rows.requires_grad else None, weight, index)
         ctx.dtypes, ctx.has_row_bias = (x.dtype, rows.dtype), row_bias is not None
-        ctx.bias_dtype = next(
-            (value.dtype for value in (row_bias, bias) if value is not None), None
-        )
-        output = _multiply(
-            factor.flatten(0, -2), weight, None if bias is None else bias.to(weight.dtype)
-        )
+        ctx.bias_dtype = next((value.dtype for value in (row_bias, bias) if value is not None), None)
+        output = _multiply(factor.flatten(0, -2), weight, None if bias is None else bias.to(weight.dtype))
         # A view made here could not be changed in place, which adapters of peft do.
         return cast(Tensor, torch.ops.aten._unsafe_view(output, [*x.shape[:-1], output.shape[-1]]))
 
@@ -164,9 +160,7 @@ def install(encoder: Encoder, *, bf16: bool) -> None:
     for capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(capacity, "64")
     layers = range(encoder.num_layers if encoder.can_pack else 0)  # rotary positions are float32
-    bf16_outputs = {
-        path for layer in layers for part in _BF16_OUTPUTS for path in encoder.paths(layer, part)
-    }
+    bf16_outputs = {path for layer in layers for part in _BF16_OUTPUTS for path in encoder.paths(layer, part)}
     for name, module in list(encoder.model.named_modules()):
         if type(module) is nn.Dropout:
             encoder.model.set_submodule(name, FastDropout(module.p))
@@ -253,9 +247,7 @@ class _Attention(Function):
     """Attention with dropout; only the weights before it and a byte per entry are kept."""
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
         scores = query @ key.mT
         if mask is not None:
             scores += mask
@@ -269,9 +261,7 @@ class _Attention(Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, keep = ctx.saved_tensors
         gradient = gradients[0]
-        value_grad = (
-            _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
-        )
+        value_grad = _dropped(weights, keep, ctx.scale).mT @ gradient if ctx.needs_input_grad[2] else None
         if not (ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             return None, None, value_grad, None, None
         weights_grad = _dropped(gradient @ value.mT, keep, ctx.scale)

@@ -49,6 +49,4 @@ def load(path: Path) -> tuple[dict[str, Tensor], DeltaMetadata]:
     except FileNotFoundError:
         raise MissingError(f"no delta at {path}") from None
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path} is damaged or not a delta ({error}); train the run again with --force"
-        ) from None
+        raise UsageError(f"{path} is damaged or not a delta ({error}); train the run again with --force") from None

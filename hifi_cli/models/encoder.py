@@ -17,15 +17,13 @@ class Encoder:
     """A Hugging Face encoder, bare or with a classifier, whatever its architecture names its parts.
 
     Of a family that is not in `FAMILIES`, `base` and the task head are known, and nothing within
-    the
-    backbone: whatever asks for more raises UsageError.
+    the backbone: whatever asks for more raises UsageError.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        config: Any = model.config
-        self.config = config
-        self.model_type: str = config.model_type
+        self.config = cast(Any, model.config)
+        self.model_type: str = self.config.model_type
         prefix = str(model.base_model_prefix)
         # before the encoder's own names
         self._prefix = f"{prefix}." if hasattr(model, prefix) else ""
@@ -66,9 +64,7 @@ class Encoder:
         """
         positions: int | None = getattr(self.config, "max_position_embeddings", None)
         modules = self.base.named_modules()
-        table = next(
-            (module for name, module in modules if name.endswith("position_embeddings")), None
-        )
+        table = next((module for name, module in modules if name.endswith("position_embeddings")), None)
         padding = getattr(table, "padding_idx", None)
         return positions if positions is None or padding is None else positions - padding - 1
 
@@ -92,9 +88,7 @@ class Encoder:
             UsageError: they are not known.
         """
         if reason := unsupported_reason(self.config):
-            then = (
-                "choose another backbone, or a method that names no parts (full-ft, linear-probing)"
-            )
+            then = "choose another backbone, or a method that names no parts (full-ft, linear-probing)"
             raise UsageError(f"{reason}; {then}")
         return FAMILIES[self.model_type]
 
@@ -117,9 +111,7 @@ class Encoder:
     @property
     def layer_parameters(self) -> list[str]:
         """Names of the layers' parameters: the backbone without embeddings."""
-        return [
-            name for name, _ in self.model.named_parameters() if self.layer_of(name) is not None
-        ]
+        return [name for name, _ in self.model.named_parameters() if self.layer_of(name) is not None]
 
     @property
     def classifier_names(self) -> list[str]:
@@ -147,9 +139,7 @@ class Encoder:
         """The modules' names in the whole model of a layer's `part`, a field of `ModuleNames`."""
         names = getattr(self.module_names, part)
         layers = f"{self._prefix}{self.module_names.layers}"
-        return [
-            f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)
-        ]
+        return [f"{layers}.{layer}.{name}" for name in ([names] if isinstance(names, str) else names)]
 
     def path(self, layer: int, part: str) -> str:
         """The name in the whole model of a layer's `part` that is one module."""
@@ -250,9 +240,7 @@ def additive_mask(token_mask: Tensor, dtype: torch.dtype) -> Tensor:
         [batch, 1, 1, tokens].
     """
     lowest = torch.finfo(dtype).min
-    return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, lowest)[
-        :, None, None
-    ]
+    return torch.zeros_like(token_mask, dtype=dtype).masked_fill_(~token_mask, lowest)[:, None, None]
 
 
 def _attention_mask(
@@ -274,9 +262,7 @@ def _attention_mask(
         return mask
     position = torch.arange(q_length, device=device)
     is_near = (position[:, None] - position).abs() <= local_size
-    local = torch.zeros_like(is_near, dtype=dtype).masked_fill_(~is_near, torch.finfo(dtype).min)[
-        None, None
-    ]
+    local = torch.zeros_like(is_near, dtype=dtype).masked_fill_(~is_near, torch.finfo(dtype).min)[None, None]
     return local if mask is None else torch.minimum(mask, local)
 
 

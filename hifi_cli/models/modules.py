@@ -103,9 +103,7 @@ class BottleneckAdapter(nn.Module):
         return hidden + added
 
 
-def insert_adapters(
-    encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Module]]
-) -> list[str]:
+def insert_adapters(encoder: Encoder, build: Callable[[], tuple[nn.Module, nn.Module]]) -> list[str]:
     """Put a new adapter behind both sub-layers of every layer, before residual and LayerNorm.
 
     Args:
@@ -174,9 +172,7 @@ class SparseParameters:
         for key in (key for key in delta if key.endswith(_MASK)):
             name = key.removesuffix(_MASK)
             size = model.get_parameter(name).numel()
-            masks[name] = torch.from_numpy(
-                np.unpackbits(delta[key].numpy(), count=size).astype(bool)
-            )
+            masks[name] = torch.from_numpy(np.unpackbits(delta[key].numpy(), count=size).astype(bool))
         sparse = cls(model, masks)
         with torch.no_grad():
             for name, value in sparse.values.items():

@@ -36,9 +36,7 @@ def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
     chosen: list[str] = []
     for target in targets:
         if target in PARTS and encoder.has_known_parts:
-            modules = [
-                path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)
-            ]
+            modules = [path for layer in range(encoder.num_layers) for path in encoder.paths(layer, target)]
         elif target == NORMS:
             modules = encoder.norms
         else:
@@ -46,9 +44,7 @@ def target_modules(encoder: Encoder, targets: list[str]) -> list[str]:
         if not modules:
             known = (*PARTS, NORMS)
             hint = f"known are {', '.join(known)}, and endings of the encoder's module names"
-            raise UsageError(
-                f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}"
-            )
+            raise UsageError(f"settings.targets: unknown '{target}'{nearest(target, known)}; {hint}")
         chosen += modules
     return chosen
 
@@ -68,22 +64,14 @@ def peft_config(encoder: Encoder, kind: str, options: dict[str, Any], modules: l
     """
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
-    types = {
-        member.value.lower(): config_class
-        for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()
-    }
+    types = {member.value.lower(): config_class for member, config_class in PEFT_TYPE_TO_CONFIG_MAPPING.items()}
     fields_of = {name: {field.name for field in dataclasses.fields(types[name])} for name in types}
     known = sorted(name for name in types.keys() - UNSUITED if "target_modules" in fields_of[name])
     if kind.lower() not in known:
-        raise UsageError(
-            f"settings.type: unknown '{kind}'{nearest(kind, known)}; known are {', '.join(known)}"
-        )
+        raise UsageError(f"settings.type: unknown '{kind}'{nearest(kind, known)}; known are {', '.join(known)}")
     config_class, fields = types[kind.lower()], fields_of[kind.lower()]
     for option in options.keys() - fields:
-        raise UsageError(
-            f"settings.options: peft's {config_class.__name__} has no '{option}'"
-            f"{nearest(option, fields)}"
-        )
+        raise UsageError(f"settings.options: peft's {config_class.__name__} has no '{option}'{nearest(option, fields)}")
     derived: dict[str, Any] = {"target_modules": modules}
     if "feedforward_modules" in fields:
         inner = target_modules(encoder, ["ffn_output"]) if encoder.has_known_parts else []
@@ -117,14 +105,10 @@ def add_adapters(encoder: Encoder, config: Any, seed: int) -> tuple[Any, list[st
         encoder.model.to("cpu")
     with torch.random.fork_rng(devices=[]), _peft_errors(config.peft_type.value.lower()):
         torch.default_generator.manual_seed(seed)
-        tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](
-            encoder.model, config, adapter_name="default"
-        )
+        tuner = PEFT_TYPE_TO_TUNER_MAPPING[config.peft_type](encoder.model, config, adapter_name="default")
     if device.type == "cuda":
         encoder.model.to(device)
-    return tuner, [
-        name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad
-    ]
+    return tuner, [name for name, parameter in encoder.model.named_parameters() if parameter.requires_grad]
 
 
 @torch.no_grad()

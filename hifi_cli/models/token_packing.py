@@ -24,11 +24,7 @@ ATTENTION = "hifi_packed"
 def copy_to_device(values: Any, device: torch.device) -> Tensor:
     """Copy an array or numbers to a device; the host does not wait for a GPU (pinned memory)."""
     tensor = torch.from_numpy(np.asarray(values))
-    return (
-        tensor.pin_memory().to(device, non_blocking=True)
-        if device.type == "cuda"
-        else tensor.to(device)
-    )
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class _Pack(Function):
