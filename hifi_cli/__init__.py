@@ -1,5 +1,6 @@
 """hifi: fine-tune encoders by the methods of the HiFi and EH-FT papers, and trust the numbers."""
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +33,6 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Public names from the modules that hold them, at first use: `import hifi_cli` loads no torch."""
-    import importlib
-
     if name not in __all__:
         raise AttributeError(f"module 'hifi_cli' has no attribute '{name}'")
     return getattr(importlib.import_module(_MODULES.get(name, "hifi_cli.library")), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

@@ -20,9 +20,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import BertConfig, BertForSequenceClassification
 
 from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig
-from hifi_cli.config.sources import resolve
+from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.methods import base as methods
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec

@@ -52,9 +52,9 @@ def test_what_has_no_classes_or_too_few_rows_is_refused():
         fewshot.sample(CB, ROWS[:30], 16, seed=1)
 
 
-def test_a_few_shot_run(tiny, make, resources):
+def test_a_few_shot_run(tiny, hifi, make, resources):
     full = tiny("train", "--method", "hifi-layerwise")
-    few = tiny("train", "--method", "hifi-layerwise", "--shots", 4, "log_every=1")
+    few = tiny("train", "--method", "hifi-layerwise", "shots=4", "log_every=1")
     assert (full.code, few.code) == (0, 0), few.err
     paths = {path.parent.parent.parent.name: path for path in Path("results/runs").glob("*/*/*/*/seed1/results.json")}
     assert set(paths) == {"rte", "rte-4-shot"}
@@ -71,7 +71,7 @@ def test_a_few_shot_run(tiny, make, resources):
     assert [line["step"] for line in lines if "step" in line] == [1, 2]  # one step per epoch: the whole set is the batch
     drawn = fewshot.sample(task_spec.load("rte"), resources.rows("rte").splits["train"], 4, seed=1).record().model_dump()
     assert results["rte-4-shot"]["fewshot"] == drawn
-    again = tiny("eval", "--method", "hifi-layerwise", "--shots", 4, "--protocol", "hifi")
+    again = hifi("eval", paths["rte-4-shot"].parent)
     assert "rte-4-shot" in again.out and "logits identical" in again.out
 
 

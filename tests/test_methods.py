@@ -14,8 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from hifi_cli import open_model
 from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
-from hifi_cli.config.sources import resolve
+from hifi_cli.config.sources import method_spec, resolve
 from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext

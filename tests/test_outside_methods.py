@@ -26,7 +26,9 @@ def own_method(tmp_path):
     return folder
 
 
-def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_trust(tiny, hifi, data, own_method, tmp_path):
+def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_trust(
+    tiny, hifi, data, encoders, own_method, tmp_path
+):
     run, executed = Path("results/runs/hifi/tiny-bert/rte/norm-tuning/seed1"), tmp_path / "executed"
     answer = tiny("train", "--method", own_method / "norm-tuning.yaml")
     assert answer.code == 0, answer.err
@@ -46,7 +48,7 @@ def test_a_method_in_a_file_trains_and_its_copy_in_a_run_is_executed_only_with_t
         ["eval", run, "--data-dir", data],
         ["predict", run, "new.tsv"],
         ["export", run, "--to", "model", "--data-dir", data],
-        ["train", "--from", run, "--seeds", "2", "--data-dir", data],
+        ["train", "-c", run / "config.yaml", "--seeds", "2", "--data-dir", data],
     ]
     for words in commands:
         answer = hifi(*words)

@@ -47,11 +47,12 @@ def test_tsv_in_tsv_out_with_the_run_s_own_predictions(trained, hifi, tmp_path):
     assert "warning" not in answer.err  # no data are read, and none are missed
 
 
-def test_json_lines_in_and_out(trained, hifi, tmp_path):
+def test_json_lines(trained, hifi, tmp_path):
     run, pairs, stored = trained
-    lines = "".join(json.dumps({"sentence1": first, "sentence2": second}) + "\n" for first, second in pairs[:4])
-    (tmp_path / "new.jsonl").write_text(lines)
-    said = [json.loads(line) for line in hifi("predict", run, "new.jsonl").out.splitlines()]
+    lines = [json.dumps({"sentence1": first, "sentence2": second}) for first, second in pairs[:4]]
+    (tmp_path / "new.jsonl").write_text("\n".join(lines) + "\n")
+    answer = hifi("predict", run, tmp_path / "new.jsonl")
+    said = [json.loads(line) for line in answer.out.splitlines()]
     assert [row["id"] for row in said] == ["0", "1", "2", "3"]
     assert [row["prediction"] for row in said] == [row.prediction for row in stored[:4]]
     assert sum(said[0]["probabilities"].values()) == pytest.approx(1)

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from fake_hub import serve
 from finished_runs import flip_bit, read_json
-from json_output import printed
 from project_files import copy_yaml
 
 from hifi_cli.results.study import Study
@@ -63,7 +62,7 @@ def test_a_packed_study_is_merged_as_runs(hifi, finish_run):
     assert names("mine") == WITHOUT_WEIGHTS - {"metrics.jsonl"}
     assert read_json(Path("mine") / RUN / "results.json") == read_json(run / "results.json")
     assert (Path("mine") / RUN / "predictions.jsonl").read_bytes() == (run / "predictions.jsonl").read_bytes()
-    assert hifi("train", "--from", Path("mine") / RUN, "--dry-run").code == 0
+    assert hifi("train", "-c", Path("mine") / RUN / "config.yaml", "--dry-run").code == 0
     for words in (["merge", "results", "--results-dir", "packed"], ["push", "hub:owner/shared", "--results-dir", "packed"]):
         assert hifi("results", *words).code == 2
     table = pd.read_parquet("packed/predictions.parquet")
@@ -200,8 +199,8 @@ def test_a_damaged_or_misplaced_run_is_refused_before_anything_is_copied(hifi, f
     change(run, params=None)
     answer = hifi("results", "push", "shared")
     assert answer.code == 2 and "results.json is damaged (params" in answer.err and not Path("shared").exists()
-    output = printed(hifi("results", "push", "shared", "--only", "runs/*/bitfit/*", "--format", "json"))
-    assert output == [{"path": "runs/hifi/tiny-bert/rte/bitfit/seed1", "state": "copied"}]
+    output = hifi("results", "push", "shared", "--only", "runs/*/bitfit/*").out
+    assert output == "copied    runs/hifi/tiny-bert/rte/bitfit/seed1\n1 copied\n"
     assert hifi("results", "push", "shared", "--only", "nothing/*").code == 3
     assert hifi("results", "pull", "nowhere").code == 3
 

@@ -105,12 +105,13 @@ def test_eval_writes_the_files_of_a_run(tiny, hifi, data, small, tmp_path):
     (data / "RTE" / "test.tsv").write_text(test)
     try:
         assert tiny("train", "--method", "full-ft").code == 0
-        plain = tiny("eval", "--method", "full-ft", "--split", "test")
+        run = Path("results/runs/hifi/tiny-bert/rte/full-ft/seed1")
+        plain = hifi("eval", run, "--data-dir", data, "--split", "test")
         assert plain.code == 0, plain.err
         (written,) = plain.out.split()
         lines = [json.loads(line) for line in Path(written).read_text().splitlines()]
         assert [line["id"] for line in lines] == ["0", "1", "2", "3"] and all(line["label"] is None for line in lines)
-        answer = tiny("eval", "--method", "full-ft", "--split", "test", "--submission", tmp_path / "out")
+        answer = hifi("eval", run, "--data-dir", data, "--split", "test", "--submission", tmp_path / "out")
         assert answer.code == 3
         assert (
             "lacks AX.tsv, CoLA.tsv, MNLI-m.tsv, MNLI-mm.tsv, MRPC.tsv, QNLI.tsv, QQP.tsv, SST-2.tsv, STS-B.tsv, WNLI.tsv"
@@ -119,12 +120,12 @@ def test_eval_writes_the_files_of_a_run(tiny, hifi, data, small, tmp_path):
         predicted = [line.split("\t")[1] for line in (tmp_path / "out" / "RTE.tsv").read_text().splitlines()[1:]]
         assert predicted == [line["prediction"] for line in lines]
         write_all("glue", small, tmp_path / "out")
-        done = tiny("eval", "--method", "full-ft", "--split", "test", "--submission", tmp_path / "out")
+        done = hifi("eval", run, "--data-dir", data, "--split", "test", "--submission", tmp_path / "out")
         assert done.code == 0 and done.out.split()[-1] == str(tmp_path / "out" / "glue.zip")
-        wrong = tiny("eval", "--method", "full-ft", "--submission", tmp_path / "out")
+        wrong = hifi("eval", run, "--data-dir", data, "--submission", tmp_path / "out")
         assert wrong.code == 2 and "--split test" in wrong.err
         (data / "RTE" / "test.tsv").write_text(test.rpartition("3\t")[0])
-        short = tiny("eval", "--method", "full-ft", "--split", "test", "--submission", tmp_path / "out")
+        short = hifi("eval", run, "--data-dir", data, "--split", "test", "--submission", tmp_path / "out")
         assert short.code == 2 and "RTE.tsv is refused: 3 rows" in short.err
     finally:  # the data are the session's
         (data / "RTE" / "test.tsv").unlink()

@@ -130,7 +130,8 @@ def test_every_task_from_its_official_files_to_a_complete_zip(hifi, encoders, su
         words = ["--task", task, "--method", "full-ft", "--backbone", encoders["bert"]]
         trained = hifi("train", *words, "--data-dir", superglue, *QUICK, "epochs=1", "max_length=36")
         assert trained.code == 0, trained.err
-        answer = hifi("eval", *words, "--data-dir", superglue, "--split", "test", "--submission", out)
+        (path,) = (tmp_path / "results" / "runs").glob(f"*/*/{task}/*/seed1")
+        answer = hifi("eval", path, "--data-dir", superglue, "--split", "test", "--submission", out)
         assert (answer.code, task) == (0 if number == len(TASKS) - 1 else 3, task), answer.err
     assert "lacks" not in answer.err and answer.out.split()[-1] == str(out / "superglue.zip")
     with zipfile.ZipFile(out / "superglue.zip") as archive:

@@ -128,7 +128,7 @@ def test_a_run_is_repeated_in_its_place_from_the_only_copy_of_its_own_files(hifi
     copy = run / "own/tasks/demo-entailment.yaml"
     text = copy.read_text()
     with registry.only_user_files({}):
-        answer = hifi("train", "--from", run, "--force")
+        answer = hifi("train", "-c", run / "config.yaml", "--force")
     assert answer.code == 0, answer.err
     assert copy.read_text() == text
     assert hifi("eval", run).code == 0
@@ -142,8 +142,9 @@ def test_own_files_belong_to_one_run(hifi, own_task):
     swapped = own_task(1, ("[entailment, not_entailment]", "[not_entailment, entailment]"))
     words = ["--task", "demo-entailment", "--protocol", "demo", "--method", "linear-probing"]
     assert hifi("train", *words, "--seed", "2", "epochs=1", "limit=40").code == 0
-    for seeds in ("1,2", "2,1"):
-        answer = hifi("eval", *words, "--seeds", seeds)
+    both = [swapped, swapped.with_name("seed2")]
+    for run_dirs in (both, both[::-1]):
+        answer = hifi("eval", *run_dirs)
         assert answer.code == 0, answer
         for line in answer.out.splitlines():
             _, metric, now, _, stored, *verdict = line.split()

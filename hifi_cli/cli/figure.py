@@ -9,22 +9,21 @@ from hifi_cli.cli import options
 
 
 def figure(
-    name: Annotated[
-        str, typer.Argument(help="A figure's name or YAML, or a CSV of one.", autocompletion=options.complete("figures"))
-    ],
+    name: Annotated[str, typer.Argument(help="A figure's name or YAML, or a CSV of one.")],
     overrides: options.Overrides = None,
     tasks: options.Tasks = None,
-    backbone: options.BackboneOfRuns = None,
-    protocol: options.ProtocolOfRuns = None,
-    seeds: options.SeedsOfRuns = None,
+    backbone: options.Backbone = None,
+    protocol: options.Protocol = None,
+    seeds: options.Seeds = None,
     data_dir: options.DataDir = None,
-    results_dir: options.ResultsDir = Path("results"),
+    results_dir: options.ResultsDir = options.RESULTS,
     out: Annotated[
         Path | None,
         typer.Option(
             help="The picture: .png, .pdf or .svg; default: a PNG next to the CSV.",
             rich_help_panel=options.OUTPUT,
-            callback=options.refuse_other_picture,
+            dir_okay=False,
+            writable=True,
         ),
     ] = None,
     train: Annotated[
@@ -35,24 +34,19 @@ def figure(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.", rich_help_panel=options.HOW)] = False,
     format: options.OutputFormat = "text",  # noqa: A002
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
 ) -> None:
     """Compute a figure's numbers, store them as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
-    from hifi_cli.cli import show
-    from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.config import figure_spec
     from hifi_cli.config.registry import name_of
 
     csv, is_csv = Path(name), name.endswith(".csv")
     if is_csv:  # its numbers are drawn as they are
         of_numbers = {"tasks": tasks, "backbone": backbone, "protocol": protocol, "seeds": seeds}
-        refuse_unused("hifi figure of a CSV", {**of_numbers, "train": train, "print": print_commands, "force": force})
+        options.refuse_unused("hifi figure of a CSV", **of_numbers, train=train, print=print_commands, force=force)
     else:
-        seed_numbers = options.parse_seeds(seeds) if seeds else None
-        spec = figure_spec.load(name, protocol=protocol, backbone=backbone, tasks=options.names(tasks), seeds=seed_numbers)
-        named = [protocol, backbone and Path(backbone).name, *options.names(tasks)]
+        seed_numbers = options.parse_seeds(seeds)
+        spec = figure_spec.load(name, protocol=protocol, backbone=backbone, tasks=tasks or [], seeds=seed_numbers)
+        named = [protocol, backbone and Path(backbone).name, *(tasks or [])]
         changes = [*(name_of(word) for word in named if word), *(overrides or ())]
         csv = figure_spec.csv_path(name, results_dir, changes)
     from hifi_cli.figures import figure as figures
@@ -63,11 +57,13 @@ def figure(
         request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
         if print_commands:
             commands = request.missing_commands()
-            show.print_commands(commands, format)
+            options.print_commands(commands, format)
             if not commands:
                 options.logger.info(f"{name}: no runs are missing; hifi figure {name} computes everything else")
             return
         figures.compute(request, csv, force=force)
     picture = out or csv.with_suffix(".png")
     figures.draw(csv, picture)
-    show.print_path(picture, format)
+    if format == "json":
+        return options.print_json({"path": picture})
+    print(picture)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hifi_cli.config.choices import MeasuredRanking
+from hifi_cli.config.run_config import MeasuredRanking
 from hifi_cli.heads.scores import attention_entropy, confidence, output_norm
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import PROJECTIONS

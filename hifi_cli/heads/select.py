@@ -13,8 +13,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from hifi_cli.config import registry
-from hifi_cli.config.choices import MeasuredRanking
-from hifi_cli.config.run_config import RunConfig, TrainingConfig
+from hifi_cli.config.run_config import MeasuredRanking, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
 from hifi_cli.files import digest, locked, safe_name
 from hifi_cli.heads.measures import measure_heads

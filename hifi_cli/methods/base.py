@@ -12,9 +12,9 @@ from torch import Generator, Tensor, device, nn, no_grad
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import ConfigModel, parse
-from hifi_cli.config.methods import code_file, method_spec
 from hifi_cli.config.registry import nearest
 from hifi_cli.config.run_config import RunConfig, TrainingConfig
+from hifi_cli.config.sources import code_file, method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.files import file_digest
 from hifi_cli.heads.ranking import check_k

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from hifi_cli.config.choices import TOKEN_KINDS
-from hifi_cli.config.run_config import TaskHeadConfig
+from hifi_cli.config.run_config import TOKEN_KINDS, TaskHeadConfig
 
 TRANSFORMERS_CLASSES = {  # the class with Hugging Face's own head for each kind of task
     "classification": "AutoModelForSequenceClassification",

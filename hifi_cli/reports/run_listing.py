@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hifi_cli.config.base import flatten
-from hifi_cli.config.choices import RunSortKey
+from hifi_cli.config.run_config import RunSortKey
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import is_locked, read_json
 from hifi_cli.results.directory import RunDirectory, run_directories

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import describe_error, flatten, parse
-from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig
+from hifi_cli.config.sources import code_file
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.files import (
     TEMPORARY_SUFFIX,

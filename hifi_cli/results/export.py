@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hifi_cli.config import registry
-from hifi_cli.config.methods import method_spec
+from hifi_cli.config.sources import method_spec
 from hifi_cli.errors import UsageError
 from hifi_cli.files import atomic_path, command_line
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES

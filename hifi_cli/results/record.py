@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
 from hifi_cli.config.base import describe_error
-from hifi_cli.config.choices import Score
-from hifi_cli.config.run_config import run_path_of
+from hifi_cli.config.run_config import Score, run_path_of
 from hifi_cli.errors import UsageError
 from hifi_cli.files import read_json, write_json
 

@@ -13,9 +13,8 @@ import pandas as pd
 from scipy.special import expit, softmax
 from torch import nn
 
-from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
-from hifi_cli.config.sources import backbone_config
+from hifi_cli.config.sources import backbone_config, code_file
 from hifi_cli.errors import MissingError, UsageError
 from hifi_cli.files import json_text
 from hifi_cli.methods import base as methods
