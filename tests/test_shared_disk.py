@@ -82,7 +82,6 @@ def test_an_out_where_nothing_can_be_written_is_told_by_its_option_before_anythi
         ("report",),
         ("compare", "full-ft", "bitfit"),
         ("predict", run, "file"),
-        ("score", "--task", "rte"),
     ]
     for command in commands:
         for out in ("file/below.png", "."):
