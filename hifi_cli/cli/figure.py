@@ -9,9 +9,7 @@ from hifi_cli.cli import options
 
 
 def figure(
-    name: Annotated[
-        str, typer.Argument(help="A figure's name or YAML, or a CSV of one.", autocompletion=options.complete("figures"))
-    ],
+    name: Annotated[str, typer.Argument(help="A figure's name or YAML.", autocompletion=options.complete("figures"))],
     overrides: options.Overrides = None,
     tasks: options.Tasks = None,
     backbone: options.BackboneOfRuns = None,
@@ -27,12 +25,7 @@ def figure(
             callback=options.refuse_other_picture,
         ),
     ] = None,
-    train: Annotated[
-        bool, typer.Option("--train", help="Train the runs or weights that are missing.", rich_help_panel=options.HOW)
-    ] = False,
-    print_commands: Annotated[
-        bool, typer.Option("--print", help="Print the commands of the missing runs, and stop.", rich_help_panel=options.HOW)
-    ] = False,
+    train: Annotated[bool, typer.Option("--train", help="Train missing runs.", rich_help_panel=options.HOW)] = False,
     force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.", rich_help_panel=options.HOW)] = False,
     format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
@@ -41,34 +34,18 @@ def figure(
 ) -> None:
     """Compute a figure's numbers, store them as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
     from hifi_cli.cli import show
-    from hifi_cli.cli.option_checks import refuse_unused
     from hifi_cli.config import figure_spec
     from hifi_cli.config.registry import name_of
 
-    csv, is_csv = Path(name), name.endswith(".csv")
-    if is_csv:  # its numbers are drawn as they are
-        of_numbers = {"tasks": tasks, "backbone": backbone, "protocol": protocol, "seeds": seeds}
-        refuse_unused("hifi figure of a CSV", {**of_numbers, "train": train, "print": print_commands, "force": force})
-    else:
-        seed_numbers = options.parse_seeds(seeds) if seeds else None
-        spec = figure_spec.load(name, protocol=protocol, backbone=backbone, tasks=options.names(tasks), seeds=seed_numbers)
-        named = [protocol, backbone and Path(backbone).name, *options.names(tasks)]
-        changes = [*(name_of(word) for word in named if word), *(overrides or ())]
-        csv = figure_spec.csv_path(name, results_dir, changes)
+    numbers = options.parse_seeds(seeds) if seeds else None
+    spec = figure_spec.load(name, protocol=protocol, backbone=backbone, tasks=options.names(tasks), seeds=numbers)
+    named = [protocol, backbone and Path(backbone).name, *options.names(tasks)]
+    changes = [*(name_of(word) for word in named if word), *(overrides or ())]
+    csv = figure_spec.csv_path(name, results_dir, changes)
     from hifi_cli.figures import figure as figures
+    from hifi_cli.training.resources import ResourceCache
 
-    if not is_csv:
-        from hifi_cli.grids.jobs import JobOptions
-        from hifi_cli.training.resources import ResourceCache
-
-        request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
-        if print_commands:
-            jobs = request.missing_jobs()
-            show.print_commands(jobs, JobOptions(results_dir, data_dir), format)
-            if not jobs:
-                options.logger.info(f"{name}: no runs are missing; hifi figure {name} computes everything else")
-            return
-        figures.compute(request, csv, force=force)
+    request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
     picture = out or csv.with_suffix(".png")
-    figures.draw(csv, picture)
+    figures.draw(request, figures.compute(request, csv, force=force), picture)
     show.print_path(picture, format)

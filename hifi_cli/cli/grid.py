@@ -170,7 +170,8 @@ def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides:
     from hifi_cli.training.resources import ResourceCache
 
     resources = ResourceCache(job_options.results_dir, job_options.data_dir)
-    cells = FigureRequest(figure, resources, overrides).cells()
+    request = FigureRequest(figure, resources, overrides)
+    cells = request.kind.cells(request)
     if not cells:
         raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({figure.description})")
     return cells
