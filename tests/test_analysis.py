@@ -39,7 +39,10 @@ def compute(request):
 
 def first_tokens(directory, rows, state=None):
     """Every example's first hidden state in the last layer, by transformers alone."""
-    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory)
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(directory),
+        AutoModel.from_pretrained(directory),
+    )
     model.load_state_dict(state or model.state_dict(), strict=True)
     model.eval()
     encoded = (tokenizer(*row.sequences[0], return_tensors="pt") for row in rows)
@@ -75,7 +78,13 @@ def test_the_five_settings_are_the_papers(ask):
 def test_robustness_against_scipy_and_itself(ask):
     same = compute(ask("robustness", {"warm_steps": 0, "variants": ["ST", "BS"]}))
     assert {round(row["value"], 12) for row in same} == {1.0}  # batch size does not act on a forward pass
-    request = ask("robustness", {"warm_steps": 6, "variants": ["PT", "LR"]}, ("hifi-layerwise",), (1,), "learning_rate=5e-3")
+    request = ask(
+        "robustness",
+        {"warm_steps": 6, "variants": ["PT", "LR"]},
+        ("hifi-layerwise",),
+        (1,),
+        "learning_rate=5e-3",
+    )
     rows = compute(request)
     first, other = (request.kind.scores(request, "rte", name) for name in ("PT", "LR"))
     found = [row["value"] for row in rows if row["measure"] == "richness"]
@@ -210,7 +219,11 @@ def test_methods_are_measured_at_the_same_steps_of_their_stages(ask):
     steps = {}
     for row in rows:
         steps.setdefault((row["method"], row["stage"]), []).append(row["stage_step"])
-    assert steps == {("full-ft", 1): [1, 4, 8, 12], ("eh-ft-bitfit", 1): [1, 4, 6], ("eh-ft-bitfit", 2): [1, 4, 6]}
+    assert steps == {
+        ("full-ft", 1): [1, 4, 8, 12],
+        ("eh-ft-bitfit", 1): [1, 4, 6],
+        ("eh-ft-bitfit", 2): [1, 4, 6],
+    }
     assert all(row["loss"] > 0 for row in rows)
 
 
@@ -224,11 +237,17 @@ def test_norm_and_distance_by_hand():
 
 def test_features_do_not_move_under_linear_probing_and_move_as_transformers_says(ask, make, resources, encoders, tmp_path):
     methods = ("linear-probing", "full-ft")
-    with pytest.raises(MissingError, match=r"2 of 2 runs are missing or diverged, the first is rte/linear-probing/seed1"):
+    with pytest.raises(
+        MissingError,
+        match=r"2 of 2 runs are missing or diverged, the first is rte/linear-probing/seed1",
+    ):
         compute(ask("features", None, methods))
     rows = {row["method"]: row for row in compute(ask("features", None, methods, train=True))}
     assert rows["linear-probing"]["mean"] == 0
-    with reload(RunDirectory.of(make("full-ft"), resources.results_dir).path, resources) as (prepared, _):
+    with reload(RunDirectory.of(make("full-ft"), resources.results_dir).path, resources) as (
+        prepared,
+        _,
+    ):
         write_hf(prepared, tmp_path / "plain")
     texts = resources.rows("rte").rows("train")
     before, after = (first_tokens(where, texts) for where in (encoders["bert"], tmp_path / "plain"))
@@ -288,7 +307,11 @@ def test_a_sweep_reads_the_scores_of_its_own_variants(ask, resources, tmp_path):
 
 @pytest.mark.parametrize("word", ["batch_size=8", "epochs=4"])
 def test_stage_2_keeps_its_epochs(ask, word):
-    request = ask("sweep", {"key": "settings.stage1_fraction", "values": [0.5], "keep_stage2": True}, ("eh-ft-bitfit",))
+    request = ask(
+        "sweep",
+        {"key": "settings.stage1_fraction", "values": [0.5], "keep_stage2": True},
+        ("eh-ft-bitfit",),
+    )
     request = replace(request, overrides=(word,))
     (cell,) = request.kind.cells(request)
     plain = request.config("rte", "eh-ft-bitfit").epochs

@@ -56,7 +56,10 @@ def test_stored_numbers_of_every_kind_are_drawn(path, tmp_path, caplog):
     for suffix in ("svg", "pdf"):
         figure.draw(request, data, tmp_path / f"figure.{suffix}")
     text = (tmp_path / "figure.svg").read_text()
-    words = [request.spec.description.split(" ")[0], *(registry.label_of("tasks", task) for task in request.spec.tasks)]
+    words = [
+        request.spec.description.split(" ")[0],
+        *(registry.label_of("tasks", task) for task in request.spec.tasks),
+    ]
     assert all(word in text for word in words)
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF") and caplog.records == []
 
@@ -80,7 +83,11 @@ def test_the_csv_is_the_cache_of_one_figure(tiny, tmp_path):
 
 def test_more_seeds_compute_a_figure_again_and_fewer_are_refused(ask, tmp_path, monkeypatch):
     path, trained, train = tmp_path / "f.csv", [], trainings.train
-    monkeypatch.setattr(trainings, "train", lambda config, *rest: trained.append(config.seed) or train(config, *rest))
+    monkeypatch.setattr(
+        trainings,
+        "train",
+        lambda config, *rest: trained.append(config.seed) or train(config, *rest),
+    )
     for seeds in ((1,), (1,), (1, 2)):
         figure.compute(ask("training-curves", None, ("full-ft",), seeds), path)
     assert trained == [1, 1, 2]
@@ -91,11 +98,20 @@ def test_more_seeds_compute_a_figure_again_and_fewer_are_refused(ask, tmp_path, 
 
 
 def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_commands(hifi):
-    copies = {"tasks/demo-entailment": "own/task.yaml", "methods/bitfit": "own/bits.yaml", "protocols/demo": "own/rules.yaml"}
+    copies = {
+        "tasks/demo-entailment": "own/task.yaml",
+        "methods/bitfit": "own/bits.yaml",
+        "protocols/demo": "own/rules.yaml",
+    }
     Path("own").mkdir()
     for source, copy in copies.items():
         copy_yaml(hifi, source, copy)
-    content = {"description": "d", "kind": "sweep", "tasks": ["own/task.yaml"], "methods": ["own/bits.yaml"]}
+    content = {
+        "description": "d",
+        "kind": "sweep",
+        "tasks": ["own/task.yaml"],
+        "methods": ["own/bits.yaml"],
+    }
     settings = {"key": "epochs", "values": [6]}
     Path("mine.yaml").write_text(yaml.safe_dump({**content, "backbone": "demo", "settings": settings}))
     Path("runs.yaml").write_text("figure: mine.yaml\n")
@@ -110,8 +126,20 @@ def test_a_users_own_yamls_have_their_names_in_a_figure_and_their_paths_in_its_c
     assert hifi("figure", "mine.yaml", *own).code == 0
     (row,) = csv.DictReader(Path("results/figures/mine-rules.csv").read_text().splitlines())
     assert (row["task"], row["method"]) == ("task", "bits")
-    claim = {"kind": "number", "text": "t", "where": "w", "figure": "mine.yaml", "column": "score", "at_least": 0.1}
-    claims = {"description": "d", "protocol": "own/rules.yaml", "backbone": "demo", "tasks": ["own/task.yaml"]}
+    claim = {
+        "kind": "number",
+        "text": "t",
+        "where": "w",
+        "figure": "mine.yaml",
+        "column": "score",
+        "at_least": 0.1,
+    }
+    claims = {
+        "description": "d",
+        "protocol": "own/rules.yaml",
+        "backbone": "demo",
+        "tasks": ["own/task.yaml"],
+    }
     Path("claims.yaml").write_text(yaml.safe_dump({**claims, "claims": {"high": {**claim, "every": True}}}))
     answer = hifi("claims", "claims.yaml", "--format", "json")
     assert answer.code == 0 and "undecided (a single seed)" in answer.out, answer.err
@@ -179,7 +207,10 @@ def test_a_diverged_run_is_no_number(ask, tmp_path):
 
 def test_a_search_is_drawn(ask, resources, encoders, tmp_path, caplog):
     request, path = ask("search-budget", None, ("full-ft", "bitfit")), tmp_path / "budget.csv"
-    with pytest.raises(MissingError, match=r"no search of full-ft on rte: hifi grid tuning .*--tasks rte --methods full-ft"):
+    with pytest.raises(
+        MissingError,
+        match=r"no search of full-ft on rte: hifi grid tuning .*--tasks rte --methods full-ft",
+    ):
         figure.compute(request, path)
     scores = {"full-ft": [0.6, 0.8, 0.7], "bitfit": [0.9, None]}
     searches = [method_search("rte", method, values) for method, values in scores.items()]

@@ -9,7 +9,10 @@ from hifi_cli.cli import options
 
 
 def figure(
-    name: Annotated[str, typer.Argument(help="A figure's name or YAML.", autocompletion=options.complete("figures"))],
+    name: Annotated[
+        str,
+        typer.Argument(help="A figure's name or YAML.", autocompletion=options.complete("figures")),
+    ],
     overrides: options.Overrides = None,
     tasks: options.Tasks = None,
     backbone: options.BackboneOfRuns = None,
@@ -26,13 +29,16 @@ def figure(
         ),
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="Train missing runs.", rich_help_panel=options.HOW)] = False,
-    force: Annotated[bool, typer.Option("--force", help="Compute the numbers again.", rich_help_panel=options.HOW)] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Compute the numbers again.", rich_help_panel=options.HOW),
+    ] = False,
     format: options.OutputFormat = "text",  # noqa: A002
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
-    """Compute a figure's numbers, store them as CSV in RESULTS_DIR/figures, and draw it; `hifi ls figures` lists all."""
+    """Compute a figure's numbers, store them in RESULTS_DIR/figures, draw it (`hifi ls figures`)."""
     from hifi_cli.cli import show
     from hifi_cli.config import figure_spec
     from hifi_cli.config.registry import name_of

@@ -37,7 +37,7 @@ class FigureSpec(ConfigModel):
     note: str = ""
     """Printed below the picture: differences from the paper, and limits."""
     protocols: dict[str, dict[str, Any]] = {}
-    """Keys of this file to change under another protocol, for example a smaller size for a laptop."""
+    """Keys of this file to change under another protocol, for example for a laptop."""
 
 
 def load(
@@ -70,6 +70,6 @@ def load(
 
 
 def csv_path(name: str, results_dir: Path, changes: list[str]) -> Path:
-    """Return the path of a figure's CSV: `figures/NAME.csv`, or `figures/NAME-CHANGES.csv` with the options' changes."""
+    """Return the path of a figure's CSV: `figures/NAME.csv` or `figures/NAME-CHANGES.csv`."""
     stem = Path(name).stem if registry.is_file(name) else name
     return results_dir / "figures" / f"{safe_name('-'.join([stem, *changes]))}.csv"

@@ -1,4 +1,4 @@
-"""The features that the task head reads: how far training moves them, and how heads separate them (EH-FT, figures 1, 4)."""
+"""The features that the task head reads: their change, and their classes (EH-FT, figures 1, 4)."""
 
 from itertools import product
 from typing import Any, cast
@@ -39,12 +39,12 @@ class Features(Kind):
     examples: int = 1000
     """Highest number of training examples."""
     stages: bool = False
-    """Whether the model after stage 1 is compared too. No run stores it: its steps are trained again."""
+    """Whether the model after stage 1 is compared too; no run stores it, so it is trained again."""
     published: dict[str, float] = {}
     """The distance between the stages that the paper prints, by method."""
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute the L2 distance of the features of two models, a row per run and `pair` of models.
+        """Compute the L2 distance of the features of two models, a row per run and `pair`.
 
         Mean and standard deviation are over training examples; `epoch`, from 1, is that of the run's stored model.
         """
@@ -54,17 +54,25 @@ class Features(Kind):
         for cell, run in request.runs():
             examples = load_splits(cell.config, request.resources).train[: self.examples]
             states = self._features(request, cell, single_sequences(examples))
-            keys = {"task": run["task"], "method": run["method"], "label": label_of("methods", run["method"])}
+            keys = {
+                "task": run["task"],
+                "method": run["method"],
+                "label": label_of("methods", run["method"]),
+            }
             epoch = int(run["epochs" if run["report"] == "last" else "epoch_best"])
             for pair in pairs:
                 first, second = pair.split("-")
                 distances = np.linalg.norm(states[second] - states[first], axis=1)
-                numbers = {"examples": len(distances), "mean": distances.mean(), "std": distances.std()}
+                numbers = {
+                    "examples": len(distances),
+                    "mean": distances.mean(),
+                    "std": distances.std(),
+                }
                 rows.append({**keys, "seed": run["seed"], "epoch": epoch, "pair": pair, **numbers})
         return pd.DataFrame(rows)
 
     def _features(self, request: FigureRequest, cell: GridCell, examples: list[Example]) -> dict[str, Any]:
-        """Return the features of the pretrained encoder, after stage 1 where stages are compared, and of the run."""
+        """Return the features of the pretrained encoder, after stage 1 if needed, and of the run."""
         pretrained, resources = request.resources.pretrained(cell.config), request.resources
         pad = padding_values(pretrained.tokenizer)
         states = {"pretrained": features(Encoder(pretrained.model), examples, pad)}
@@ -102,7 +110,11 @@ class Features(Kind):
                 ax.legend()
             ax.invert_yaxis()
             ax.margins(x=0.15)
-            ax.set(title=label_of("tasks", task) if len(panels) > 1 else "", xlabel="$L_2$ distance of the features", ylabel="")
+            ax.set(
+                title=label_of("tasks", task) if len(panels) > 1 else "",
+                xlabel="$L_2$ distance of the features",
+                ylabel="",
+            )
         return figure
 
 
@@ -122,7 +134,7 @@ class Tsne(Kind):
     """Seed of t-SNE."""
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute a map for every task, head and seed: a row per example, with the head's score and silhouette.
+        """Compute a map for every task, head and seed: a row per example, with score and silhouette.
 
         Every head reads the pretrained backbone, as at the start of full fine-tuning. Both splits share one map.
 
@@ -153,7 +165,13 @@ class Tsne(Kind):
             labels = [task.classes_of(example.row)[0] for example in part]
             score = metrics.compute(task, rows_of(part), metrics.predictions_of(task, part, logits[own]))[task.primary]
             silhouette = float(silhouette_score(hidden[own], labels)) if len({*labels}) > 1 else None
-            keys = {"task": config.task, "method": config.method, "head": head, "seed": config.seed, "split": split}
+            keys = {
+                "task": config.task,
+                "method": config.method,
+                "head": head,
+                "seed": config.seed,
+                "split": split,
+            }
             numbers = {"score": score, "metric": task.primary, "silhouette": silhouette}
             for (x, y), label in zip(points[own], labels, strict=True):
                 rows.append({**keys, "x": x, "y": y, "label": task.labels[label], **numbers})
@@ -170,7 +188,14 @@ class Tsne(Kind):
         figure, axes = style.grid(len(panels), columns=heads, height=2.0, sharex="col", sharey="col")
         for ax, ((task, split, head), panel) in zip(axes, panels, strict=True):
             for label, points in panel.groupby("label"):
-                ax.plot(points["x"], points["y"], label=label, linestyle="", alpha=0.75, markeredgewidth=0)
+                ax.plot(
+                    points["x"],
+                    points["y"],
+                    label=label,
+                    linestyle="",
+                    alpha=0.75,
+                    markeredgewidth=0,
+                )
             score, silhouette = means.loc[(task, split, head)]
             title = f"{panel['metric'].iloc[0]} {100 * score:.0f} %, silhouette {silhouette:.2f}"
             ax.set_title(f"{head} head, {split}\n{title}", fontsize=7)
@@ -181,7 +206,7 @@ class Tsne(Kind):
 
 @torch.inference_mode()
 def features(encoder: Encoder, examples: list[Example], pad: dict[str, int]) -> Floats:
-    """Return the first token's hidden state in the last layer, without dropout: [examples, hidden size]."""
+    """Return the first token's last hidden state, without dropout: [examples, hidden size]."""
     encoder.model.eval()
     states = np.zeros((len(examples), encoder.hidden_size))
     for indices in evaluation_order(examples, batch_size=64):
@@ -192,7 +217,7 @@ def features(encoder: Encoder, examples: list[Example], pad: dict[str, int]) -> 
 
 
 def encoder_with_trained_head(config: RunConfig, resources: ResourceCache) -> Encoder:
-    """Return the pretrained backbone with the task head that stage 1 of a method trained, or else a new one."""
+    """Return the pretrained backbone with the task head of stage 1, or else with a new one."""
     encoder, _ = resources.encoder(config)
     if config.stage1:
         trained = train(config, resources, only_stage1=True).encoder.model
@@ -203,7 +228,7 @@ def encoder_with_trained_head(config: RunConfig, resources: ResourceCache) -> En
 
 @torch.inference_mode()
 def hidden_features(encoder: Encoder, examples: list[Example], pad: dict[str, int]) -> tuple[Floats, Floats]:
-    """Return the inputs of the last layer of EH-FT's task head, [examples, head width], and the logits."""
+    """Return the inputs of the task head's last layer, [examples, head width], and the logits."""
     head = cast(MLPTaskHead, encoder.model.get_submodule("task_head"))
     states = torch.from_numpy(features(encoder, examples, pad)).to(encoder.device, torch.float32)
     hidden = head.activation(head.hidden(states))

@@ -59,7 +59,7 @@ class Kind(ConfigModel):
     explanation: ClassVar[str] = ""
     """How to read the picture; printed below it, with the settings in braces."""
     reads_runs: ClassVar[bool] = False
-    """Whether it is drawn from finished runs: one for every task, method and seed, unless `cells` says otherwise."""
+    """Whether it is drawn from runs: of every task, method and seed, unless `cells` differs."""
     runs_are_optional: ClassVar[bool] = False
     """Whether it is drawn from the runs that are there, and each time anew."""
 
@@ -107,7 +107,7 @@ class FigureRequest:
         keys: Mapping[str, Any] | None = None,
         last: Sequence[str] = (),
     ) -> RunConfig:
-        """Resolve the configuration of one of the figure's runs; method and seed default to its first ones.
+        """Resolve the configuration of a run; method and seed default to the figure's first ones.
 
         Args:
             keys: keys that the command line may change.
@@ -148,10 +148,10 @@ class FigureRequest:
         )
 
     def runs(self) -> list[tuple[GridCell, Any]]:
-        """Return the figure's runs that are done, each with its row of `Study.runs`; with `train`, train missing ones first.
+        """Return the figure's runs that are done, each with its row of `Study.runs`.
 
         Raises:
-            MissingError: runs that the figure requires are missing, or have no score.
+            MissingError: runs are missing and not to be trained here, or have no score.
         """
         cells = self.kind.cells(self)
         for cell in cells if self.train else []:
@@ -201,7 +201,7 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
     tasks = ", ".join(registry.label_of("tasks", task) for task in spec.tasks)
     title = f"{spec.description}: {tasks}; {registry.name_of(spec.backbone)}"
     explanation = request.kind.explanation.format(**request.kind.model_dump())
-    logging.getLogger("fontTools").setLevel(logging.ERROR)  # it warns of the dates in matplotlib's own fonts
+    logging.getLogger("fontTools").setLevel(logging.ERROR)  # warns of matplotlib's own fonts
     with mpl.rc_context(style.SETTINGS):
         figure = request.kind.draw(data)
         style.add_caption(figure, title, ". ".join(filter(None, [explanation, spec.note])))
@@ -223,7 +223,13 @@ def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, onl
     inputs = RunInputs.resolve(config, resources)
     prepared, splits = prepare(inputs.model), inputs.splits
     calibration = splits.calibration_batches
-    trainer = Trainer(prepared.runner, prepared.method, splits.train, callbacks=callbacks, calibration_batches=calibration)
+    trainer = Trainer(
+        prepared.runner,
+        prepared.method,
+        splits.train,
+        callbacks=callbacks,
+        calibration_batches=calibration,
+    )
     if only_stage1:
         trainer.max_steps = trainer.phase_ends[-2]
     try:

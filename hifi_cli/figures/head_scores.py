@@ -1,4 +1,4 @@
-"""What attention heads put out: richness, correlation, their robustness, and singular values (HiFi, figures 3-5, 8-11)."""
+"""What attention heads put out: richness, correlation, singular values (HiFi, figures 3-5, 8-11)."""
 
 from itertools import product
 from typing import Any
@@ -48,8 +48,8 @@ class ScoresBySetting(Kind):
         " pretrained encoder; PT: the pretrained encoder, as in Algorithm 1"
     )
     warm_steps: int = 115
-    """Full fine-tuning steps before scoring, in every setting but PT. Learning rate and batch size have no effect on a
-    forward pass of the pretrained encoder, and BS and LR must differ from ST in these alone."""
+    """Full fine-tuning steps before scoring, in every setting but PT. Learning rate and batch size
+    have no effect on the pretrained encoder, and BS and LR must differ from ST in these alone."""
     variants: list[str] = list(VARIANTS)
     """Names of the compared settings."""
 
@@ -65,7 +65,7 @@ class Richness(ScoresBySetting):
     explanation = f"{ScoresBySetting.explanation}; shades: standard deviation over samples"
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute mean and standard deviation of I_h over the samples, one row per task, setting, layer and head."""
+        """Compute mean and deviation of I_h over samples, by task, setting, layer and head."""
         rows = []
         for task, variant in product(request.spec.tasks, self.variants):
             scores = self.scores(request, task, variant)
@@ -75,7 +75,7 @@ class Richness(ScoresBySetting):
         return pd.DataFrame(rows)
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw a panel per layer and a line per setting; shade the standard deviation over samples."""
+        """Draw a panel per layer and a line per setting."""
         data = data.assign(panel=style.panels(data, "layer " + (data["layer"] + 1).astype(str)))
         data = data.assign(low=data["mean"] - data["std"], high=data["mean"] + data["std"])
         return style.line_panels(
@@ -97,12 +97,18 @@ class Correlation(ScoresBySetting):
     explanation = f"{ScoresBySetting.explanation}. Divided by each layer's largest value: one color scale for all"
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute r_hh' and its ratio to the layer's largest, one row per task, setting, layer and pair of heads."""
+        """Compute r_hh' and its ratio to the layer's largest, a row per pair of heads."""
         rows = []
         for task, variant in product(request.spec.tasks, self.variants):
             correlation = self.scores(request, task, variant).correlation_array
             for (layer, head, other), value in np.ndenumerate(correlation):
-                keys = {"task": task, "setting": variant, "layer": layer, "head": head, "other": other}
+                keys = {
+                    "task": task,
+                    "setting": variant,
+                    "layer": layer,
+                    "head": head,
+                    "other": other,
+                }
                 rows.append({**keys, "correlation": value, "normalized": value / correlation[layer].max()})
         return pd.DataFrame(rows)
 
@@ -124,15 +130,16 @@ class Correlation(ScoresBySetting):
 
 
 class Robustness(ScoresBySetting):
-    """How far the scores and the chosen heads agree with those under the first setting (section 5.1, in numbers)."""
+    """How far scores and chosen heads agree with those under the first setting (section 5.1)."""
 
     explanation = f"{ScoresBySetting.explanation}. Gray line: a random choice of heads"
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute the agreement with the first setting, one row per task, setting, layer and measure.
+        """Compute the agreement with the first setting, by task, setting, layer and measure.
 
-        Measures: `richness`, Spearman's rank correlation of I_h; `correlation`, that of r_hh' over pairs of heads;
-        `chosen`, the fraction of the k chosen heads that both settings choose; `chance`: expected for a random choice.
+        Measures: `richness`, Spearman's rank correlation of I_h; `correlation`, that of r_hh' over
+        pairs of heads; `chosen`, the fraction of the k chosen heads that both settings choose;
+        `chance` is expected for a random choice.
         """
         rows = []
         for task in request.spec.tasks:
@@ -190,7 +197,7 @@ class SingularValues(Kind):
     """Seed that draws one head of each layer."""
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute the fraction of the sum in the first t singular values: a row per task, layer, head and t.
+        """Compute the fraction of the sum in the first t singular values, by task, layer and t.
 
         Mean and standard deviation are over the samples.
         """
@@ -207,7 +214,12 @@ class SingularValues(Kind):
             pad = padding_values(pretrained.tokenizer)
             fractions = cumulative_fractions(encoder, single_sequences(examples), pad, heads)
             for layer, samples in fractions.items():
-                keys = {"task": task, "layer": layer, "head": heads[layer], "t": range(1, samples.shape[1] + 1)}
+                keys = {
+                    "task": task,
+                    "layer": layer,
+                    "head": heads[layer],
+                    "t": range(1, samples.shape[1] + 1),
+                }
                 tables.append(pd.DataFrame({**keys, "mean": samples.mean(0), "std": samples.std(0)}))
         return pd.concat(tables)
 
@@ -229,7 +241,11 @@ class SingularValues(Kind):
 
 @torch.inference_mode()
 def cumulative_fractions(
-    encoder: Encoder, examples: list[Example], pad: dict[str, int], heads: dict[int, int], batch_size: int = 32
+    encoder: Encoder,
+    examples: list[Example],
+    pad: dict[str, int],
+    heads: dict[int, int],
+    batch_size: int = 32,
 ) -> dict[int, NDArray[np.float64]]:
     """Compute the fraction of the singular values' sum in the first t, for one head of some layers.
 

@@ -1,4 +1,4 @@
-"""Rankings of heads: PageRank's damping factor (HiFi, figure 6), what decides a choice, and all rankings side by side."""
+"""Rankings of heads: PageRank's damping factor (HiFi, figure 6), what decides, and all compared."""
 
 import timeit
 from functools import partial
@@ -40,7 +40,7 @@ class Damping(Kind):
     """Repetitions of each timing; the shortest one counts."""
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Measure iterations to convergence and seconds, one row per task, damping factor and layer."""
+        """Measure iterations to convergence and seconds, by task, damping factor and layer."""
         rows = []
         for task in request.spec.tasks:
             config = request.config(task)
@@ -73,7 +73,7 @@ class Damping(Kind):
 
 
 class HeadRanking(Kind):
-    """Every ranking next to the others, and their overlaps against the damping factor: what decides the choice?"""
+    """What decides which heads are chosen: rankings side by side, overlaps by damping factor."""
 
     explanation = (
         "dots: chosen heads, the top k of a layer; where a heatmap has one color, the values give no basis for a"
@@ -85,9 +85,10 @@ class HeadRanking(Kind):
     def compute(self, request: FigureRequest) -> pd.DataFrame:
         """Compute the rows of two panels.
 
-        `panel` values: one row per task, layer, ranking and head: its `value` relative to the layer's mean, its `rank`
-        from 1, whether it is `chosen`. `panel` overlap: one row per task, layer, damping factor, PageRank and the signal
-        that it is compared `with`: how many of the k chosen heads they share (`value`), and how many by `chance`.
+        `panel` values: one row per task, layer, ranking and head: its `value` relative to the
+        layer's mean, its `rank` from 1, whether it is `chosen`. `panel` overlap: one row per task,
+        layer, damping factor, PageRank and the signal that it is compared `with`: how many of the k
+        chosen heads they share (`value`), and how many by `chance`.
         """
         rows = []
         for task in request.spec.tasks:
@@ -101,20 +102,38 @@ class HeadRanking(Kind):
                     ranked = RANKINGS[name](*arrays, how.damping, how.epsilon)
                     ranks = np.argsort(ranked.order) + 1
                     for head, value in enumerate(ranked.values / ranked.values.mean()):
-                        result = {"value": value, "rank": ranks[head], "chosen": ranks[head] <= how.k}
+                        result = {
+                            "value": value,
+                            "rank": ranks[head],
+                            "chosen": ranks[head] <= how.k,
+                        }
                         rows.append({**keys, "panel": "values", "ranking": name, "head": head, **result})
                 for damping in self.dampings:
                     top = {name: {*RANKINGS[name](*arrays, damping, how.epsilon).top(how.k)} for name in _LABELS}
                     for name, signal in product(_PAGERANKS, _SIGNALS):
-                        pair = {"panel": "overlap", "damping": damping, "ranking": name, "with": signal}
+                        pair = {
+                            "panel": "overlap",
+                            "damping": damping,
+                            "ranking": name,
+                            "with": signal,
+                        }
                         chance = how.k**2 / scores.num_heads
-                        rows.append({**keys, **pair, "value": len(top[name] & top[signal]), "k": how.k, "chance": chance})
+                        rows.append(
+                            {
+                                **keys,
+                                **pair,
+                                "value": len(top[name] & top[signal]),
+                                "k": how.k,
+                                "chance": chance,
+                            }
+                        )
         return pd.DataFrame(rows)
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw each ranking's values as a heatmap of layers and heads, with the chosen heads marked; below, overlaps.
+        """Draw each ranking as a heatmap with the chosen heads marked; below, overlaps.
 
-        An overlap near k means that the ranking follows one signal alone. The picture is of the first task.
+        An overlap near k means that the ranking follows one signal alone. Only the first task is
+        shown.
         """
         data = data[data["task"] == data["task"].iloc[0]]
         values, overlaps = data[data["panel"] == "values"], data[data["panel"] == "overlap"]
@@ -129,7 +148,14 @@ class HeadRanking(Kind):
             image = ax.imshow(table, vmin=1 - extent, vmax=1 + extent, aspect="auto", interpolation="nearest")
             if np.ptp(table) > 1e-4:
                 chosen = heads[heads["chosen"].astype(bool)]
-                ax.plot(chosen["head"], chosen["layer"], "o", color="white", markeredgecolor="black", markersize=3)
+                ax.plot(
+                    chosen["head"],
+                    chosen["layer"],
+                    "o",
+                    color="white",
+                    markeredgecolor="black",
+                    markersize=3,
+                )
             ax.locator_params(integer=True)
             ax.set_yticks(table.index, [str(layer + 1) for layer in table.index])
             ax.set_title(label, fontsize=7)
@@ -141,14 +167,18 @@ class HeadRanking(Kind):
         for ax, signal in zip((left, right), _SIGNALS, strict=True):
             style.lines(ax, shared[shared["with"] == signal], "damping", "value", "ranking")
             ax.axhline(overlaps["chance"].iloc[0], color="#999999", linewidth=0.8)
-            ax.set(title=f"shared with {signal} alone", xlabel="damping factor d", ylim=(0, 1.05 * overlaps["k"].iloc[0]))
+            ax.set(
+                title=f"shared with {signal} alone",
+                xlabel="damping factor d",
+                ylim=(0, 1.05 * overlaps["k"].iloc[0]),
+            )
         left.set_ylabel("chosen heads shared,\nmean over layers")
         style.shared_legend(figure, [left])
         return figure
 
 
 class HeadBench(Kind):
-    """All rankings: how far they agree, and the scores of the runs that tune the heads they choose."""
+    """All rankings: how far they agree, and the scores of runs that tune what they choose."""
 
     explanation = (
         "left: Kendall's tau over a layer's heads, mean over the layers; gray: as small as between unrelated rankings;"
@@ -160,9 +190,10 @@ class HeadBench(Kind):
     def compute(self, request: FigureRequest) -> pd.DataFrame:
         """Compute the rows of two panels.
 
-        `panel` correlation: one row per task and pair of methods that tune selected heads: the rank correlation of their
-        rankings, mean over the layers (`value`), and the `noise` that 95 % of unrelated rankings of as many heads and
-        layers stay below. `panel` score: one row per task, method and finished run: its `score` and the `metric`.
+        `panel` correlation: one row per task and pair of methods that tune selected heads: the rank
+        correlation of their rankings, mean over the layers (`value`), and the `noise` that 95 % of
+        unrelated rankings of as many heads and layers stay below. `panel` score: one row per
+        finished run: its `score` and the `metric`.
         """
         rows = []
         for task in request.spec.tasks:
@@ -170,7 +201,10 @@ class HeadBench(Kind):
             for method in request.spec.methods:
                 config = request.config(task, method)
                 if needs_heads(config) and not config.heads.given:
-                    scores, how = request.head_scores(config), config.heads.selection_arguments(config.seed)
+                    scores, how = (
+                        request.head_scores(config),
+                        config.heads.selection_arguments(config.seed),
+                    )
                     measured = head_selection.importance(config, request.resources)
                     rankings[method] = rank_heads(
                         scores.richness_array,
@@ -182,12 +216,17 @@ class HeadBench(Kind):
                 keys = {"task": task, "method": first, "other": second, "panel": "correlation"}
                 rows.append({**keys, **rank_correlation(rankings[first], rankings[second])})
         for _, run in request.runs():
-            keys = {"task": run["task"], "method": run["method"], "panel": "score", "seed": run["seed"]}
+            keys = {
+                "task": run["task"],
+                "method": run["method"],
+                "panel": "score",
+                "seed": run["seed"],
+            }
             rows.append({**keys, "score": run[run["report"]], "metric": run["metric"]})
         return pd.DataFrame(rows)
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw a row of panels per task with one line per ranking; methods without one stand below."""
+        """Draw two panels per task, a line per ranking; methods without one stand below."""
         tasks = list(data.groupby("task", sort=False))
         height = 1.1 + 0.2 * len({*data["method"], *data["other"].dropna()})
         figure = Figure(figsize=(style.WIDE, height * len(tasks) + 0.7), layout="constrained")
@@ -210,7 +249,7 @@ class HeadBench(Kind):
 
 
 def rank_correlation(ranking: list[Ranked], other: list[Ranked]) -> dict[str, float]:
-    """Correlate two rankings within each layer and average; a layer that one ranks all equal has no correlation."""
+    """Correlate two rankings in each layer that neither ranks all equal, and average."""
     heads = len(ranking[0].values)
     pairs = zip(ranking, other, strict=True)
     taus = [kendalltau(own.preferences, others.preferences).statistic for own, others in pairs]
@@ -227,7 +266,15 @@ def _draw_correlations(ax: Axes, pairs: style.Frame, ranked: list[str]) -> None:
         value = table.iloc[row, column]
         is_noise = abs(value) <= pairs["noise"].iloc[0]
         color = "#888888" if is_noise else "white" if value > 0.7 or value < -0.5 else "black"
-        ax.text(column, row, f"{value:.2f}".replace("0.", "."), ha="center", va="center", fontsize=6, color=color)
+        ax.text(
+            column,
+            row,
+            f"{value:.2f}".replace("0.", "."),
+            ha="center",
+            va="center",
+            fontsize=6,
+            color=color,
+        )
 
 
 def _draw_scores(ax: Axes, runs: style.Frame, methods: list[str]) -> None:

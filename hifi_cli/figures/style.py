@@ -1,4 +1,4 @@
-"""The style and helpers that all figures share: readable in print, in gray, and with a red-green color deficiency."""
+"""The style of all figures: readable in print, in gray, and with a color vision deficiency."""
 
 import textwrap
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from hifi_cli.config.registry import label_of
 Frame = Any  # a pandas DataFrame, whose cells have a union type that no annotation narrows
 
 WIDE, MIDDLE = 6.9, 4.6  # inches: the text width of a page, and two thirds of it
-# Okabe and Ito's colors from dark to light; dashes and markers distinguish lines whose colors look alike.
+# Okabe and Ito's colors from dark to light; dashes and markers distinguish those that look alike
 _COLORS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)), (0, (3, 3)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -33,7 +33,7 @@ SETTINGS: dict[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.2,
     "lines.markersize": 3.5,
-    "image.cmap": "cividis_r",  # luminance falls evenly from low to high values, in color and in gray alike
+    "image.cmap": "cividis_r",  # luminance falls evenly from low to high values
     "savefig.dpi": 200,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
@@ -63,9 +63,16 @@ def panels(data: Frame, words: Any = "") -> Frame:
 
 
 def line_panels(
-    data: Frame, x: str, y: str, *, by: str, band: tuple[str, str] | None = None, labels: tuple[str, str], **of_grid: Any
+    data: Frame,
+    x: str,
+    y: str,
+    *,
+    by: str,
+    band: tuple[str, str] | None = None,
+    labels: tuple[str, str],
+    **of_grid: Any,
 ) -> tuple[Figure, dict[str, Axes]]:
-    """Draw a panel for each value of the column `panel`, with a line for each value of `by`, all in order of the data.
+    """Draw a panel for each value of `panel`, with a line for each of `by`, in the data's order.
 
     Args:
         band: two columns between which the area is shaded.

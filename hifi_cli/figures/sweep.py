@@ -1,4 +1,4 @@
-"""Scores of finished runs: against one configuration key (HiFi, figure 6; EH-FT, figure 6), and against what tuning tried."""
+"""Scores against one configuration key (HiFi and EH-FT, figure 6), and against what tuning tried."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -25,12 +25,13 @@ class Sweep(Kind):
     key: str
     """A configuration key."""
     values: list[float]
-    """Values of the key; each makes a variant of the run, as in a grid, except the run's own value."""
+    """Values of the key; each but the run's own makes a variant of the run, as in a grid."""
     label: str = ""
     """The axis label; empty: the key."""
     keep_stage2: bool = False
-    """Whether the value is the ratio of stage 1's epochs to stage 2's. Stage 2 has as many epochs then as a run without
-    stage 1 (EH-FT, figure 6 b); otherwise both stages together have the run's epochs (figure 6 a)."""
+    """Whether the value is the ratio of stage 1's epochs to stage 2's. Stage 2 has as many epochs
+    then as a run without stage 1 (EH-FT, figure 6 b); otherwise both have the run's epochs
+    together (figure 6 a)."""
 
     def cells(self, request: FigureRequest) -> list[GridCell]:
         """Return a run for every task, method, value and seed.
@@ -50,7 +51,10 @@ class Sweep(Kind):
         config = request.config(task, method)
         keys = {self.key: int(value) if value == int(value) else value}
         if self.keep_stage2:
-            keys = {self.key: round(value / (1 + value), 6), "epochs": round(config.epochs * (1 + value))}
+            keys = {
+                self.key: round(value / (1 + value), 6),
+                "epochs": round(config.epochs * (1 + value)),
+            }
         defaults = implementation_of(config.method).Settings().model_dump(mode="json")
         configured = flatten({**config.model_dump(mode="json"), "settings": {**defaults, **config.settings}})
         return {key: changed for key, changed in keys.items() if configured.get(key) != changed}
@@ -60,13 +64,23 @@ class Sweep(Kind):
         spec, rows = request.spec, []
         all_keys = product(spec.tasks, spec.methods, self.values, spec.seeds)
         for (_, _, value, _), (cell, run) in zip(all_keys, request.runs(), strict=True):
-            keys = {"task": run["task"], "method": run["method"], "key": self.key, "x": value, "seed": run["seed"]}
-            score = {"score": run[run["report"]], "metric": run["metric"], "epochs": cell.config.epochs}
+            keys = {
+                "task": run["task"],
+                "method": run["method"],
+                "key": self.key,
+                "x": value,
+                "seed": run["seed"],
+            }
+            score = {
+                "score": run[run["report"]],
+                "metric": run["metric"],
+                "epochs": cell.config.epochs,
+            }
             rows.append({**keys, **score, "trained_share": run["trainable_backbone"] / run["total"]})
         return pd.DataFrame(rows)
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw mean score and standard deviation over seeds against the varied key, a panel per task."""
+        """Draw mean and standard deviation over seeds against the varied key, by task."""
         lines = data["method"].map(lambda method: label_of("methods", method))
         groups = data.assign(panel=style.panels(data), line=lines).groupby(["panel", "line", "x"], sort=False)
         table = 100 * groups["score"].agg(["mean", "std"]).fillna(0)
@@ -77,14 +91,14 @@ class Sweep(Kind):
 
 
 class SearchBudget(Kind):
-    """What tuning bought: the expected best score of a search (Dodge et al., EMNLP 2019, "Show Your Work")."""
+    """The expected best score of a search (Dodge et al., EMNLP 2019, "Show Your Work")."""
 
     explanation = "settings drawn with replacement from those that were tried; bands: first to third quartile"
     grid: str = "tuning"
-    """Name of the grid; the file that it wrote into the results directory holds every tried setting and its score."""
+    """Name of the grid, whose file in the results directory holds all tried settings."""
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute the expected best score and its quartiles, a row per task, method and number of settings.
+        """Compute the expected best score and its quartiles, by task, method and settings.
 
         Raises:
             MissingError: the search is not finished, or lacks a task or method.
@@ -106,18 +120,19 @@ class SearchBudget(Kind):
         return pd.concat(tables)
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw a panel per task and a line per method, with a band from the first to the third quartile."""
+        """Draw a panel per task and a line per method, with a band between the quartiles."""
         data = data.assign(panel=style.panels(data), **(100 * data[["mean", "quartile1", "quartile3"]]))
         labels = ("tried settings", "expected best score [%]")
         return style.line_panels(data, "settings", "mean", by="label", band=("quartile1", "quartile3"), labels=labels)[0]
 
 
 def expected_maximum(scores: Iterable[float]) -> pd.DataFrame:
-    """Return mean, first and third quartile of the highest score of n settings, for n = 1 to the number of scores.
+    """Return mean and quartiles of the highest score of n settings, for n = 1 to their number.
 
-    The n settings are drawn from the given ones with replacement (Dodge et al. 2019, equation 2): of N scores in
-    ascending order, the k-th is the highest of n draws with probability (k/N)^n - ((k-1)/N)^n. A quartile is the lowest
-    score that the highest of n draws does not exceed with a probability of at least 1/4 or 3/4.
+    The n settings are drawn from the given ones with replacement (Dodge et al. 2019, equation 2):
+    of N scores in ascending order, the k-th is the highest of n draws with probability
+    (k/N)^n - ((k-1)/N)^n. A quartile is the lowest score that the highest of n draws does not
+    exceed with a probability of at least 1/4 or 3/4.
     """
     values = np.sort(np.asarray(list(scores), dtype=np.float64))
     ranks = np.arange(len(values) + 1) / max(len(values), 1)

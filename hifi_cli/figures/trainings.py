@@ -1,4 +1,4 @@
-"""What happens while a model trains: curves (EH-FT, figures 5 and 7), and the landscape of the loss (HiFi, figure 7)."""
+"""What happens in training: curves (EH-FT, figures 5 and 7), landscape of the loss (HiFi, figure 7)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +59,10 @@ class TrajectoryRecorder(Callback):
     _gradients: Row = field(default_factory=dict)
 
     def on_backward_end(self, trainer: Trainer) -> None:
-        head, parameters = {*task_head_names(trainer.encoder)}, dict(trainer.model.named_parameters())
+        head, parameters = (
+            {*task_head_names(trainer.encoder)},
+            dict(trainer.model.named_parameters()),
+        )
         of_head = [parameter.grad for name, parameter in parameters.items() if name in head]
         of_backbone = [parameter.grad for name, parameter in parameters.items() if name not in head]
         self._gradients = {"head_gradient": norm(of_head), "backbone_gradient": norm(of_backbone)}
@@ -70,7 +73,13 @@ class TrajectoryRecorder(Callback):
         if stage_step == 1 or stage_step % self.every == 0 or step in trainer.phase_ends:
             trainer.before_evaluation()
             place = {"stage": stage, "step": step, "stage_step": stage_step}
-            self.rows.append({**place, "distance": distance_from(self.pretrained, trainer.model), **self._gradients})
+            self.rows.append(
+                {
+                    **place,
+                    "distance": distance_from(self.pretrained, trainer.model),
+                    **self._gradients,
+                }
+            )
 
     def on_log(self, line: MetricsLine) -> None:
         if isinstance(line, StepMetrics) and self.rows and self.rows[-1]["step"] == line.step:
@@ -85,16 +94,16 @@ class TrainingCurves(Kind):
         " starts with the pretrained backbone"
     )
     stage1_fractions: list[float] = []
-    """Fractions of the steps for stage 1 of two-stage methods; empty: as each method is configured."""
+    """Fractions of the steps for stage 1 of two-stage methods; empty: as configured."""
     every: int = 1
-    """Steps of a stage between two measurements; its first and its last step are always measured."""
+    """Steps of a stage between two measurements, besides its first and last step."""
     curves: list[Literal["distance", "loss", "head_gradient", "backbone_gradient"]] = Field(
         ["loss", "head_gradient", "backbone_gradient"], min_length=1
     )
     """Curves that the picture shows; the CSV holds all."""
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Train, and record one row per task, method, seed and measured step; `stage_step` counts within the stage."""
+        """Train, and record a row per measured step; `stage_step` counts within the stage."""
         if self.stage1_fractions:
             refuse_own_keys(request.overrides, ["settings.stage1_fraction"], "this figure")
         spec, rows = request.spec, []
@@ -103,7 +112,12 @@ class TrainingCurves(Kind):
             fractions = [{"settings.stage1_fraction": fraction} for fraction in self.stage1_fractions]
             for keys, seed in product(fractions if varies else [{}], spec.seeds):
                 config = request.config(task, method, seed, {"log_every": 1, **keys})
-                labels = {"task": task, "method": method, "label": label_of("methods", method), "seed": seed}
+                labels = {
+                    "task": task,
+                    "method": method,
+                    "label": label_of("methods", method),
+                    "seed": seed,
+                }
                 rows += [{**labels, **row} for row in self._record(config, request)]
         return pd.DataFrame(rows)
 
@@ -117,7 +131,7 @@ class TrainingCurves(Kind):
         return [{"stage1_fraction": fraction, **row} for row in recorder.rows]
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw a row per task and a panel per curve, over the stage that fine-tunes the whole model."""
+        """Draw a panel per task and curve, over the stage that fine-tunes the whole model."""
         last = data.groupby(["method", "stage1_fraction"])["stage"].transform("max")
         data = data[data["stage"] == last]
         if data.groupby("method")["stage1_fraction"].nunique().max() > 1:
@@ -147,7 +161,7 @@ def norm(gradients: Iterable[Tensor | None]) -> float:
 
 
 def distance_from(pretrained: dict[str, Tensor], model: nn.Module) -> float:
-    """Return ||theta - theta*||, the Euclidean distance of the backbone's weights from the pretrained weights.
+    """Return ||theta - theta*||, the distance of the backbone's weights from the pretrained ones.
 
     Weights that a stage keeps under another name, inside modules of a method, do not count.
     """
@@ -157,7 +171,7 @@ def distance_from(pretrained: dict[str, Tensor], model: nn.Module) -> float:
 
 @dataclass
 class SnapshotRecorder(Callback):
-    """Copies the trained weights at even distances, before the first and after the last step included.
+    """Copies the trained weights at even distances, the first and the last ones included.
 
     Attributes:
         count: snapshots after the one before the first step.
@@ -191,8 +205,8 @@ class Landscape(Kind):
     few_shot_epochs: int = 50
     """Epochs of few-shot runs, in which an epoch is one step."""
     plane: Literal["pca", "random"] = "pca"
-    """`pca`: the two principal directions of the trajectory; `random`: two filter-normalized random directions around
-    the trained model, the only ones in which the flatness of two models may be compared."""
+    """`pca`: the two principal directions of the trajectory; `random`: two filter-normalized random
+    directions, the only ones in which the flatness of two models may be compared."""
     points: int = 21
     """Grid points in each direction."""
     reach: float = 1.0
@@ -205,10 +219,10 @@ class Landscape(Kind):
     """Seed that draws the random directions and the examples."""
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
-        """Compute rows of each run: per grid point (`part` contour: x, y, loss), for `pca` per snapshot (trajectory).
+        """Compute the loss at each grid point (`part` contour), and for `pca` the trajectory.
 
-        `moved` says which weights the plane moves: those the method trains (`pca`), or all of the model's. `share_x`
-        and `share_y` are what the two directions explain of the trajectory's variance.
+        `moved` says which weights the plane moves: those the method trains (`pca`), or all.
+        `share_x` and `share_y` are what the directions explain of the trajectory's variance.
         """
         refuse_own_keys(request.overrides, ["shots"], "this figure")
         spec, measure = request.spec, self._principal if self.plane == "pca" else self._random
@@ -219,7 +233,12 @@ class Landscape(Kind):
             examples = load_splits(config, request.resources).train
             sample = head_selection.sample(examples, self.examples, self.seed)
             regime = f"{shots}-shot" if shots else "full-shot"
-            labels = {"task": task, "regime": regime, "method": method, "label": label_of("methods", method)}
+            labels = {
+                "task": task,
+                "regime": regime,
+                "method": method,
+                "label": label_of("methods", method),
+            }
             rows += [{**labels, "seed": seed, **row} for row in measure(request, config, sample)]
         return pd.DataFrame(rows)
 
@@ -239,14 +258,17 @@ class Landscape(Kind):
     def _random(self, request: FigureRequest, config: RunConfig, examples: list[Example]) -> Iterator[Row]:
         prepared = train(config, request.resources)
         prepared.method.merge(prepared.encoder)
-        weights, draws = list(prepared.encoder.model.parameters()), torch.Generator().manual_seed(self.seed)
+        weights, draws = (
+            list(prepared.encoder.model.parameters()),
+            torch.Generator().manual_seed(self.seed),
+        )
         directions = [filter_normalized(weights, draws) for _ in range(2)]
         axis = np.linspace(-self.reach, self.reach, self.points)
         for x, y, loss in surface(prepared.runner, weights, directions, [axis, axis], examples):
             yield {"moved": "all", "part": "contour", "x": x, "y": y, "step": None, "loss": loss}
 
     def draw(self, data: style.Frame) -> Figure:
-        """Draw a panel per regime (rows) and method (columns): contours of the loss in one scale, trajectory over them."""
+        """Draw a panel per regime and method: contours of the loss in one scale, and the trajectory."""
         data = data[data["seed"] == data["seed"].iloc[0]]
         panels = list(data.groupby(style.panels(data, data["label"] + ", " + data["regime"]), sort=False))
         figure, axes = style.grid(len(panels), columns=data["label"].nunique(), height=2.3)
@@ -270,7 +292,7 @@ class Landscape(Kind):
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    """The model's own parameters that train; of those of which only some entries do, the optimizer has copies."""
+    """The model's own parameters that train; where only some entries do, the whole parameter."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
@@ -294,9 +316,9 @@ def principal_plane(snapshots: Sequence[Direction]) -> tuple[list[Direction], Fl
 
 
 def filter_normalized(weights: Sequence[Tensor], draws: torch.Generator) -> Direction:
-    """Draw a random direction in which every filter (row of a matrix) has the norm of the weights' own; 0 for vectors.
+    """Draw a random direction in which every filter (row) has the norm of the weights' own filter.
 
-    Biases and LayerNorms stay where they are, as in Li et al.: the loss is not invariant to their scale.
+    Biases and LayerNorms stay where they are, as in Li et al.: the loss varies with their scale.
     """
     direction = []
     for weight in weights:
@@ -314,7 +336,7 @@ def surface(
     axes: Sequence[Floats] | Floats,
     examples: list[Example],
 ) -> Iterator[tuple[float, float, float]]:
-    """The mean loss at weights + x * first direction + y * second, for every x and y; restores the weights."""
+    """The mean loss at weights + x * first direction + y * second; restores the weights."""
     runner.model.eval()
     size, count = runner.config.eval_batch_size, losses.count(runner.task, examples)
     batches = [examples[start : start + size] for start in range(0, len(examples), size)]
