@@ -3,31 +3,28 @@
 python scripts/choose_rates.py laptop-rates
 """
 
-import json
 import sys
 from pathlib import Path
 
-import pandas as pd
+from hifi_cli.grids import spec
+from hifi_cli.results.search import tried_settings
+from hifi_cli.results.study import Study
 
 RESULTS = Path("results/laptop-runs")
 
 
-def main(grid: str) -> None:
+def main(name: str) -> None:
     """Print the chosen rate of each method, and what to add where it is at an end of the tried ones."""
-    (path,) = (RESULTS / "grids").glob(f"chosen-{grid}-*.json")
-    searches = json.loads(path.read_text())["searches"]
-    rows = [(each["task"], each["method"], setting) for each in searches for setting in each["tried"]]
-    tried = pd.DataFrame(
-        {"task": task, "method": method, "rate": float(tried["setting"]["learning_rate"]), "score": tried["score"]}
-        for task, method, tried in rows
-    )
+    tried, grid = tried_settings(Study(RESULTS)), spec.load(name, {})
+    tried = tried[(tried["protocol"] == grid.protocol) & tried["method"].isin(grid.varied)]
+    tried["rate"] = tried["setting"].str.removeprefix("learning_rate=").astype(float)
     tried["rank"] = tried.groupby(["task", "method"])["score"].rank(ascending=False, na_option="bottom")  # diverged: no score
     for method, of_method in tried.groupby("method", sort=False):
         ranks = of_method.groupby("rate")["rank"].mean()
         rate = float(ranks.idxmin())  # the lowest of equal ones
         scores = of_method.pivot(index="rate", columns="task", values="score").map("{:.2%}".format)
         if rate in (ranks.index.min(), ranks.index.max()):
-            print(f"{method}: {rate:g} is at an end: add a rate beyond it to configs/grids/{grid}.yaml and repeat the grid")
+            print(f"{method}: {rate:g} is at an end: add a rate beyond it to configs/grids/{name}.yaml and repeat the grid")
         else:
             print(f"{method}: {rate:g}")
         print(scores.assign(mean_rank=ranks).to_string(), end="\n\n")

@@ -67,7 +67,7 @@ done
 sinfo -N
 
 cat >"$ROOT/site.yaml" <<SITE
-# hifi grid $GRID --engine parsl --site site.yaml
+# hifi grid $GRID --site site.yaml
 description: Two nodes of one core on this machine
 provider:
   kind: SlurmProvider
@@ -83,7 +83,7 @@ provider:
 executor: {address: 127.0.0.1, max_workers_per_node: 1, heartbeat_period: 2, heartbeat_threshold: 10}
 SITE
 export OMP_NUM_THREADS=1
-"$PYTHON" -m hifi_cli grid "$GRID" --engine parsl --site "$ROOT/site.yaml" --results-dir "$ROOT/results" "$@" &
+"$PYTHON" -m hifi_cli grid "$GRID" --site "$ROOT/site.yaml" --results-dir "$ROOT/results" "$@" &
 grid=$!
 while kill -0 "$grid" 2>/dev/null; do
     squeue -h -o "%i %T %N" | sort -u >>"$ROOT/squeue.log"

@@ -31,7 +31,7 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.files import locked
 from hifi_cli.models.pretrained import locate
 from hifi_cli.tasks.batches import training_order
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 from hifi_cli.training.run import run
 
 TASKS = {"cola": {"epochs": 2, "batch_size": 32}, "cb": {"epochs": 10, "batch_size": 16}}

@@ -20,16 +20,17 @@ from hifi_cli.config.run_config import RunConfig
 from hifi_cli.config.sources import resolve
 from hifi_cli.tasks import data_sources
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 
 torch.set_num_threads(1)
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before CUDA starts
-logging.getLogger("hifi").setLevel(logging.INFO)
 
 
 @pytest.fixture(autouse=True)
-def _own_files_of_one_test() -> Iterator[None]:
-    """A user's own YAMLs that a test names are unknown to the next test, as to the next process."""
+def _as_in_a_new_process() -> Iterator[None]:
+    """A user's own YAMLs that one test names, and where its commands send the log, are unknown to the next test."""
+    logging.getLogger("hifi").propagate = True
+    logging.getLogger("hifi").setLevel(logging.INFO)
     with registry.only_user_files({}):
         yield
 

@@ -9,6 +9,7 @@ import pytest
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.training import run as runs
 from hifi_cli.training.checkpoint import Checkpoint
+from hifi_cli.training.step import ModelRunner
 
 MEASURED = {"time_s", "wall_s", "peak_memory_bytes", "provenance"}  # of the machine, not of the run
 
@@ -57,7 +58,7 @@ def assert_resuming_changes_nothing(config, resources, other_resources, monkeypa
     Returns the results of the run without a stop, whose files are in `resources`.
     """
     uninterrupted = runs.run(config, resources)
-    measure, calls = runs.measure, []
+    measure, calls = ModelRunner.measure, []
 
     def stop(*arguments):
         calls.append(arguments)
@@ -66,7 +67,7 @@ def assert_resuming_changes_nothing(config, resources, other_resources, monkeypa
         return measure(*arguments)
 
     with monkeypatch.context() as patched, pytest.raises(Stop):
-        patched.setattr(runs, "measure", stop)
+        patched.setattr(ModelRunner, "measure", stop)
         patched.setattr(Checkpoint, "is_due", lambda self: True)
         runs.run(config, other_resources)
     directory = RunDirectory.of(config, other_resources.results_dir)

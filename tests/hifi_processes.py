@@ -3,7 +3,6 @@
 import contextlib
 import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import torch
 import yaml
-from finished_runs import read_json
 
 ROOT = Path(__file__).parent.parent
 
@@ -137,27 +135,6 @@ def wait_for(condition, timeout=60.0):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
-
-
-def kill_until_done(words, directory, *, cwd, kills, seed, longest):
-    """Start a command again and again, killing it with SIGKILL at random moments; returns the number of kills.
-
-    Half of the moments are counted from the start of the process, half from the first sign of training.
-    """
-    rng, killed = random.Random(seed), 0
-    while killed < kills:
-        process = start(*words, cwd=cwd)
-        if killed % 2:
-            wait_for(lambda process=process: (directory / "metrics.jsonl").is_file() or process.poll() is not None)
-        time.sleep(rng.uniform(0, longest))
-        if process.poll() is not None:
-            process.stdout.close()
-            break
-        kill_group(process)
-        killed += 1
-        for path in directory.rglob("*.json"):
-            assert read_json(path) is not None
-    return killed
 
 
 def write_grid_file(root, encoders, **content):

@@ -2,19 +2,18 @@
 
 import torch
 
+from hifi_cli.heads.select import select_heads
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import reload
 from hifi_cli.tasks.batches import collate
-from hifi_cli.training import prepared_run
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import RunInputs
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
 
 
 def prepare(make, resources, method, *overrides, **names):
     """A model that a method has prepared for training, and its configuration."""
     config = make(method, *overrides, **names)
-    return prepared_run.prepare(RunInputs.resolve(config, resources).model), config
+    return runs.prepare(config, resources, select_heads(config, resources)), config
 
 
 def first_batch(config, resources, count=6):

@@ -1,10 +1,8 @@
 """Counts what one training step of a method does on its device: operations, copies between devices, synchronizations.
 
 The model is on the `meta` device, which computes nothing and stands for a GPU: what copies from or to the CPU there, copies on a GPU.
-`python tests/step_trace.py [METHOD ...]` prints the counts of every method on the shape of BERT-large.
 """
 
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -30,14 +28,14 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
-from hifi_cli.training import model_runner
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.loop import Trainer
+from hifi_cli.training.step import ModelRunner
 
 DEVICE = "meta"
 _ROOT = Path(__file__).parent.parent
 BERT_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 BATCH_SIZE = 8
+PAD = {"input_ids": 0, "token_type_ids": 0}
 TINY_SHAPE = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 60}
 _SPECS = {method: method_spec(method) for method in registry.names("methods")}
 _ONE_OF_EACH = {spec.implementation: method for method, spec in reversed(_SPECS.items())}
@@ -124,7 +122,6 @@ def meta_as_a_gpu() -> Iterator[None]:
     """Let runs compute on the `meta` device: optimizer, clipping and generators take it as they take a GPU."""
     devices = ["cuda", DEVICE]
     with ExitStack() as stack:
-        stack.enter_context(patch.object(model_runner, "configure", lambda _: torch.device(DEVICE)))
         for kernels in ("foreach", "fused"):
             name = f"_get_{kernels}_kernels_supported_devices"
             stack.enter_context(patch.object(_foreach_utils, name, lambda: devices))
@@ -139,7 +136,7 @@ def new_trainer(config: RunConfig, shape: dict[str, int], device: str) -> Traine
     torch.manual_seed(0)
     with torch.device(device):
         encoder = Encoder(BertForSequenceClassification(BertConfig(**shape)))
-    runner = ModelRunner(encoder, task_spec.load("rte"), config, {"input_ids": 0, "token_type_ids": 0})
+    runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, torch.device(device))
     method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
     runner.to_device()
     batch = [cut(example, 8 + 2 * number) for number, example in enumerate(random_examples(BATCH_SIZE, encoder))]
@@ -185,22 +182,3 @@ def gpu_config(method: str, *overrides: str) -> RunConfig:
     """A run's configuration with the modules of a GPU."""
     changed = ["kernels=torch", "precision=fp32", f"batch_size={BATCH_SIZE}", *overrides]
     return resolve(task="rte", method=method, backbone="bert-large", protocol="hifi", overrides=changed)
-
-
-def main(names: list[str]) -> None:
-    """Print the counts of the named methods, or of all."""
-    print(f"{'method':<28}{'operations':>12}{'copies':>8}{'synchronizations':>18}   per step, one column a phase")
-    lines: Counter[str] = Counter()
-    for name in names or registry.names("methods"):
-        steps = trace_steps(gpu_config(name), BERT_LARGE)
-        operations = " ".join(str(step.operations.total()) for step in steps)
-        copies = " ".join(str(len(step.copies)) for step in steps)
-        waits = " ".join(str(len(step.synchronizations)) for step in steps)
-        print(f"{name:<28}{operations:>12}{copies:>8}{waits:>18}", flush=True)
-        lines.update(line for step in steps for line in {*step.copies, *step.synchronizations})
-    for line, number in lines.most_common(20):
-        print(f"{number:>4} phases: {line}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

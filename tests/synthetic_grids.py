@@ -3,17 +3,16 @@
 from synthetic_runs import store_run
 
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import grid_spec
-from hifi_cli.results.status import status
+from hifi_cli.grids import spec
 
 
 def cells(*words, name="demo", **changes):
     """The cells of a shipped grid, with changed keys and overrides."""
-    return grid_cells.cells(grid_spec.resolve(grid_spec.with_changes(grid_spec.load(name), changes), name), words)
+    return grid_cells.cells(spec.load(name, changes), name, words)
 
 
 def write_cell(cell, results_dir, state="done", score=0.5):
-    """Store a run's result, and return its status."""
+    """Store a run's result."""
     directory, config = cell.run_directory(results_dir), cell.config.model_dump(mode="json")
     content = {
         **{key: config[key] for key in ("task", "method", "protocol", "seed")}, "backbone": config["backbone"]["name"],
@@ -24,4 +23,3 @@ def write_cell(cell, results_dir, state="done", score=0.5):
         "selection": "validation", "reason": "the training loss is nan at step 3",
     }  # fmt: skip
     store_run(directory.path, config, content)
-    return status(directory)

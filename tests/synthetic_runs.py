@@ -13,7 +13,6 @@ from hifi_cli.config.sources import resolve
 from hifi_cli.errors import HifiError
 from hifi_cli.files import digest
 from hifi_cli.reports.published import PublishedTable
-from hifi_cli.results.search_result import MethodSearch, SearchResult, SettingScore
 
 PRIMARY = {"cola": "matthews", "mrpc": "f1", "stsb": "spearman", "qqp": "f1", "squad": "span_f1"}
 
@@ -81,6 +80,8 @@ def write_run(
     shots=None,
     limited=False,
     params=None,
+    variant=None,
+    keys=None,
     **changes,
 ):
     """A finished run with `score` (between 0 and 1) at the best epoch; `curve` becomes metrics.jsonl."""
@@ -92,6 +93,7 @@ def write_run(
         / backbone
         / task_folder
         / re.sub(r"[^\w.-]+", "--", method).strip(".-")
+        / (variant or "")
         / f"seed{seed}"
     )
     primary = changes.pop("primary_metric", PRIMARY.get(task, "accuracy"))
@@ -108,7 +110,7 @@ def write_run(
     }  # fmt: skip
     names = {"protocol": protocol, "backbone": {"name": backbone}, "task": task, "method": method, "seed": seed, "shots": shots}
     heads = {"rank": _protocols_rank(protocol, method, task), "seed": None}
-    config = changes.pop("config", {**names, "heads": heads, "setting": setting})
+    config = changes.pop("config", {**names, "heads": heads, "setting": setting, "variant": variant, **(keys or {})})
     store_run(folder, config, {**content, **changes})
     if curve:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curve))
@@ -192,28 +194,12 @@ def write_users_table():
     return "mine.yaml"
 
 
-def method_search(task, method, scores):
-    """The learning rates 1e-05, 2e-05, ... with these scores; the chosen one has the highest."""
-    tried = [
-        SettingScore(setting={"learning_rate": f"{number}e-05"}, score=score, seeds=1) for number, score in enumerate(scores, 1)
-    ]
-    best = max((setting for setting in tried if setting.score is not None), key=lambda setting: setting.score, default=None)
-    return MethodSearch(task=task, method=method, tried=tried, chosen=best)
-
-
-def write_search(results_dir, *searches, protocol="hifi", backbone="bert-large", **keys):
-    """Write the file of a finished search `tuning`; return its path."""
-    varied = {"learning_rate": [f"{number}e-05" for number in range(1, 7)], "batch_size": ["16", "32"]}
-    result = SearchResult(
-        grid="tuning",
-        protocol=protocol,
-        backbone=str(backbone),
-        searches=list(searches),
-        **{"varied": dict.fromkeys((search.method for search in searches), varied), "trials": 4, "splits": ["holdout"], **keys},
-    )
-    path = SearchResult.path(Path(results_dir), "tuning", protocol, str(backbone))
-    result.write(path)
-    return path
+def write_search(results_dir, method, task, scores, seed=1, **keys):
+    """Runs with the learning rates 1e-05, 2e-05, ... and these scores; None: one that diverged."""
+    for number, score in enumerate(scores, 1):
+        rate, status = number * 1e-5, "diverged" if score is None else "done"
+        more = {"variant": f"learning_rate--{rate:g}", "keys": {"learning_rate": rate}, "status": status}
+        write_run(results_dir, method, task, seed, score or 0.0, **more, **keys)
 
 
 def write_figure(results_dir, name, frame):

@@ -25,8 +25,8 @@ from hifi_cli.results.reload import reload
 from hifi_cli.tasks.batches import padding_values, training_order
 from hifi_cli.tasks.tokenization import single_sequences
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.run import prepare
 
 pytestmark = pytest.mark.slow
 
@@ -188,7 +188,7 @@ def test_watching_changes_nothing_and_distances_are_those_of_the_delta(ask, make
 def test_gradient_norms_of_head_and_backbone(ask, make, resources):
     rows = compute(ask("training-curves", None, ("full-ft",), (1,), "dropout=0.0"))
     config = make("full-ft", "dropout=0.0")
-    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    prepared = prepare(config, resources)
     train = load_splits(config, resources).train
     lengths = [len(example) for example in train]
     first = training_order(lengths, config.batch_size, strategy="random", seed=config.seed, epoch=0)[0]

@@ -9,8 +9,8 @@ from prepared_models import prepare, train_and_merge
 
 from hifi_cli.models.sparse_parameters import top_k_masks
 from hifi_cli.tasks.batches import collate
-from hifi_cli.training.splits import load_splits
-from hifi_cli.training.trainer import Trainer, calibration_gradients
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.loop import Trainer, calibration_gradients
 
 
 def loss_of(model, batch):

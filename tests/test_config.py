@@ -291,9 +291,6 @@ def test_a_first_stage_names_the_sources_of_its_own_method():
     ("content", "message"),
     [
         ("task: rte\nmethod: full-ft\nbackbone: {}\nprotocol: hifi\nseed: 1\n", "a run with backbone None, not bert-large"),
-        ("searches: [1]\n", "is not a readable chosen settings file"),
-        ('{"searches": [1]}', "is not a file of chosen settings"),
-        ('{"searches": [{"task": "rte", "method": "full-ft", "chosen": true}]}', "is not a file of chosen settings"),
     ],
 )
 def test_a_configuration_file_of_the_wrong_shape_is_refused(tmp_path, content, message):

@@ -20,7 +20,7 @@ from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.batches import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
 
 
 def test_noise_has_its_rate_and_follows_torchs_generator():

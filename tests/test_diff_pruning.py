@@ -14,8 +14,8 @@ from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate, reload
 from hifi_cli.tasks.batches import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.splits import load_splits
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.loop import Trainer
 
 SHARED = ["dropout=0.0", "warmup=0", "settings.search_fraction=0.999"]
 

@@ -12,12 +12,12 @@ import yaml
 from project_files import PAGES, ROOT, copy_yaml, load_script
 from scipy import stats
 
+from hifi_cli.heads import measures
 from hifi_cli.heads.ranking import Ranked
 from hifi_cli.methods import base
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.tasks.batches import collate, padding_values
-from hifi_cli.training import head_measures
-from hifi_cli.training.model_runner import ModelRunner
+from hifi_cli.training.step import ModelRunner
 
 # Commands that need runs of other data, or that measure for minutes; other tests run them.
 NOT_RUN = {"reproduce.md": ["table", "table"], "clusters.md": ["ls"], "superglue.md": ["eval", "table"]}  # they need runs
@@ -136,11 +136,11 @@ def test_the_example_of_a_ranking_ranks():
 
 
 def test_the_example_of_a_measured_ranking_measures(make, resources):
-    names = dict(vars(head_measures))
+    names = dict(vars(measures))
     exec(blocks("extend.md", "python")[3], names)
     config = make()
     encoder, pretrained = resources.encoder(config)
-    runner = ModelRunner(encoder, resources.task("rte"), config, padding_values(pretrained.tokenizer))
+    runner = ModelRunner(encoder, resources.task("rte"), config, padding_values(pretrained.tokenizer), encoder.device)
     examples = resources.examples(config, "train", 32)[:2]
     ((outputs, _),) = head_outputs(encoder, [collate(examples[:1], runner.pad)])
     assert names["largest_output"](runner, examples[:1])[1, 2] == outputs[1][0, 2].max()

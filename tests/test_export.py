@@ -17,7 +17,7 @@ from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.batches import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
 
 pytestmark = pytest.mark.slow
 

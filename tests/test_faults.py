@@ -7,41 +7,30 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from finished_runs import fingerprint, load_arrays, read_json, run_path
 from hifi_processes import (
     call_hifi,
     environment,
     finish,
-    kill_group,
-    kill_until_done,
     run_copy,
-    run_hifi,
     start,
     train_command,
-    wait_for,
 )
 from tiny_inputs import QUICK
 
 from hifi_cli.config.sources import resolve
 from hifi_cli.errors import Terminated
 from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import loop
 from hifi_cli.training import run as runs
-from hifi_cli.training import trainer
 from hifi_cli.training.checkpoint import Checkpoint
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.step import ModelRunner
 
 pytestmark = pytest.mark.slow
 
 SHORT = ["batch_size=8", "heads.k=2", "scoring.samples=12", "log_every=7", "epochs=4"]
 LONG = [*SHORT, "epochs=24"]
-
-
-@pytest.fixture(scope="session")
-def uninterrupted(encoders, data, tmp_path_factory):
-    """A long run's files without any interruption, made in this process."""
-    return train_uninterrupted(encoders, data, tmp_path_factory.mktemp("uninterrupted"), LONG)
 
 
 def train_uninterrupted(encoders, data, root, settings):
@@ -50,15 +39,6 @@ def train_uninterrupted(encoders, data, root, settings):
     config = resolve(task="rte", method="hifi-layerwise", backbone=backbone, protocol="hifi", overrides=settings)
     runs.run(config, ResourceCache(root / "results", data))
     return fingerprint(run_path(root))
-
-
-def survives(kills, seed, longest, encoders, data, root):
-    command = train_command(encoders, data, *LONG)
-    killed = kill_until_done(command, run_path(root), cwd=root, kills=kills, seed=seed, longest=longest)
-    code, output = run_hifi(*command, cwd=root)
-    assert code == 0, output
-    assert left_behind(root) in ([], [".lock"])
-    return killed
 
 
 def left_behind(root):
@@ -94,41 +74,14 @@ def train_until_killed(command, step):
 
 def send_signal_after_step(step, number, monkeypatch):
     """Send this process a signal after so many optimizer steps."""
-    train_step = trainer.Trainer.train_step
+    train_step = loop.Trainer.train_step
 
     def sending_step(self, batch):
         train_step(self, batch)
         if self.progress.step == step:
             os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(trainer.Trainer, "train_step", sending_step)
-
-
-@pytest.mark.exhaustive
-def test_30_kills_at_random_moments(encoders, data, tmp_path, uninterrupted):
-    killed, root = 0, tmp_path
-    while killed < 30:  # a run that is finished is begun again
-        root = tmp_path / str(killed)
-        root.mkdir()
-        killed += survives(30 - killed, killed, 2.5, encoders, data, root)
-        assert fingerprint(run_path(root)) == uninterrupted
-    print(f"\n{killed} kills of a training run survived")
-
-
-@pytest.mark.exhaustive
-def test_an_interrupted_run_goes_on(encoders, data, tmp_path, uninterrupted):
-    stopped_by(signal.SIGINT, 130, encoders, data, tmp_path)
-    assert run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)[0] == 0
-    assert fingerprint(run_path(tmp_path)) == uninterrupted
-
-
-def stopped_by(number, code, encoders, data, root):
-    """A signal leaves a checkpoint, a message and its exit code."""
-    process = start(*train_command(encoders, data, *LONG), cwd=root)
-    wait_for(lambda: (run_path(root) / "checkpoints" / "last.pt").is_file() or process.poll() is not None)
-    process.send_signal(number)
-    exit_code, output = finish(process)
-    assert_stopped(exit_code, code, output, root)
+    monkeypatch.setattr(loop.Trainer, "train_step", sending_step)
 
 
 def assert_stopped(exit_code, expected_code, output, root):
@@ -150,10 +103,10 @@ SLOWER = [
     "settings", [["eh-ft-bitfit"], ["child-tuning-d"], ["prefix-tuning", "settings.mlp=8"], *SLOWER], ids=lambda words: words[0]
 )
 def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, monkeypatch):
-    """Also in the middle of an epoch, at the end of a stage, and during evaluation."""
+    """Also in the middle of an epoch, at the end of a stage, and during an evaluation, which ends first."""
     config = make(*settings, "dropout=0.1", "log_every=4")
     uninterrupted_results = runs.run(config, ResourceCache(tmp_path / "uninterrupted", data))
-    train_step, predict, made = trainer.Trainer.train_step, ModelRunner.predict, []
+    train_step, predict, made = loop.Trainer.train_step, ModelRunner.predict, []
     predictions = []
 
     def stopping_step(self, batch):
@@ -165,11 +118,11 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, mon
     def stopping_predict(self, examples):
         if len(made) == 12:
             predictions.append(len(examples))
-            if len(predictions) == 1:  # of the last epoch: stopped, and repeated
+            if len(predictions) == 1:  # of the last epoch
                 os.kill(os.getpid(), signal.SIGTERM)
         return predict(self, examples)
 
-    monkeypatch.setattr(trainer.Trainer, "train_step", stopping_step)
+    monkeypatch.setattr(loop.Trainer, "train_step", stopping_step)
     monkeypatch.setattr(ModelRunner, "predict", stopping_predict)
     previous = signal.signal(signal.SIGTERM, _terminate)
     stops = 0
@@ -183,7 +136,7 @@ def test_a_stop_after_any_step_costs_nothing(make, data, tmp_path, settings, mon
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert made == list(range(12))  # no step twice
-    assert (stops, len(predictions)) == (6, 2)
+    assert (stops, len(predictions)) == (6, 1)
     directories = [RunDirectory.of(config, tmp_path / name).path for name in ("uninterrupted", "stopped")]
     assert fingerprint(directories[0]) == fingerprint(directories[1])
     assert results.scores == uninterrupted_results.scores
@@ -202,16 +155,6 @@ def test_of_two_processes_on_one_run_one_works(encoders, data, tmp_path):
     for code, output in ends:
         assert "another process is writing" in output if code == 4 else "accuracy" in output
     assert read_json(run_path(tmp_path) / "results.json")["status"] == "done"
-
-
-@pytest.mark.exhaustive
-def test_two_processes_that_need_the_same_scores_make_them_once(encoders, data, tmp_path):
-    commands = [train_command(encoders, data, "--seed", seed, *QUICK) for seed in (1, 2)]
-    ends = [finish(process) for process in [start(*command, cwd=tmp_path) for command in commands]]
-    assert [code for code, _ in ends] == [0, 0], ends
-    assert len(list((tmp_path / "results/scores").rglob("*.json"))) == 1
-    heads = {read_json(run_path(tmp_path).parent / f"seed{seed}" / "results.json")["heads_sha256"] for seed in (1, 2)}
-    assert len(heads) == 1
 
 
 @pytest.mark.exhaustive
@@ -242,25 +185,3 @@ def test_two_processes_of_one_run_give_the_gradient_and_scores_of_one(encoders, 
             assert deltas[1][name] == pytest.approx(value, abs=5e-5), name
     lines = [json.loads(line) for line in (run_path(tmp_path / "two") / "metrics.jsonl").read_text().splitlines()]
     assert sum("epoch" in line for line in lines) == 2  # only one process writes
-
-
-@pytest.mark.exhaustive
-def test_no_secret_of_the_environment_reaches_a_file(encoders, data, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_planted_secret")
-    grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"]}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(grid))
-    output = run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", "epochs=0", cwd=tmp_path)[1]
-    output += run_hifi("grid", "mine.yaml", "--data-dir", data, "-v", *QUICK, cwd=tmp_path)[1]
-    assert "1 of 1 done" in output
-    assert "hf_planted_secret" not in output
-    for path in (tmp_path / "results").rglob("*"):
-        assert not path.is_file() or b"hf_planted_secret" not in path.read_bytes(), path
-
-
-@pytest.mark.exhaustive
-def test_a_killed_process_is_no_obstacle(encoders, data, tmp_path):
-    process = start(*train_command(encoders, data, *LONG), cwd=tmp_path)
-    wait_for(lambda: (run_path(tmp_path) / ".lock").is_file())
-    kill_group(process)
-    code, output = run_hifi(*train_command(encoders, data, *LONG), cwd=tmp_path)
-    assert code == 0, output

@@ -9,14 +9,14 @@ import pytest
 import yaml
 from project_files import copy_yaml
 from synthetic_grids import write_cell
-from synthetic_runs import method_search, write_search
+from synthetic_runs import write_search
 from tiny_inputs import QUICK
 
 from hifi_cli.config import figure_spec, registry
 from hifi_cli.errors import ConflictError, MissingError, UsageError
 from hifi_cli.figures import figure, trainings
 from hifi_cli.figures.figure import FigureRequest
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +156,7 @@ def test_the_runs_of_a_figure_are_a_grid(tiny, hifi):
     assert [hifi(*words).code for words in commands] == [0, 0, 0]
     assert tiny("figure", "mine.yaml", *quick).code == 0
     for text, message in (
-        ("figure: mine.yaml\nmethods: [full-ft]", "a figure defines its own runs"),
+        ("figure: mine.yaml\nmethods: [full-ft]", "a figure defines its own methods"),
         ("figure: hifi-3", "this figure needs no finished runs"),
     ):
         Path("runs.yaml").write_text(text)
@@ -209,12 +209,11 @@ def test_a_search_is_drawn(ask, resources, encoders, tmp_path, caplog):
     request, path = ask("search-budget", None, ("full-ft", "bitfit")), tmp_path / "budget.csv"
     with pytest.raises(
         MissingError,
-        match=r"no search of full-ft on rte: hifi grid tuning .*--tasks rte --methods full-ft",
+        match="no runs of a search for full-ft on rte",
     ):
         figure.compute(request, path)
-    scores = {"full-ft": [0.6, 0.8, 0.7], "bitfit": [0.9, None]}
-    searches = [method_search("rte", method, values) for method, values in scores.items()]
-    write_search(resources.results_dir, *searches, backbone=encoders["bert"])
+    for method, scores in {"full-ft": [0.6, 0.8, 0.7], "bitfit": [0.9, None]}.items():
+        write_search(resources.results_dir, method, "rte", scores, backbone=encoders["bert"].name)
     table = figure.compute(request, path)
     assert list(zip(table["method"], table["settings"], strict=True)) == [
         *(("full-ft", count) for count in (1, 2, 3)),

@@ -1,361 +1,252 @@
-"""Grids: which runs a table needs, how they are shared out, what becomes of those that fail, and what a search chooses."""
+"""Grids: which runs a table, claims or a search need, how they are shared out, and what becomes of those that fail."""
 
+import itertools
+import json
 import shlex
-import shutil
-import time
 from concurrent.futures import Future
-from functools import cache
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
-from finished_runs import read_json, truncate
+from finished_runs import truncate
 from synthetic_grids import cells, write_cell
-from tiny_inputs import QUICK
 
 from hifi_cli.config import registry
 from hifi_cli.errors import UsageError
 from hifi_cli.grids import cells as grid_cells
-from hifi_cli.grids import grid_display, grid_spec, jobs, scheduler, search
-from hifi_cli.grids.jobs import Job, JobOptions
-from hifi_cli.grids.scheduler import GridProgress, JobOutcome, Scheduler
+from hifi_cli.grids import executor, spec
+from hifi_cli.grids.executor import GridState, jobs_of
 from hifi_cli.reports import table_spec
-from hifi_cli.results.record import EpochMetrics
-from hifi_cli.results.status import RunState, RunStatus, status
 
 TABLES = [name for name in registry.names("tables") if table_spec.load(name).kind == "scores"]
-
-
-@cache
-def cells_of_grid(name):
-    return tuple(cells(name=name))
+WHERE = ["--results-dir", "results"]
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_papers_table_has_a_grid_with_exactly_its_runs(name):
     table = table_spec.load(name)
-    all_cells = {
-        (cell.method, cell.task, cell.seed, cell.config.protocol, cell.config.backbone.name) for cell in cells_of_grid(name)
-    }
+    of_grid = cells(name=name)
+    runs = {(cell.method, cell.task, cell.config.seed, cell.config.protocol, cell.config.backbone.name) for cell in of_grid}
     methods = [method for row in table.rows for method in (row.best_of or [row.method]) if method]
     tasks = {column.task for column in table.columns}
-    assert all_cells == {(m, t, s, table.protocol, table.backbone) for m, t, s in product(methods, tasks, table.seeds)}
-    assert not any(cell.config.variant for cell in cells_of_grid(name))  # they are the runs that the table reads
-
-
-def test_a_process_that_closes_counts_as_done_only(tmp_path):
-    """Its cells are all there, so that what is done, running, failed and left are all the cells there are."""
-    first, second, third, fourth, *_, last = all_cells = cells()
-    progress = GridProgress(all_cells, finished=dict.fromkeys((first, second, third), RunStatus(RunState.DONE)))
-    at_work = [Job("train", (first, second)), Job("train", (third, fourth)), Job("score", (last,))]
-    progress.running = {Future(): (job, tmp_path) for job in at_work}
-    assert grid_display.status_line(progress).startswith(f"3/16 done, 1 running, 1 scoring, 0 failed, {16 - 3 - 1} left")
-
-
-def test_the_time_left_counts_what_passed_beside_the_training(monkeypatch):
-    """Two cells trained for 10 s each; the second one, of this grid, took 25 s with the start of its process."""
-    now = 100.0
-    monkeypatch.setattr(scheduler.time, "monotonic", lambda: now)
-    first, second, *others = all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1, 2, 3, 4, 5, 6])
-    trained = SimpleNamespace(result=SimpleNamespace(time_s=10.0))
-    progress = GridProgress(all_cells, finished={first: trained}, finished_before=1, started=now, last_end=now)
-    assert progress.expected_seconds == pytest.approx(10.0 * 5)  # of this grid nothing is known yet
-    now = 125.0
-    progress.finish(second, trained)
-    now = 135.0  # the third one has been running for 10 s
-    assert progress.expected_seconds == pytest.approx(25.0 * len(others) - 10.0)
-    progress.started = 123.0  # the second one was continued from a checkpoint; the others have none
-    assert progress.expected_seconds == pytest.approx(10.0 * len(others) - 10.0)
+    assert runs == {(m, t, s, table.protocol, table.backbone) for m, t, s in product(methods, tasks, table.seeds)}
+    assert not any(cell.config.variant for cell in of_grid)  # they are the runs that the table reads
 
 
 @pytest.mark.parametrize("name", registry.names("grids"))
-def test_every_shipped_grid_resolves(name):
-    grid = grid_spec.resolve(grid_spec.load(name), name)
-    resolved = cells(name=name, tasks=grid.tasks[:1]) if grid.is_search else cells_of_grid(name)  # a search has thousands
-    assert resolved or name == "hifi-5" or grid.claims  # a table of settings: no run; claims: see test_claim_grids
-    assert len({cell.config.run_path for cell in resolved}) == len(resolved)
+def test_every_shipped_grid_has_runs_that_differ(name):
+    grid = spec.load(name, {})
+    if grid.figure:
+        return
+    if grid.claims:
+        resolved = grid_cells.cells_of_claims(grid.model_copy(update={"seeds": [1]}), name)
+        assert not any(cell.config.variant for cell in resolved)
+    else:
+        resolved = cells(name=name, tasks=grid.tasks[:1])
+    assert resolved
+    assert len({cell.run_path for cell in resolved}) == len(resolved)
     assert len({cell.config.hash for cell in resolved}) == len(resolved)
 
 
-def test_a_table_of_settings_needs_no_run(hifi):
-    assert cells(name="hifi-5") == []
-    assert hifi("grid", "hifi-5").code == 0
+def test_printed_lines_make_every_run_once_after_their_scores(hifi):
+    lines = hifi("grid", "hifi-3", "--print", "--shard", "2/3").out.splitlines()
+    expected = {cell.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
+    words = [shlex.split(line) for line in lines]
+    trained = [dict(zip(line[2::2], line[3::2], strict=True)) for line in words if line[1] == "train"]
+    made = [cells(name="hifi-3", tasks=[o["--task"]], methods=[o["--method"]], seeds=[int(o["--seeds"])]) for o in trained]
+    assert [len(each) for each in made] == [1] * len(expected)
+    assert {each[0].run_path for each in made} == expected
+    scored = [line[line.index("--task") + 1] for line in words if line[1] == "score"]
+    assert sorted(scored) == sorted({cell.task for cell in cells(name="hifi-3")})
+    assert [line[1] for line in words] == ["score"] * len(scored) + ["train"] * len(trained)
 
 
-def test_printed_lines_make_every_run_once(hifi):
-    answer = hifi("grid", "hifi-3", "--print", "--jobs", "7", "--shard", "2/3")
-    expected = {cell.config.run_path for cell in grid_cells.shard(cells(name="hifi-3"), "2/3")}
-    made = []
-    for line in answer.out.splitlines():
-        words = shlex.split(line)
-        assert words[:2] in (["hifi", "train"], ["hifi", "score"])
-        options = dict(zip(words[2::2], words[3::2], strict=True))
-        if words[1] == "train":
-            made += [
-                cells(name="hifi-3", tasks=[options["--task"]], methods=[method], seeds=[int(seed)])[0].config.run_path
-                for method in options["--method"].split(",")
-                for seed in options["--seeds"].split(",")
-            ]
-    assert len(made) == len(expected)
-    assert set(made) == expected
-    scored = [line for line in answer.out.splitlines() if line.startswith("hifi score")]
-    assert len(scored) == len({cell.task for cell in cells(name="hifi-3")})
+def test_methods_without_heads_run_while_heads_are_scored():
+    all_cells = cells(tasks=["demo-entailment"])
+    kinds = [job.cell.needs_scores for job in jobs_of(all_cells, WHERE) if job.cell]
+    assert kinds == sorted(kinds) and {*kinds} == {True, False}
+    assert grid_cells.selects_heads("eh-ft-hifi") and not grid_cells.selects_heads("lora")
 
 
-def test_shards_part_the_cells():
-    all_cells = cells(name="hifi-2")
+def test_shards_part_the_cells_and_cost_the_same():
+    all_cells = cells(name="hifi-2", seeds=[1, 2, 3])
     parts = [grid_cells.shard(all_cells, f"{number}/4") for number in (1, 2, 3, 4)]
-    places = [cell.config.run_path for part in parts for cell in part]
-    assert sorted(places) == sorted(cell.config.run_path for cell in all_cells)
+    places = [cell.run_path for part in parts for cell in part]
+    assert sorted(places) == sorted(cell.run_path for cell in all_cells)
     costs = [sum(cell.cost for cell in part) for part in parts]
-    assert max(costs) - min(costs) <= min(cell.cost for cell in all_cells)
-    assert all({cell.method for cell in part} == {cell.method for cell in all_cells} for part in parts)
+    assert max(costs) - min(costs) <= max(cell.cost for cell in all_cells)
+    assert all(len({cell.method for cell in part}) > 4 for part in parts)
     assert grid_cells.shard(all_cells, f"{len(all_cells) + 1}/1000000000000") == []
     for text in ("0/4", "5/4", "4", "1/", "a/b", "-1/2"):
         with pytest.raises(UsageError, match="--shard"):
             grid_cells.shard(all_cells, text)
 
 
-def test_as_many_shards_as_methods_have_equal_cost_and_many_methods_each():
-    all_cells = cells(name="hifi-2", seeds=[1, 2, 3])
-    number = len({cell.method for cell in all_cells})
-    parts = [grid_cells.shard(all_cells, f"{index}/{number}") for index in range(1, number + 1)]
-    costs = [sum(cell.cost for cell in part) for part in parts]
-    assert max(costs) - min(costs) <= min(cell.cost for cell in all_cells)
-    assert min(len({cell.method for cell in part}) for part in parts) > number // 2
-
-
-@pytest.mark.parametrize("processes", [1, 2, 8, 500])
-def test_jobs_hold_every_cell_once_and_none_holds_too_many(processes):
-    all_cells = cells(name="hifi-2", seeds=[1, 2])
-    made = jobs.training_jobs(all_cells, processes)
-    assert sorted(cell.name for job in made for cell in job.cells) == sorted(cell.name for cell in all_cells)
-    for job in made:
-        assert len({(cell.task, cell.overrides) for cell in job.cells}) == 1
-        methods, seeds = (dict.fromkeys(getattr(cell, key) for cell in job.cells) for key in ("method", "seed"))
-        assert [(cell.method, cell.seed) for cell in job.cells] == list(product(methods, seeds))  # as `train` goes
-        assert len(job.cells) <= max(1, len(all_cells) // (3 * processes)) or processes == 1
-    assert [job.cost for job in made] == sorted((job.cost for job in made), reverse=True)
-
-
-def test_what_is_chosen_by_scores_waits_for_them():
-    needing = {job.cells[0].method for job in jobs.training_jobs(cells(name="hifi-3"), 500) if job.needs}
-    assert needing == {row.method for row in table_spec.load("hifi-3").rows}
-    assert not any(job.needs for job in jobs.training_jobs(cells(name="ehft-1"), 500))
-    assert grid_cells.chooses_heads("eh-ft-hifi")
-    assert len(jobs.scoring_jobs(cells(name="hifi-3", tasks=["rte", "mrpc"]))) == 2
-
-
 class Scripted:
-    """An engine whose processes do what a script says: a cell's name -> how its next attempts end."""
+    """An executor whose commands do what a script says: a cell's name -> the exit codes of its next attempts."""
 
-    processes = 2
+    def __init__(self, all_cells, script, results_dir):
+        self.script, self.results_dir, self.ran = script, results_dir, []
+        self.by_command = {tuple(cell.train_command(WHERE)): cell for cell in all_cells}
 
-    def __init__(self, options, script):
-        self.options, self.script, self.ran = options, script, []
-
-    def submit(self, job: Job, log: Path) -> "Future[JobOutcome]":
-        self.ran.append((job.command, [cell.name for cell in job.cells], job.force))
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("")
-        ended: Future[JobOutcome] = Future()
-        ended.set_result(self._run(job, log))
+    def __call__(self, command, log):
+        cell = self.by_command.get(tuple(command))
+        name = cell.name if cell else "score"
+        self.ran.append(name)
+        codes = self.script.get(name, [])
+        code = codes.pop(0) if codes else 0
+        log.write_text(f"much\n  10 %\r  20 %\nhifi: {name} went wrong\n")
+        if cell and code == 0:
+            write_cell(cell, self.results_dir)
+        ended: Future[int] = Future()
+        ended.set_result(code)
         return ended
 
-    def _run(self, job, log):
-        for cell in job.cells if job.command == "train" else ():
-            ends = self.script.get(cell.name, [])
-            outcome = ends.pop(0) if ends else JobOutcome(0)
-            if outcome.exit_code != 0:
-                log.write_text(f"much\nhifi: {cell.name} {outcome.reason or 'went wrong'}\n")
-                return outcome
-            write_cell(cell, self.options.results_dir)
-        return self.script.get(job.command, [JobOutcome(0)]).pop(0) if self.script.get(job.command) else JobOutcome(0)
 
-    def stop(self): ...
-
-    def close(self): ...
-
-
-def scheduled(tmp_path, script, *, all_cells=None, retries=0):
+def scripted_run(tmp_path, script, all_cells=None, retries=0):
     all_cells = all_cells or cells(tasks=["demo-entailment"])
-    scheduler = Scheduler(all_cells, JobOptions(tmp_path), tmp_path / "logs", retries=retries)
-    engine = Scripted(scheduler.options, script)
-    return scheduler.run(engine, lambda progress: None), engine, scheduler
+    state = GridState(all_cells, tmp_path)
+    state.read()
+    submit = Scripted(all_cells, script, tmp_path)
+    executor.run(state, jobs_of(state.left, WHERE), submit, tmp_path / "logs", retries=retries)
+    return state, submit.ran
 
 
-def test_two_grids_of_one_name_have_their_own_logs(tmp_path):
-    """As two shards of a grid have that run at the same time."""
-    all_cells = cells(tasks=["demo-entailment"])
-    for part in (all_cells[::2], all_cells[1::2]):
-        scheduled(tmp_path, {}, all_cells=part)
-    names = [sorted(path.name for path in (tmp_path / "logs" / number).iterdir()) for number in ("1", "2")]
-    assert all(logs[0].startswith("0001-") for logs in names)
-    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["1", "2"]
-    scheduled(tmp_path, {}, all_cells=all_cells)  # nothing is left to run, nor to log
-    assert len(list((tmp_path / "logs").iterdir())) == 2
-
-
-def test_a_grid_sweeps_what_a_kill_left_in_finished_runs(tmp_path):
-    (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
-    write_cell(cell, tmp_path)
-    folder, checkpoint = cell.run_directory(tmp_path).path, cell.run_directory(tmp_path).checkpoint
-    checkpoint.parent.mkdir()
-    for name in (".last.pt.x7.hifi-part", "../.metrics.jsonl.x8.hifi-part", checkpoint.name):
-        (checkpoint.parent / name).write_text("half")
-    scheduled(tmp_path, {}, all_cells=[cell])
-    left = {path.name for path in folder.rglob("*") if path.is_file()}
-    assert left - {".lock"} == {"results.json", "config.yaml"}
-
-
-def test_a_failed_cell_is_recorded_and_the_rest_goes_on(tmp_path):
-    progress, _, scheduler = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [JobOutcome(1)] * 2}, retries=1)
-    (cell,) = progress.failed
-    assert (cell.name, len(progress.finished), progress.left) == ("demo-entailment/bitfit/seed1", 7, 0)
-    recorded = read_json(cell.run_directory(tmp_path).failure)
-    assert recorded["lines"] == ["much", "hifi: demo-entailment/bitfit/seed1 went wrong"]
-    assert (recorded["attempts"], recorded["exit_code"]) == (2, 1)
-    assert recorded["command"] == scheduler.command(cell)
-    assert status(cell.run_directory(tmp_path)).state is RunState.FAILED
-
-
-def test_the_signal_that_killed_a_run_is_its_reason(tmp_path):
-    progress, _, _ = scheduled(tmp_path, {"demo-entailment/bitfit/seed1": [JobOutcome(-9)]})
-    assert list(progress.failed.values()) == ["killed by SIGKILL (too little memory?)"]
-
-
-class RefusesBitFit(Scripted):
-    """An engine whose processes refuse a list of methods with BitFit before any training, as `hifi train` does."""
-
-    def _run(self, job, log):
-        if any(cell.method == "bitfit" for cell in job.cells):
-            log.write_text("hifi: bitfit: nothing to train\n")
-            return JobOutcome(2)
-        return super()._run(job, log)
-
-
-def test_a_refused_method_fails_alone(tmp_path):
-    all_cells = cells(tasks=["demo-entailment"])
-    scheduler = Scheduler(all_cells, JobOptions(tmp_path), tmp_path / "logs")
-    progress = scheduler.run(RefusesBitFit(scheduler.options, {}), lambda progress: None)
-    assert {cell.method for cell in progress.failed} == {"bitfit"}
-    assert set(progress.failed.values()) == {"hifi: bitfit: nothing to train"}
-    assert len(progress.finished) == len(all_cells) - len(progress.failed)
-
-
-def test_a_job_holds_its_seeds_in_the_order_in_which_train_takes_them(tmp_path):
-    """The first one without a result is the one that failed."""
-    (job,) = jobs.training_jobs(cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[3, 1, 2]), 1)
-    assert [cell.seed for cell in job.cells] == [1, 2, 3] and "--seeds 1,2,3" in job.command_line(JobOptions(tmp_path))
-
-
-def test_a_retry_mends_and_vanished_workers_cost_no_attempt(tmp_path):
-    script = {
-        "demo-entailment/bitfit/seed2": [JobOutcome(-9)],
-        "demo-entailment/full-ft/seed1": [JobOutcome(None, lost=True)] * 5,
-        "demo-entailment/full-ft/seed2": [JobOutcome(143)] * 3,
-        "demo-entailment/hifi-layerwise/seed1": [JobOutcome(-11)],
-        "score": [JobOutcome(1)],
+def test_a_failed_cell_has_its_reason_and_the_rest_goes_on(tmp_path, caplog):
+    script = {"demo-entailment/bitfit/seed1": [1, 3], "demo-entailment/full-ft/seed1": [-9, -9]}
+    state, ran = scripted_run(tmp_path, script, retries=1)
+    assert {cell.name: reason for cell, reason in state.failed.items()} == {
+        "demo-entailment/bitfit/seed1": "hifi: demo-entailment/bitfit/seed1 went wrong",
+        "demo-entailment/full-ft/seed1": "killed by SIGKILL (too little memory?)",
     }
-    progress, engine, _ = scheduled(tmp_path, script, retries=2)
-    assert not progress.failed
-    assert len(progress.finished) == 8
-    scored = [index for index, (command, *_) in enumerate(engine.ran) if command == "score"]
-    heads = [
-        index
-        for index, (command, names, _) in enumerate(engine.ran)
-        if command == "train" and "demo-entailment/hifi-layerwise/seed1" in names
-    ]
-    assert len(scored) == 2
-    assert max(scored) < min(heads)
+    assert len(state.finished) == 6 and not state.left
+    assert ran.count("demo-entailment/bitfit/seed1") == 2
+    assert "grid: 6/8 done, 2 failed, about 0:00 to go" in caplog.messages[-1]
 
 
-@pytest.mark.parametrize(("outcomes", "jobs"), [([JobOutcome(3)], 1), ([JobOutcome(None, lost=True)] * 50, 20)])
-def test_cells_that_wait_for_scores_fail_with_them(tmp_path, outcomes, jobs):
-    progress, engine, _ = scheduled(tmp_path, {"score": outcomes})
-    assert sum(command == "score" for command, *_ in engine.ran) == jobs
-    assert {cell.method for cell in progress.failed} == {"hifi-layerwise"}
-    assert all("were not scored" in why for why in progress.failed.values())
-    assert {read_json(cell.run_directory(tmp_path).failure)["attempts"] for cell in progress.failed} == {jobs}
-    assert len(progress.finished) == 6
+def test_a_retry_mends_and_what_was_told_to_stop_costs_no_attempt(tmp_path):
+    script = {
+        "demo-entailment/bitfit/seed2": [-9],
+        "demo-entailment/full-ft/seed2": [143, 130, 143],
+        "score": [1],
+    }
+    state, ran = scripted_run(tmp_path, script, retries=1)
+    assert len(state.finished) == 8 and not state.failed
+    assert (ran.count("score"), ran.count("demo-entailment/full-ft/seed2")) == (2, 4)
+
+
+def test_scores_that_fail_are_left_to_the_runs(tmp_path, caplog):
+    """A run scores heads that are not scored, and says itself why it cannot."""
+    state, _ = scripted_run(tmp_path, {"score": [3]})
+    assert len(state.finished) == 8
+    assert any("score/demo-entailment failed (hifi: score went wrong)" in line for line in caplog.messages)
 
 
 def test_a_cell_that_another_process_writes_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("hifi_cli.grids.scheduler.BUSY_SECONDS", 0.1)
-    start = time.monotonic()
-    progress, engine, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)] * 3})
-    assert not progress.failed
-    assert sum("demo-entailment/full-ft/seed1" in names for _, names, _ in engine.ran) == 4
-    assert time.monotonic() - start > 0.1 + 0.2 + 0.4, "each pause is twice as long"
+    monkeypatch.setattr(executor, "BUSY_SECONDS", 0.01)
+    state, ran = scripted_run(tmp_path, {"demo-entailment/full-ft/seed1": [4] * 3})
+    assert not state.failed and len(state.finished) == 8
+    assert ran.count("demo-entailment/full-ft/seed1") == 4
 
 
-def test_a_directory_of_another_configuration_is_a_failure(tmp_path):
-    all_cells = cells(tasks=["demo-entailment"], methods=["full-ft"])
-    other = cells("epochs=1", tasks=["demo-entailment"], methods=["full-ft"])[0]
-    place = other.run_directory(tmp_path).path
-    place.mkdir(parents=True)
-    (place / "config.yaml").write_text(yaml.safe_dump(other.config.model_dump(mode="json")))
-    progress, _, _ = scheduled(tmp_path, {"demo-entailment/full-ft/seed1": [JobOutcome(4)]}, all_cells=all_cells)
-    assert [cell.seed for cell in progress.failed] == [1]
-
-
-def test_finished_cells_are_skipped_and_damaged_ones_made_again(tmp_path):
+def test_finished_cells_are_skipped(tmp_path):
     all_cells = cells(tasks=["demo-entailment"], methods=["full-ft", "bitfit"])
     for cell in all_cells[:3]:
         write_cell(cell, tmp_path)
-    all_cells[0].run_directory(tmp_path).delta.write_bytes(b"not what was written")
-    truncate(all_cells[1].run_directory(tmp_path).results)
-    progress, engine, _ = scheduled(tmp_path, {}, all_cells=all_cells)
-    assert len(progress.finished) == 4
-    assert progress.finished_before == 1
-    assert {(name, force) for _, names, force in engine.ran for name in names} == {
-        (all_cells[0].name, True), (all_cells[1].name, True), (all_cells[3].name, False)
-    }  # fmt: skip
+    state, ran = scripted_run(tmp_path, {}, all_cells)
+    assert (ran, state.finished_before, len(state.finished)) == ([all_cells[3].name], 3, 4)
 
 
-def test_a_grid_refuses_finished_runs_on_other_data(hifi, finish_run, encoders, data, tmp_path):
-    finish_run()
-    grid = {"protocol": "hifi", "backbone": str(encoders["bert"]), "tasks": ["rte"], "methods": ["full-ft"], "seeds": [1]}
-    Path("once.yaml").write_text(yaml.safe_dump(grid))
-    (tmp_path / "empty").mkdir()
-    for elsewhere in (data, tmp_path / "empty"):  # another machine may have the data
-        answer = hifi("grid", "once.yaml", "--data-dir", elsewhere, *QUICK)
-        assert answer.code == 0 and "1 of 1 done (1 before)" in answer.err, answer.err
-    shutil.copytree(data, tmp_path / "changed")
-    train = tmp_path / "changed/RTE/train.tsv"
-    train.write_text(train.read_text().replace("not_entailment", "entailment", 1))
-    answer = hifi("grid", "once.yaml", "--data-dir", tmp_path / "changed", *QUICK)
-    assert answer.code == 4 and "holds a run on other data than those in" in answer.err
+def test_another_run_in_the_place_of_a_cell_is_refused_before_anything_starts(hifi):
+    words = ("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft,bitfit")
+    (other, *_) = cells("epochs=1", tasks=["demo-entailment"], methods=["full-ft"])
+    write_cell(other, Path("results"))
+    answer = hifi(*words)
+    assert answer.code == 4 and "epochs is 1 there" in answer.err and not list(Path("results").rglob("*.log"))
+    truncate(other.run_directory(Path("results")).results)
+    answer = hifi(*words)
+    assert answer.code == 2 and "delete it and make it again" in answer.err
+    forced = hifi(*words, "--force", "--print").out.splitlines()
+    assert len(forced) == 4 and all("--force" in line for line in forced)
 
 
-def test_a_search_chooses_by_the_mean_and_passes_over_what_diverged(tmp_path):
-    all_cells = cells(name="demo-search", methods=["full-ft"], seeds=[1, 2])
-    scores = {"0.0005": (0.5, 0.7), "0.002": (0.9, 0.2)}
-    done = {
-        cell: write_cell(cell, tmp_path, score=scores[dict(cell.settings)["learning_rate"]][cell.seed - 1])
-        for cell in all_cells
-    }
-    (method_search,) = search.choose(done, tmp_path)
-    assert method_search.chosen.setting == {"learning_rate": "0.0005"}
-    assert (method_search.chosen.score, method_search.chosen.seeds) == (pytest.approx(0.6), 2)
-    assert method_search.chosen.deviation == pytest.approx(0.1 * 2**0.5)
-    assert len(method_search.tried) == 2
-    done[all_cells[0]] = write_cell(all_cells[0], tmp_path, "diverged")
-    assert search.choose(done, tmp_path)[0].chosen.setting == {"learning_rate": "0.002"}
-    assert list(search.lines(search.choose(done, tmp_path))) == [
-        "demo-entailment  full-ft  learning_rate=0.002  55.00 (55.00 to 55.00 over 2 settings, 2 seeds)"
-    ]
-
-
-def test_a_search_reads_the_split_that_chooses(tmp_path):
+def test_a_run_that_diverged_is_repeated_with_force_as_it_is_finished(hifi):
     (cell,) = cells(tasks=["demo-entailment"], methods=["full-ft"], seeds=[1])
-    result = write_cell(cell, tmp_path).result.model_copy(update={"selection": "holdout"})
-    directory = cell.run_directory(tmp_path)
-    for epoch, value in ((1, 0.3), (2, 0.4)):
-        directory.append_metrics(EpochMetrics(epoch=epoch, selection=value, accuracy=0.9))
-    assert search.selection_score(directory, result) == 0.4
+    write_cell(cell, Path("results"), state="diverged")
+    answer = hifi("grid", "demo", "--tasks", "demo-entailment", "--methods", "full-ft", "--seeds", "1")
+    assert answer.code == 1 and "failed: demo-entailment/full-ft/seed1: the training loss is nan" in answer.err
+    assert "to repeat it: hifi train --task demo-entailment --method full-ft" in answer.err
+    assert "--force" in answer.err
+
+
+def test_keys_of_stage_1_are_no_keys_of_its_scoring(hifi):
+    grid = {
+        "protocol": "demo",
+        "backbone": "demo",
+        "tasks": ["demo-entailment"],
+        "methods": ["eh-ft-hifi"],
+    }
+    Path("rates.yaml").write_text(yaml.safe_dump({**grid, "vary": {"stage1.learning_rate": [0.001, 0.002]}}))
+    score, *trainings = hifi("grid", "rates.yaml", "scoring.samples=12", "--print").out.splitlines()
+    assert len(trainings) == 2 and all("stage1.learning_rate=0.00" in line for line in trainings)
+    answer = hifi(*shlex.split(score)[1:], "--dry-run")
+    assert answer.code == 0 and "samples: 12 " in answer.out, answer.err
+
+
+def test_ehfts_searches_are_those_of_its_text():
+    """Sections 3.2 and 3.3; the order of a grid is ours."""
+
+    def tried(name):
+        return {method: {*product(*varied.values())} for method, varied in spec.load(name, {}).varied.items()}
+
+    assert tried("ehft-search") == {
+        "mixout": set(product((0.7, 0.8, 0.9), (1e-5, 2e-4))),
+        "child-tuning-d": {(0.1,), (0.2,), (0.3,)},
+        "top-k": {(3,), (6,), (12,)},
+    }
+    rates = {(5e-3,), (1e-3,), (1e-4,), (5e-4,)}
+    assert tried("ehft-search-rates") == dict.fromkeys(("linear-probing", "bitfit", "lora", "prefix-tuning"), rates)
+    assert spec.load("ehft-search-rates", {}).tasks == ["rte", "boolq"]
+
+
+CLAIMS = """
+description: My claims
+protocol: demo
+backbone: demo
+tasks: [demo-entailment, demo-acceptability]
+seeds: [1, 2, 5]
+claims:
+  probing: {kind: difference, text: Full-FT beats probing., where: here, first: full-ft, second: linear-probing}
+  percent: {kind: number, text: T., where: here, measure: trained-percent, method: bitfit, at_most: 100}
+  fast: {kind: number, text: Fast., where: here, measure: time, method: lora, at_most: 1.05}
+"""
+
+
+@pytest.fixture
+def grid_of_claims(hifi):  # in its own working directory
+    Path("mine.yaml").write_text(CLAIMS)
+    Path("claims-mine.yaml").write_text("description: d\nclaims: mine.yaml\n")
+    return lambda *words: hifi("grid", "claims-mine.yaml", "--print", "--format", "json", *words)
+
+
+def test_a_grid_of_claims_holds_each_run_once_with_the_seeds_of_the_file(grid_of_claims):
+    answer = grid_of_claims()
+    assert answer.code == 0, answer.err
+    commands = [command.split() for command in json.loads(answer.out)]
+    runs = [tuple(words[words.index(option) + 1] for option in ("--task", "--method", "--seeds")) for words in commands]
+    tasks = ("demo-entailment", "demo-acceptability")
+    expected = [
+        *itertools.product(tasks, ("full-ft", "linear-probing", "lora"), "125"),
+        *itertools.product(tasks, ("bitfit",), "1"),  # a percentage is the same for every seed; a time is not
+    ]
+    assert sorted(runs) == sorted(expected)
+
+
+def test_keys_that_decide_which_runs_a_claim_reads_are_refused(grid_of_claims):
+    for key in ("shots=8", "variant=x"):
+        answer = grid_of_claims(key)
+        assert answer.code == 2 and f"sets {key.partition('=')[0]}: leave it out" in answer.err, answer.err
 
 
 @pytest.mark.parametrize(
@@ -364,11 +255,14 @@ def test_a_search_reads_the_split_that_chooses(tmp_path):
         ({"table": "hifi-9"}, "did you mean 'hifi-"),
         ({"tabel": "hifi-2"}, "did you mean 'table'?"),
         ({"table": "hifi-2", "vary": {"learning_rat": [1]}}, "did you mean 'learning_rate'?"),
-        ({"table": "hifi-2", "vary": {"learning_rate": []}}, "varies over no value"),
+        ({"table": "hifi-2", "vary": {"learning_rate": []}}, "vary.learning_rate"),
         ({"tasks": ["rte"], "methods": ["full-ft"], "protocol": "hifi"}, "names no backbone"),
+        ({"table": "hifi-5"}, "names no tasks"),
         ({"table": "hifi-2", "tasks": ["rtx"]}, "did you mean 'rte'?"),
         ({"table": "hifi-2", "seeds": [1, 1]}, "two of its runs are the same"),
         ({"table": "hifi-2", "vary": {"epochs": [1, 1]}}, "two of its runs are the same"),
+        ({"claims": "hifi", "table": "demo"}, "claims define their own methods and tasks"),
+        ({"claims": "hifi", "tasks": ["rte"]}, "claims define their own methods and tasks"),
     ],
 )
 def test_a_wrong_grid_is_one_line(hifi, tmp_path, content, message):
@@ -376,4 +270,4 @@ def test_a_wrong_grid_is_one_line(hifi, tmp_path, content, message):
     answer = hifi("grid", "mine.yaml", "--print")
     assert answer.code == 2
     assert message in answer.err
-    assert "Traceback" not in answer.err
+    assert answer.err.count("\n") == 1

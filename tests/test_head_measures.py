@@ -11,17 +11,18 @@ from tiny_inputs import HEADS, LAYERS, random_encoder
 
 from hifi_cli.config.choices import MeasuredRanking
 from hifi_cli.errors import UsageError
-from hifi_cli.heads.head_files import HeadSelection
+from hifi_cli.heads import measures as head_measures
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import choose_heads
 from hifi_cli.heads.scores import attention_entropy, confidence, output_norm
+from hifi_cli.heads.select import HeadSelection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.head_outputs import attention_probabilities
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.batches import padding_values
-from hifi_cli.training import head_measures, head_selection
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.step import ModelRunner
 
 LENGTHS, LABELS = [7, 4, 5], [1, 0, 1]
 every_family = pytest.mark.parametrize("family", FAMILIES)
@@ -162,7 +163,7 @@ def test_every_kind_of_task_is_measured_and_batches_do_not_matter(make, data, ta
     resources = ResourceCache(tmp_path / "results", task_kinds_data if task in ("swag", "squad") else data)
     config = make(task=task)
     encoder, pretrained = resources.encoder(config)
-    runner = ModelRunner(encoder, resources.task(task), config, padding_values(pretrained.tokenizer))
+    runner = ModelRunner(encoder, resources.task(task), config, padding_values(pretrained.tokenizer), torch.device("cpu"))
     examples = resources.examples(config, "train", 32)[:5]
     together, alone = (head_measures.measure_heads(rank, runner, examples, batch_size) for batch_size in (5, 1))
     assert together.shape == (LAYERS, HEADS) and float(together.std()) > 0

@@ -8,8 +8,8 @@ import torch
 
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import figure, trainings
-from hifi_cli.training import head_selection
-from hifi_cli.training.splits import load_splits
+from hifi_cli.heads import select as head_selection
+from hifi_cli.training.data import load_splits
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 import hifi_cli
 from hifi_cli import merge_heads, score_heads, select_heads, tune_heads
 from hifi_cli.errors import UsageError
+from hifi_cli.heads import select as head_selection
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.batches import collate
-from hifi_cli.training import head_selection
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from tiny_inputs import write_data
 
 from hifi_cli.errors import RunFailed
 from hifi_cli.training import run as runs
-from hifi_cli.training.model_runner import ModelRunner
+from hifi_cli.training.step import ModelRunner
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_the_error_names_the_setting_that_saves_memory(make, resources, monkeypa
 LIMITED = """
 import resource
 from hifi_cli.cli.app import main
-from hifi_cli.training import trainer
+from hifi_cli.training import step
 
-create = trainer.PhaseState.create.__func__
+create = step.PhaseState.create.__func__
 
 def limit(cls, *rest):
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (40 << 20), resource.RLIM_INFINITY))
     return create(cls, *rest)
 
-trainer.PhaseState.create = classmethod(limit)
+step.PhaseState.create = classmethod(limit)
 main()
 """
 

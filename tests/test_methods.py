@@ -17,6 +17,7 @@ from hifi_cli import open_model
 from hifi_cli.config import registry
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.sources import resolve
+from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base
 from hifi_cli.methods.base import MethodContext
 from hifi_cli.models.cpu_kernels import FastLinear, FastRowLinear
@@ -26,9 +27,8 @@ from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.reload import evaluate, reload
 from hifi_cli.tasks.batches import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import RunInputs, count_parameters, prepare, select_attention_heads
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.run import count_parameters, prepare
 
 SPECS = {method: method_spec(method) for method in registry.names("methods")}
 # Of the adapter types of peft one goes through the whole suite; tests/test_peft.py holds for all.
@@ -109,7 +109,7 @@ def test_a_finished_run(make, resources, hifi, tmp_path, data, monkeypatch, meth
     assert before.keys() == after.keys() - added
     changed = {name: (before[name] != after[name]) for name in before}
     check_frozen(method, prepared, changed, results.params)
-    if (heads := select_attention_heads(config, resources)) and SPECS[method].implementation == "hifi":
+    if (heads := select_heads(config, resources)) and SPECS[method].implementation == "hifi":
         check_heads(prepared.encoder, changed, heads)
     if method in FORMULAS and (family == "bert" or method in ADDING):
         check_export(method, directory, config, resources, hifi, tmp_path / "exported")
@@ -366,7 +366,7 @@ def test_outputs_and_gradients_are_those_of_the_frozen_and_of_the_tuned_rows(bia
 
 def test_without_biases_they_stay(make, resources):
     config = make("hifi-layerwise", "settings.biases=false")
-    prepared = prepare(RunInputs.resolve(config, resources).model)
+    prepared = prepare(config, resources, select_heads(config, resources))
     assert count_parameters(prepared).trainable_backbone == LAYERS * HIDDEN // HEADS * 2 * 3 * HIDDEN
 
 

@@ -17,7 +17,7 @@ from hifi_cli.tasks import data_sources, fewshot, losses, metrics, task_from_dat
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 
 TEXTS = ["the dog sees a cat", "a bird likes the fish", "the man hears a dog", "a girl knows the bird", "a big old fish now"]
 LABELS = [["dog", "cat"], ["bird", "fish"], ["dog"], ["bird"], []]

@@ -54,9 +54,7 @@ def test_a_grid_prints_every_run(hifi, finish_run, encoders, data, tmp_path):
 
 def test_the_commands_that_are_left_print_json(hifi):
     left = printed(hifi("grid", "demo", "--print", "--format", "json"))
-    assert [entry["command"] for entry in left] == hifi("grid", "demo", "--print").out.splitlines()
-    assert all(bool(entry["seeds"]) == entry["command"].startswith("hifi train") for entry in left)
-    assert {method for entry in left for method in entry["methods"]} > {"full-ft", "hifi-layerwise"}
+    assert left == hifi("grid", "demo", "--print").out.splitlines()
 
 
 def test_tables_comparisons_and_reports_print_json(hifi, tmp_path):

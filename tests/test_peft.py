@@ -16,7 +16,7 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.families import FAMILIES
 from hifi_cli.models.peft_adapters import PARTS
 from hifi_cli.results import export
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import load_splits
 
 TYPES = [name for name in registry.names("methods") if method_spec(name).implementation in ("peft", "hifi_peft", "adalora")]
 SHAPE = Shape(LAYERS, HEADS, HIDDEN, INNER, 0, k=2, circulant=8)

@@ -13,7 +13,7 @@ from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.predict import predict, read
 from hifi_cli.tasks import readers, task_spec
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from hifi_cli.errors import UsageError
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import choose_heads, is_flat, pagerank, pagerank_literal, pagerank_personalized, transition_matrix
-from hifi_cli.training import head_selection
 
 
 def random_scores(heads=12, seed=0):
@@ -89,13 +89,6 @@ def test_each_ranking_chooses_what_its_name_says():
     assert top("pagerank-inverse") == best(importance, lowest=True)
 
 
-def test_random_follows_its_seed():
-    scores = layered()
-    first = choose_heads(*scores, rank="random", k=2, seed=1).heads
-    assert first == choose_heads(*scores, rank="random", k=2, seed=1).heads
-    assert first != choose_heads(*scores, rank="random", k=2, seed=2).heads
-
-
 def test_midtop_is_the_upper_half_of_layerwise():
     scores = layered(5)
     all_layers, upper = choose_heads(*scores, k=2), choose_heads(*scores, k=2, strategy="midtop")
@@ -108,14 +101,6 @@ def test_ties_go_to_the_lowest_head_and_are_told():
     result = choose_heads(richness, correlation, rank="richness", k=2)
     assert result.heads[1] == [0, 1]
     assert result.ties == [1]
-
-
-def test_overlap_counts_shared_heads():
-    richness, correlation = layered()
-    result = choose_heads(richness, correlation, rank="richness", k=2)
-    assert result.overlap["richness"] == [2, 2, 2, 2]
-    alone = choose_heads(richness, correlation, rank="correlation", k=2).heads
-    assert result.overlap["correlation"] == [len(set(a) & set(b)) for a, b in zip(result.heads, alone, strict=True)]
 
 
 def test_k_beyond_the_heads_and_a_flat_ranking_are_refused():

@@ -57,7 +57,7 @@ def test_a_table_of_a_setting_without_runs_says_which_there_are(hifi, words, giv
 def test_a_conflict_in_a_section_that_the_stored_run_lacks(finish_run, tiny):
     finish_run()
     answer = tiny("train", "--method", "full-ft", "stage1.method=bitfit")
-    assert answer.code == 4 and "stage1 is None there" in answer.err
+    assert answer.code == 4 and "stage1.method is None there" in answer.err
 
 
 def test_an_unknown_metric_of_a_task_is_found_by_the_dry_run(hifi, encoders, data):

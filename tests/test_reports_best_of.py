@@ -7,7 +7,7 @@ from json_output import table_of
 from synthetic_runs import write_run
 
 from hifi_cli.grids import cells as cells_of
-from hifi_cli.grids import grid_spec as grids
+from hifi_cli.grids import spec as grids
 
 TOP_K = ["top-k", "top-k-6", "top-k-12"]
 
@@ -67,7 +67,7 @@ def test_the_papers_numbers_stand_beside_the_best(runs_of_three):
 
 
 def test_the_grid_runs_all_of_them_each_with_its_k():
-    grid_cells = cells_of.cells(grids.resolve(grids.load("ehft-1"), "ehft-1"))
+    grid_cells = cells_of.cells(grids.load("ehft-1", {}), "ehft-1")
     settings = {cell.method: cell.config.settings for cell in grid_cells if cell.method.startswith("top-k")}
     assert settings == {"top-k": {"k": 3}, "top-k-6": {"k": 6}, "top-k-12": {"k": 12}}
     assert len(grid_cells) == (12 + 2) * 9 * 4

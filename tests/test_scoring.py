@@ -1,17 +1,14 @@
 """Richness and correlation against numpy, one sample and one head at a time."""
 
-import subprocess
-
 import numpy as np
 import pytest
 import torch
 
 from hifi_cli.errors import UsageError
 from hifi_cli.heads.scores import head_correlation, information_richness, singular_values
+from hifi_cli.heads.select import compute_scores, score_examples
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks.batches import collate, padding_values
-from hifi_cli.training import head_selection, provenance
-from hifi_cli.training.head_selection import compute_scores, score_examples
 
 
 def random_outputs(samples=6, heads=5, tokens=11, size=8, seed=0):
@@ -104,39 +101,6 @@ def test_captured_outputs_are_attention_times_values(make, resources):
         by_hand = torch.softmax(query @ key.T / encoder.head_size**0.5, -1) @ value
     hook.remove()
     torch.testing.assert_close(seen[0][0][:, rows.start : rows.stop], by_hand, rtol=1e-4, atol=1e-5)
-
-
-def test_heads_are_scored_on_the_runs_device_and_the_file_names_it(make, resources, monkeypatch):
-    """The pretrained model itself stays where runs copy it from; eigenvalues are the CPU's."""
-    config = make("hifi-layerwise")
-    pretrained, moved = resources.pretrained(config).model, []
-    monkeypatch.setattr(head_selection, "configure", lambda _: torch.device("cuda:0"))
-    monkeypatch.setattr(torch.nn.Module, "to", lambda module, device: moved.append((module, device.type)))
-    monkeypatch.setattr(provenance, "device_name", lambda device: {"cuda": "NVIDIA H100", "cpu": "x86_64"}[device.type])
-    scores = head_selection.compute_scores(config, resources)
-    ((model, device),) = moved
-    assert device == "cuda" and model is not pretrained
-    assert scores.provenance.device == "NVIDIA H100 and x86_64"
-    monkeypatch.setattr(head_selection, "configure", lambda _: torch.device("cpu"))
-    assert head_selection.compute_scores(config, resources).provenance.device == "x86_64"
-    assert moved[1][0] is pretrained
-
-
-def test_results_in_the_checkout_are_no_change_of_the_code(tmp_path, monkeypatch):
-    """A grid that writes into the checkout's results does not spoil the origin of its own runs."""
-    code = tmp_path / "hifi_cli" / "runs" / "provenance.py"
-    code.parent.mkdir(parents=True)
-    code.write_text("")
-    for arguments in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "first"]):
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
-    monkeypatch.setattr(provenance, "__file__", str(code))
-    read = provenance._git_state.__wrapped__
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "results.json").write_text("{}")
-    assert not read().changed and len(read().commit) == 40
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "laptop.yaml").write_text("epochs: 1")
-    assert read().changed
 
 
 def test_more_warm_steps_than_the_run_has_are_refused(make, resources):

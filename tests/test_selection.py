@@ -7,14 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from json_output import table_of
 from tiny_inputs import HEADS, LAYERS
 
+from hifi_cli.heads import select as head_selection
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.training import head_selection
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
 
 
 def heads_of(config, resources):
@@ -42,13 +40,6 @@ def test_random_heads_are_drawn_by_the_runs_seed_and_their_file_names_it(make, r
     assert len({str(result.heads_sha256) for result in results}) == 1  # the runs may be averaged
 
 
-def test_the_runs_of_a_table_may_have_drawn_different_random_heads(tiny, hifi):
-    assert tiny("train", "--method", "hifi-random", "--seeds", "1,2", "epochs=1").code == 0
-    answer = hifi("table", "--methods", "hifi-random", "--tasks", "rte", "--format", "json")
-    (row,) = (row for row in table_of(answer)["rows"] if row["method"] == "hifi-random" and row["source"] == "runs")
-    assert row["cells"]["rte"]["std"] is not None, answer.out
-
-
 def test_one_seed_for_all_runs_draws_the_same_heads(make, resources):
     configs = [make("hifi-random", "epochs=1", "heads.seed=5", seed=seed) for seed in (1, 2)]
     results = [runs.run(config, resources) for config in configs]
@@ -66,21 +57,11 @@ def test_other_rankings_have_one_heads_file_for_all_seeds(make, resources):
     assert make("hifi-random").hash != make("hifi-random", "heads.seed=1").hash
 
 
-def test_scores_go_to_a_file_of_ones_own_and_never_over_others(hifi, encoders, data):
-    def score(task, *words):
-        where = ("--backbone", encoders["bert"], "--data-dir", data)
-        return hifi("score", "--task", task, *where, "--out", "own.json", "scoring.samples=8", *words)
-
-    assert score("rte").code == 0
-    before = Path("own.json").read_bytes()
-    assert score("rte").code == 0
-    answer = score("cola")
-    assert answer.code == 4 and "own.json holds other scores, of" in answer.err and "on rte" in answer.err
-    assert Path("own.json").read_bytes() == before
+def test_the_scores_in_a_file_choose_heads_of_their_own_task_only(tiny, hifi):
+    assert tiny("score", "--out", "own.json", "scoring.samples=8").code == 0
+    assert hifi("select", "--scores", "own.json", "--task", "rte").code == 0
     answer = hifi("select", "--task", "cola", "--scores", "own.json")
     assert answer.code == 2 and "holds the scores of rte, not of cola" in answer.err
-    assert score("cola", "--force").code == 0
-    assert json.loads(Path("own.json").read_text())["task"] == "cola"
 
 
 @pytest.mark.parametrize(("words", "seed"), [(("--seed", "7"), 7), ((), 1)])
@@ -129,15 +110,6 @@ def test_held_out_rows_have_no_influence_on_scores(make, data, tmp_path, warm, l
     assert scores["kept"] != scores["as it is"]
 
 
-def test_the_chance_of_shared_heads_is_named_where_both_choices_have_as_many_per_layer(make, resources):
-    layerwise, model_wide = (
-        head_selection.load_or_select_heads(make(method, "heads.k=1"), resources)[0]
-        for method in ("hifi-layerwise", "hifi-global")
-    )
-    assert f"(chance: {1 / HEADS:.2f})" in head_selection.describe_selection(layerwise)[1]
-    assert "chance" not in head_selection.describe_selection(model_wide)[1]
-
-
 def test_scores_after_warm_steps_are_stored_by_everything_that_decides_the_steps(make, resources):
     warm = ("scoring.warm_steps=2", "scoring.samples=4", "learning_rate=0.01", "max_length=32")
     changes = ["learning_rate=0.01", "max_grad_norm=0.001", "adam_betas=[0.5,0.5]", "hold_steps=2", "dropout=0.5", "heads.k=1"]
@@ -171,22 +143,6 @@ def test_nothing_of_a_run_sees_its_held_out_rows(make, resources):
         example.row.id for batch in splits.calibration_batches for example in batch
     }  # Child-Tuning-D's Fisher batches
     assert len(splits.train) + len(held) == 48
-
-
-def test_score_and_select_leave_the_held_out_rows_out_too(tiny, data, tmp_path):
-    answers = []
-    for name, which in {"as it is": set(), "held": held_by_hand(48, 0.25, 1)}.items():
-        directory = write_changed(data, tmp_path / name, which)
-        words = ["--data-dir", directory, "selection=holdout", "holdout=0.25", "scoring.samples=100"]
-        assert tiny("score", *words, "--out", f"{name}.json").code == 0
-        assert tiny("select", *words, "--out", f"{name}-heads.json").code == 0
-        answers.append([json.loads(Path(f"{name}.json").read_text())[key] for key in ("richness", "correlation", "samples")])
-        assert (
-            json.loads(Path(f"{name}-heads.json").read_text())["scores_sha256"]
-            == json.loads(Path(f"{name}.json").read_text())["sha256"]
-        )
-    assert answers[0] == answers[1]
-    assert answers[0][2] == 36
 
 
 def test_runs_whose_seed_decides_what_is_scored_may_stand_in_one_mean(make, resources):

@@ -17,9 +17,8 @@ from hifi_cli.tasks import data_sources, fewshot, local_files, metrics, submissi
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
 from hifi_cli.training import run as runs
+from hifi_cli.training.data import ResourceCache, holdout_ids, load_splits
 from hifi_cli.training.plan import plan
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import holdout_ids, load_splits
 
 pytestmark = pytest.mark.slow
 

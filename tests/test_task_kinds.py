@@ -13,9 +13,8 @@ from hifi_cli.results.predict import predict_test
 from hifi_cli.results.reload import evaluate
 from hifi_cli.tasks.batches import collate
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.run import prepare
 
 CASES = {
     "copa": [],
@@ -136,7 +135,7 @@ def test_one_mnli_model_predicts_all_three_test_sets(make, task_kinds_data, tmp_
 
 def test_span_logits_are_first_the_start_then_the_end(make, task_kinds_data, tmp_path):
     resources = ResourceCache(tmp_path / "results", task_kinds_data)
-    prepared = prepare(ModelInputs.resolve(make("full-ft", task="squad"), resources, None))
+    prepared = prepare(make("full-ft", task="squad"), resources)
     examples = resources.examples(prepared.runner.config, "train", 32)[:3]
     prepared.encoder.model.eval()
     output = prepared.encoder.model(**collate(examples, prepared.runner.pad))

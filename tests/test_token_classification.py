@@ -23,8 +23,7 @@ from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.row_formats import parse_label, parse_rows
 from hifi_cli.tasks.tokenization import UNREAD, Example, TokenizationSettings, tokenize
 from hifi_cli.training import run as runs
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
 
 CONLL = task_spec.load("conll2003")
 

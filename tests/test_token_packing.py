@@ -8,8 +8,7 @@ from tiny_inputs import FAMILIES
 
 from hifi_cli.models.token_packing import PackedBatch, packed_forward
 from hifi_cli.tasks.batches import collate
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
 
 METHODS = ["full-ft", "hifi-layerwise", "lora", "adapter", "prefix-tuning", "top-k", "linear-probing", "diff-pruning"]
 DROPOUT_OFF = "dropout=0.0"

@@ -5,9 +5,9 @@ import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, Trainer, TrainingArguments
 
 from hifi_cli.tasks.batches import training_order
-from hifi_cli.training import trainer
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training import loop
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.run import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
 SETTINGS = ["dropout=0.0", "warmup=0.25", "weight_decay=0.1", "learning_rate=1e-3", "max_grad_norm=0.5"]
@@ -53,7 +53,7 @@ def train_with_trainer(model, examples, config, tokenizer, directory):
 @pytest.mark.parametrize("strategy", ["random", "group_by_length"])
 def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encoders, tmp_path, strategy):
     config = make("full-ft", *SETTINGS, f"train_sampling_strategy={strategy}")
-    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    prepared = prepare(config, resources)
     examples = load_splits(config, resources).train
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
@@ -62,7 +62,7 @@ def test_full_fine_tuning_ends_with_the_trainers_weights(make, resources, encode
     tokenizer = resources.pretrained(config).tokenizer
 
     train_with_trainer(model, examples, config, tokenizer, tmp_path)
-    trainer.Trainer(prepared.runner, prepared.method, examples).train()
+    loop.Trainer(prepared.runner, prepared.method, examples).train()
 
     trained = prepared.encoder.model.state_dict()
     for name, value in model.state_dict().items():
@@ -74,7 +74,7 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
     from peft import LoraConfig, get_peft_model
 
     config = make("lora", *SETTINGS)
-    prepared = prepare(ModelInputs.resolve(config, resources, None))
+    prepared = prepare(config, resources)
     examples = load_splits(config, resources).train
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = AutoModelForSequenceClassification.from_pretrained(encoders["bert"], num_labels=2, **rates)
@@ -92,7 +92,7 @@ def test_lora_ends_with_the_weights_of_peft_in_the_trainer(make, resources, enco
     before = {name: value.clone() for name, value in start.items()}
 
     train_with_trainer(peft, examples, config, resources.pretrained(config).tokenizer, tmp_path)
-    trainer.Trainer(prepared.runner, prepared.method, examples).train()
+    loop.Trainer(prepared.runner, prepared.method, examples).train()
 
     trained = prepared.method.delta(prepared.encoder.model)
     for name, parameter in peft.named_parameters():

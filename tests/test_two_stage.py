@@ -8,8 +8,8 @@ from hifi_cli.errors import UsageError
 from hifi_cli.methods import base
 from hifi_cli.methods.bitfit import BitFit
 from hifi_cli.results.directory import RunDirectory
+from hifi_cli.training import loop, step
 from hifi_cli.training import run as runs
-from hifi_cli.training import trainer
 
 
 @pytest.mark.parametrize("method", ["lp-ft", "eh-ft-bitfit", "eh-ft-lora", "eh-ft-prefix", "eh-ft-hifi"])
@@ -17,7 +17,7 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, res
     config = make(method, "settings.stage1_fraction=0.5", "stage1.learning_rate=0.01")
     pretrained = {name: value.clone() for name, value in resources.encoder(config)[0].model.state_dict().items()}
     phases = []
-    create = trainer.PhaseState.create.__func__
+    create = step.PhaseState.create.__func__
 
     def recording(cls, runner, phase, steps):
         phase_state = create(cls, runner, phase, steps)
@@ -26,7 +26,7 @@ def test_stage_2_starts_from_the_pretrained_backbone_and_stage_1s_head(make, res
         phases.append((steps, weights, moments, phase_state.training.learning_rate, phase.method))
         return phase_state
 
-    monkeypatch.setattr(trainer.PhaseState, "create", classmethod(recording))
+    monkeypatch.setattr(step.PhaseState, "create", classmethod(recording))
     runs.run(config, resources)
     (first_steps, *_, first_rate, first), (second_steps, state, moments, second_rate, second) = phases
     head = {"bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"}
@@ -66,12 +66,12 @@ def test_carrying_only_weights_leaves_the_heads_biases(make, resources, monkeypa
     [([0.1, 0.9], 100, [10, 100]), ([0.1, 0.9], 4, [1, 4]), ([0.95, 0.05], 4, [3, 4]), ([0.06, 0.04, 0.9], 50, [3, 5, 50])],
 )
 def test_iterations_are_shared_as_said_and_no_stage_goes_without(shares, steps, ends):
-    assert trainer.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
+    assert loop.phase_ends([base.Phase(None, share) for share in shares], steps) == ends
 
 
 def test_too_few_steps_for_two_stages_are_refused():
     with pytest.raises(UsageError, match="1 training step cannot be shared by 2 stages"):
-        trainer.phase_ends([base.Phase(None, 0.1), base.Phase(None, 0.9)], 1)
+        loop.phase_ends([base.Phase(None, 0.1), base.Phase(None, 0.9)], 1)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_epoch_that_ends_in_stage_1_is_never_the_best(make, resources):
 
 def test_schedule_holds_warms_up_and_ends_at_its_floor(make):
     config = make("full-ft", "warmup=0.1", "hold_steps=20", "hold_factor=0.05", "final_factor=0.1")
-    factor = trainer.learning_rate_factor(config, 1000)
+    factor = step.learning_rate_factor(config, 1000)
     assert [factor(step) for step in (0, 19)] == [0.05, 0.05]
     assert factor(20) == pytest.approx(0.2)
     assert factor(100) == pytest.approx(1.0)

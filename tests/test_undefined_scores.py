@@ -11,7 +11,7 @@ from hifi_cli.errors import UsageError
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.tasks import metrics, task_spec
 from hifi_cli.training import run as runs
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.loop import Trainer
 
 
 @pytest.mark.parametrize("task", ["rte", "stsb"])

@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
+from unittest import mock
 
 import torch
 from accelerate.state import AcceleratorState
@@ -14,9 +17,9 @@ from hifi_cli.files import digest
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.training import distributed
 from hifi_cli.training import run as runs
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.loop import Trainer
+from hifi_cli.training.step import ModelRunner
 
 # 21 rows in batches of 5: the processes have batches of different sizes, of which stock dropout draws different amounts
 SETTINGS = ["epochs=2", "batch_size=5", "eval_batch_size=4", "limit=21", "kernels=torch"]
@@ -37,21 +40,16 @@ def main(backbone: str, data: str, root: Path) -> None:
         return RunDirectory.of(chosen, root / name).path, runs.run(chosen, ResourceCache(root / name, Path(data)), **options)
 
     def stopped(name, **options):
-        """Train, and stop before the 8th step, in the middle of the second epoch."""
+        """Train, and stop after the 8th step, in the middle of the second epoch: one of the processes gets a signal."""
         train_step = Trainer.train_step
 
-        def stopping_step(trainer, batch):
-            if trainer.progress.step == 7:
-                raise Terminated
+        def signalled_step(trainer, batch):
             train_step(trainer, batch)
+            if trainer.progress.step == 8 and distributed.is_main():
+                signal.raise_signal(signal.SIGTERM)
 
-        Trainer.train_step = stopping_step
-        try:
+        with suppress(Terminated), mock.patch.object(Trainer, "train_step", signalled_step):
             train(name, **options)
-        except Terminated:
-            pass
-        finally:
-            Trainer.train_step = train_step
 
     facts = {}
     noise, buffers, predicted = [], [], []

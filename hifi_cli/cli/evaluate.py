@@ -44,7 +44,7 @@ def evaluate(
     from hifi_cli.errors import RunFailed, UsageError
     from hifi_cli.results import predict, reload
     from hifi_cli.results.directory import RunDirectory
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
     from hifi_cli.wording import first_of
 
     if submission and split == "validation":

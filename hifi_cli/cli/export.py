@@ -34,7 +34,7 @@ def export(
     """Write the trained model with tokenizer and model card: for transformers, as a peft adapter, or as backbone and delta."""
     from hifi_cli.cli.show import print_path
     from hifi_cli.results import export as exports
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UsageError(f"--to {to} exists; export into a new directory")

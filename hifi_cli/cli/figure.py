@@ -49,7 +49,7 @@ def figure(
     changes = [*(name_of(word) for word in named if word), *(overrides or ())]
     csv = figure_spec.csv_path(name, results_dir, changes)
     from hifi_cli.figures import figure as figures
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     request = figures.FigureRequest(spec, ResourceCache(results_dir, data_dir), tuple(overrides or ()), train)
     picture = out or csv.with_suffix(".png")

@@ -1,20 +1,17 @@
-"""`hifi grid`: many runs, finished ones skipped, on this machine's GPUs or cores or on many machines."""
+"""`hifi grid`: many runs, finished ones skipped, in processes on this machine or on a cluster."""
 
-import contextlib
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hifi_cli.cli import options
-from hifi_cli.wording import counted_noun
 
 if TYPE_CHECKING:
-    from hifi_cli.config.figure_spec import FigureSpec
     from hifi_cli.grids.cells import GridCell
-    from hifi_cli.grids.grid_spec import Grid
-    from hifi_cli.grids.jobs import JobOptions
-    from hifi_cli.grids.scheduler import Engine, GridProgress, Scheduler
+    from hifi_cli.grids.executor import GridState
+    from hifi_cli.grids.spec import GridSpec
 
 
 def grid(
@@ -31,40 +28,33 @@ def grid(
             rich_help_panel=options.HOW,
         ),
     ] = 1,
-    engine: Annotated[
-        Literal["local", "parsl"],
-        typer.Option(help="This machine, or many machines through Parsl.", rich_help_panel=options.HOW),
-    ] = "local",
     site: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Where Parsl runs: a site's name or YAML.",
+            help="Run on a cluster, through Parsl: a site's name or YAML.",
             rich_help_panel=options.HOW,
             autocompletion=options.complete("sites"),
         ),
-    ] = "node",
+    ] = None,
     print_only: Annotated[
         bool,
-        typer.Option("--print", help="Print the commands of the runs that are left, and stop.", rich_help_panel=options.HOW),
-    ] = False,
-    retries: Annotated[int, typer.Option(min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW)] = 0,
-    force: Annotated[
-        bool, typer.Option("--force", help="Delete the finished runs of the grid and repeat them.", rich_help_panel=options.HOW)
-    ] = False,
-    trials: Annotated[
-        int | None,
         typer.Option(
-            min=1,
-            help="Searches: how many settings to try for every method; the best is chosen on a holdout.",
-            rich_help_panel=options.WHICH,
+            "--print",
+            help="Print the commands that are left, and stop.",
+            rich_help_panel=options.HOW,
         ),
-    ] = None,
+    ] = False,
+    retries: Annotated[
+        int,
+        typer.Option(min=0, help="How often a failed run is repeated.", rich_help_panel=options.HOW),
+    ] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Repeat finished runs too.", rich_help_panel=options.HOW)] = False,
     shard: Annotated[
         str | None,
-        typer.Option(help="i/n: run the i-th of n parts, on a shared results directory.", rich_help_panel=options.HOW),
-    ] = None,
-    claims: Annotated[
-        str | None, typer.Option(help="Grids of claims: only these claims, with commas.", rich_help_panel=options.WHICH)
+        typer.Option(
+            help="i/n: run the i-th of n parts, on a shared results directory.",
+            rich_help_panel=options.HOW,
+        ),
     ] = None,
     tasks: options.Tasks = None,
     methods: options.Methods = None,
@@ -79,12 +69,11 @@ def grid(
     debug: options.Debug = False,
 ) -> None:
     """Train all runs of a table, a figure, claims or a search; if one fails, the others go on, and the exit code is 1."""
-    from hifi_cli.errors import UsageError
+    from hifi_cli.cli import show
     from hifi_cli.files import safe_name
     from hifi_cli.grids import cells as grid_cells
-    from hifi_cli.grids import grid_spec
-    from hifi_cli.grids.grid_display import display
-    from hifi_cli.grids.jobs import JobOptions
+    from hifi_cli.grids import executor as grids
+    from hifi_cli.grids import spec as grid_spec
 
     changes = {
         "tasks": options.names(tasks),
@@ -92,166 +81,109 @@ def grid(
         "backbone": backbone,
         "protocol": protocol,
         "seeds": options.parse_seeds(seeds) if seeds else None,
-        "trials": trials,
     }
-    spec = grid_spec.resolve(
-        grid_spec.with_changes(grid_spec.load(name), changes), safe_name(Path(name).stem), options.names(claims)
-    )
-    job_options = JobOptions(results_dir, data_dir)
-    all_overrides = tuple(overrides or ())
-    figure = spec.figure
-    directory = results_dir / "grids" / spec.name
-    if spec.claims:
-        from hifi_cli.grids import claim_runs
-
-        all_cells = claim_runs.cells(spec.claims, spec.name, all_overrides)
+    spec = grid_spec.load(name, changes)
+    words = tuple(overrides or ())
+    name = safe_name(Path(name).stem)
+    if spec.figure:
+        cells = _cells_of_figure(spec, results_dir, data_dir, words)
+    elif spec.claims:
+        cells = grid_cells.cells_of_claims(spec, name, words)
     else:
-        all_cells = _cells_of_figure(figure, job_options, all_overrides) if figure else grid_cells.cells(spec, all_overrides)
-    if not all_cells:
-        options.logger.warning(f"note: grid {spec.name} has no runs; its table needs none")
-    cells = grid_cells.shard(all_cells, shard) if shard else all_cells
-    scheduler = _scheduler(cells, job_options, directory, retries=retries)
-    if force and print_only:
-        raise UsageError("--force deletes finished runs and --print only prints: give one of them")
-    # what is refused below is refused before --force deletes anything
-    if spec.is_search:
-        from hifi_cli.grids import search
-
-        search.refuse_another_search(spec, all_cells, results_dir)
-    if force:
-        _refuse_missing_data(cells, job_options)
+        cells = grid_cells.cells(spec, name, words)
+    cells = grid_cells.shard(cells, shard) if shard else cells
+    where = [
+        "--results-dir",
+        str(results_dir),
+        *(["--data-dir", str(data_dir)] if data_dir else []),
+    ]
+    state = grids.GridState(cells, results_dir)
+    if not force:
+        state.read()
+    jobs_left = grids.jobs_of(state.left, where, force=force)
     if print_only:
-        from hifi_cli.cli.show import print_commands
-
-        return print_commands(scheduler.plan(jobs), job_options, format)
+        return show.print_commands([job.command for job in jobs_left], format)
+    directory = results_dir / "grids" / name
     try:
-        with (
-            contextlib.closing(_engine(engine, site, jobs, job_options, directory)) as job_engine,
-            display(results_dir) as show,
-        ):
-            for cell in cells if force else ():  # an engine that cannot start deletes nothing
-                cell.run_directory(results_dir).clear_if_unlocked()
-            progress = scheduler.run(job_engine, show)
-    except BaseException:
-        _print_summary(spec, scheduler)
-        raise
-    if spec.is_search:
-        every_shard = _scheduler(all_cells, job_options, directory) if shard else scheduler
-        if shard:
-            every_shard.plan(processes=1)  # finds the finished runs
-            every_shard.progress.failed = progress.failed
-        _print_choice(spec, every_shard.progress, results_dir, quiet=format == "json")
-    _print_summary(spec, scheduler)
+        if site:
+            from hifi_cli.grids.sites import site_executor
+
+            executor = site_executor(site, directory / "parsl")
+        else:
+            executor = grids.local_executor(jobs)
+        with executor as submit:
+            grids.run(state, jobs_left, submit, directory / "logs", retries=retries)
+    finally:
+        _print_summary(name, state, where)
+    is_search = any(spec.varied.values())
     if format == "json":
-        _print_json(spec, scheduler)
-    if progress.failed or (progress.diverged and not spec.is_search):
+        show.print_json(_json_of(name, state, where))
+    elif is_search:
+        _print_search(cells, results_dir)
+    if state.failed or (state.diverged and not is_search):
         raise typer.Exit(1)
 
 
-def _scheduler(cells: "list[GridCell]", job_options: "JobOptions", directory: Path, *, retries: int = 0) -> "Scheduler":
-    from hifi_cli.grids.scheduler import Scheduler
-    from hifi_cli.training.input_check import InputCheck
-
-    check = InputCheck(job_options.data_dir).check
-    return Scheduler(cells, job_options, directory / "logs", check=check, retries=retries)
-
-
-def _refuse_missing_data(cells: "list[GridCell]", job_options: "JobOptions") -> None:
-    from hifi_cli.training.resources import ResourceCache
-
-    resources = ResourceCache(job_options.results_dir, job_options.data_dir)
-    for task in dict.fromkeys(cell.task for cell in cells):
-        resources.rows(task)
-
-
-def _cells_of_figure(figure: "FigureSpec", job_options: "JobOptions", overrides: tuple[str, ...]) -> "list[GridCell]":
+def _cells_of_figure(
+    spec: "GridSpec", results_dir: Path, data_dir: Path | None, overrides: tuple[str, ...]
+) -> "list[GridCell]":
+    from hifi_cli.config import figure_spec
     from hifi_cli.errors import UsageError
     from hifi_cli.figures.figure import FigureRequest
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
-    resources = ResourceCache(job_options.results_dir, job_options.data_dir)
-    request = FigureRequest(figure, resources, overrides)
+    changes = {key: getattr(spec, key) for key in ("protocol", "backbone", "tasks", "seeds")}
+    figure = figure_spec.load(str(spec.figure), **changes)
+    request = FigureRequest(figure, ResourceCache(results_dir, data_dir), overrides)
     cells = request.kind.cells(request)
     if not cells:
         raise UsageError(f"this figure needs no finished runs: hifi figure computes it ({figure.description})")
     return cells
 
 
-def _engine(name: str, site: str, jobs: int, job_options: "JobOptions", directory: Path) -> "Engine":
-    if name == "local":
-        from hifi_cli.grids.local_engine import LocalEngine
+def _print_search(cells: "list[GridCell]", results_dir: Path) -> None:
+    """Print the settings that were tried for the tasks and methods of a search."""
+    from hifi_cli.reports import other_tables, render
+    from hifi_cli.results.study import Study
 
-        return LocalEngine(job_options, jobs)
-    from hifi_cli.grids.parsl_engine import ParslEngine
-
-    return ParslEngine(job_options, site, directory / "parsl")
-
-
-def _print_choice(grid: "Grid", progress: "GridProgress", results_dir: Path, *, quiet: bool) -> None:
-    from collections import Counter
-
-    from hifi_cli.grids import search
-    from hifi_cli.results.search_result import SearchResult
-
-    if progress.left:
-        left = f"{progress.left} of {counted_noun(len(progress.cells), 'run')}"
-        options.logger.info(f"no setting is chosen yet: {left} are left to other shards; the last shard to finish chooses")
-        return
-    failed = Counter((cell.task, cell.method) for cell in progress.failed)
-    for (task, method), number in failed.items():
-        options.logger.warning(f"{task}, {method}: no setting is chosen, {counted_noun(number, 'run')} failed")
-    complete = [cell for cell in progress.cells if (cell.task, cell.method) not in failed]
-    if not complete:
-        return
-    result = search.result(grid, complete, progress.finished, results_dir)
-    path = SearchResult.path(results_dir, grid.name, grid.protocol, grid.backbone)
-    result.merge_into(path)
-    for line in [] if quiet else search.lines(result.searches):
-        print(line)
-    options.logger.info(f"chosen settings: {path}")
+    configs = [cell.config for cell in cells]
+    names = {"protocol": configs[0].protocol, "backbone": configs[0].backbone.name}
+    tasks, methods = ({getattr(config, key): None for config in configs} for key in ("task", "method"))
+    tables = other_tables.searches(Study(results_dir), tasks=[*tasks], methods=[*methods], **names)
+    print(render.render("text", tables), end="")
 
 
-def _print_json(grid: "Grid", scheduler: "Scheduler") -> None:
-    """Print the state of every cell."""
-    import time
+def _json_of(name: str, state: "GridState", where: list[str]) -> dict[str, object]:
+    """The state of every cell."""
+    from hifi_cli.files import command_line
 
-    from hifi_cli.cli.show import print_json
-
-    progress = scheduler.progress
     cells = []
-    for cell in progress.cells:
-        status = progress.finished.get(cell)
-        result = status.result if status else None
-        unfinished = "failed" if cell in progress.failed else "unfinished"
+    for cell in state.cells:
+        result = state.finished.get(cell)
         cells.append(
             {
                 "task": cell.config.task,
                 "method": cell.config.method,
                 "seed": cell.config.seed,
-                "path": cell.run_directory(scheduler.options.results_dir).path,
-                "state": status.state if status else unfinished,
+                "path": state.results_dir / cell.run_path,
+                "state": result.status if result else "failed",
                 "score": 100 * result.score() if result and result.is_done else None,
-                "reason": progress.failed.get(cell, status.detail if status else ""),
-                "command": scheduler.command(cell),
+                "reason": result.reason if result else state.failed.get(cell, ""),
+                "command": command_line(cell.train_command(where)),
             }
         )
-    seconds = round(time.monotonic() - progress.started, 3)
-    print_json({"name": grid.name, "seconds": seconds, "finished_before": progress.finished_before, "cells": cells})
+    return {"name": name, "finished_before": state.finished_before, "cells": cells}
 
 
-def _print_summary(grid: "Grid", scheduler: "Scheduler") -> None:
+def _print_summary(name: str, state: "GridState", where: list[str]) -> None:
     """Print one line about the grid, and for each failed cell the command that repeats it."""
-    import time
-
+    from hifi_cli.files import command_line
     from hifi_cli.wording import format_duration
 
-    progress = scheduler.progress
-    elapsed = format_duration(time.monotonic() - progress.started)
-    before = f" ({progress.finished_before} before)" if progress.finished_before else ""
-    options.logger.info(
-        f"grid {grid.name}: {len(progress.finished)} of {len(progress.cells)} done{before},"
-        f" {len(progress.failed)} failed, in {elapsed}"
-    )
-    for cell, reason in {**progress.failed, **progress.diverged}.items():
+    before = f" ({state.finished_before} before)" if state.finished_before else ""
+    counts = f"{len(state.finished)} of {len(state.cells)} done{before}, {len(state.failed)} failed"
+    options.logger.info(f"grid {name}: {counts}, in {format_duration(time.monotonic() - state.started)}")
+    for cell, reason in {**state.failed, **state.diverged}.items():
+        command = cell.train_command(where, force=cell in state.finished)  # one that diverged is finished
         options.logger.error(f"failed: {cell.name}: {reason}")
-        options.logger.error(f"  to repeat it: {scheduler.command(cell)}")
+        options.logger.error(f"  to repeat it: {command_line(command)}")

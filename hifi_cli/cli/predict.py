@@ -45,7 +45,7 @@ def predict(
     from hifi_cli.errors import UsageError
     from hifi_cli.results import predict as prediction
     from hifi_cli.tasks.readers import MAX_BYTES
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     if out and out.exists() and file.exists() and out.samefile(file):
         raise UsageError(f"--out {out} is the input, which would be lost: name another file")

@@ -66,12 +66,11 @@ def report(
     from hifi_cli.reports import claim_spec, html, other_tables, table_spec
     from hifi_cli.reports import claims as verdicts
     from hifi_cli.reports import tables as score_tables
-    from hifi_cli.results.search_result import SearchResult
     from hifi_cli.results.study import Study
 
     suffix_of_output(out, (".html", ".htm"), "hifi table writes other formats")
     study = Study(results_dir).or_only_subdirectory()
-    searches = other_tables.searches(study.directory) if SearchResult.paths(study.directory) else []
+    searches = other_tables.searches(study) if study.runs["variant"].notna().any() else []
     if study.shown.empty and not searches:
         raise study.no_run_error("hifi report")
     reference = only_run_name("methods", compare) or html.REFERENCE

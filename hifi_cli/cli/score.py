@@ -73,15 +73,15 @@ def score(
         )
         if dry_run:
             return print_configs(resolved)
+    from hifi_cli.heads import select as head_selection
     from hifi_cli.results import reload
-    from hifi_cli.training import head_selection
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, backbone, trust)
     if run is not None:
         assert out is not None
         resources.use_data_dir(data_dir or reload.stored_data_dir(run))
-        head_scores, path = reload.scores_of_run(run, resources, extra, out, force=force), out
+        head_scores, path = reload.scores_of_run(run, resources, extra, out), out
         scored = [(head_scores, path)]
     else:
         scored = [head_selection.scores(run.config, resources, force=force, out=out) for run in resolved]

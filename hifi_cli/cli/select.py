@@ -60,9 +60,9 @@ def select(
     )
     if dry_run:
         return print_configs(resolved)
-    from hifi_cli.heads.head_files import HeadScores
-    from hifi_cli.training import head_selection
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.heads import select as head_selection
+    from hifi_cli.heads.select import HeadScores
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir)
     selected = []
@@ -75,8 +75,7 @@ def select(
         selected.append({"path": path, "selection": selection})
         if format == "text":
             print_heads(selection)
-        for line in head_selection.describe_selection(selection):
-            options.logger.info(line)
+        options.logger.info(head_selection.describe_selection(selection))
         options.logger.info(f"heads: {path}")
     if format == "json":
         print_json(selected)
@@ -89,7 +88,7 @@ def _task_of(scores: Path, task: str | None) -> str:
         UsageError: the scores are of another task than --task.
     """
     from hifi_cli.errors import UsageError
-    from hifi_cli.heads.head_files import HeadScores
+    from hifi_cli.heads.select import HeadScores
 
     scored = HeadScores.read(scores).task
     if task and Path(task).stem != scored:

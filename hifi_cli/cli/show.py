@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hifi_cli.config.sources import ResolvedConfig
-    from hifi_cli.grids.jobs import Job, JobOptions
-    from hifi_cli.heads.head_files import HeadScores, HeadSelection
+    from hifi_cli.heads.select import HeadScores, HeadSelection
     from hifi_cli.results.reload import Evaluation
     from hifi_cli.training.plan import ModelSize
 
@@ -70,8 +69,8 @@ def yaml_value(value: Any) -> str:
 def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path | None) -> None:
     """The resolved configurations, each followed by comments with its directory, steps, size and what is missing."""
     with _no_garbage_collection():
+        from hifi_cli.training.data import ResourceCache
         from hifi_cli.training.plan import plan
-        from hifi_cli.training.resources import ResourceCache
     resources = ResourceCache(results_dir, data_dir)
     for run in runs:
         config, values, sources = run.config, run.config.model_dump(mode="json"), dict(run.sources)
@@ -80,8 +79,7 @@ def print_plans(runs: "list[ResolvedConfig]", results_dir: Path, data_dir: Path 
             _print_config(values, sources)
             run_plan = plan(config, resources)
         examples = "an unknown number of" if run_plan.examples is None else f"{run_plan.examples:,}"
-        least = "at least " if run_plan.has_windows else ""
-        steps = "" if run_plan.steps is None else f"{least}{counted_noun(run_plan.steps, 'step')}: "
+        steps = "" if run_plan.steps is None else f"{counted_noun(run_plan.steps, 'step')}: "
         epochs = counted_noun(config.epochs, "epoch")
         lines = {
             "directory": f"{run_plan.directory} ({run_plan.state})",
@@ -195,23 +193,15 @@ def print_paths(paths: Sequence[Path], form: str) -> None:
         print(path)
 
 
-def print_commands(jobs: "Sequence[Job]", job_options: "JobOptions", form: str) -> None:
-    """The command lines of the runs that are left, for `--print`."""
-    if form == "text":
-        for job in jobs:
-            print(job.command_line(job_options))
-        return
-    print_json(
-        [
-            {
-                "command": job.command_line(job_options),
-                "task": job.cells[0].task,
-                "methods": list(dict.fromkeys(cell.method for cell in job.cells if job.command == "train")),
-                "seeds": list(dict.fromkeys(cell.seed for cell in job.cells if job.command == "train")),
-            }
-            for job in jobs
-        ]
-    )
+def print_commands(commands: Sequence[Sequence[str]], form: str) -> None:
+    """Command lines, for `--print`."""
+    from hifi_cli.files import command_line
+
+    lines = [command_line(command) for command in commands]
+    if form == "json":
+        return print_json(lines)
+    for line in lines:
+        print(line)
 
 
 def print_json(content: Any) -> None:

@@ -9,7 +9,7 @@ from hifi_cli.cli.options import parse_seeds
 from hifi_cli.config import registry
 from hifi_cli.config.sources import ResolvedConfig, with_overrides
 from hifi_cli.errors import UsageError
-from hifi_cli.heads.head_files import HeadSelection
+from hifi_cli.heads.select import HeadSelection
 from hifi_cli.results.directory import RunDirectory
 
 

@@ -24,10 +24,6 @@ def table(
             help="A table's name or YAML, or search; default: all finished runs.", autocompletion=options.complete("tables")
         ),
     ] = None,
-    search: Annotated[
-        str | None,
-        typer.Argument(metavar="[GRID]", help="After search: only this grid's.", autocompletion=options.complete("grids")),
-    ] = None,
     format: options.TableFormat = None,  # noqa: A002
     score: options.ScoreChoice = None,
     compare_scores: Annotated[
@@ -82,8 +78,6 @@ def table(
 
     table_format = options.table_format(format, out)
     counted, shots = options.counted_flags(include, exclude), options.shots_of_runs(shots)
-    if search and name != "search":
-        raise UsageError(f"hifi table takes one name, not '{name}' and '{search}'; hifi table search GRID shows a search")
     layout = table_spec.load(name) if name and name != "search" else None
     kind = "search" if name == "search" else layout.kind if layout else "scores"
     if test_scores and (not layout or kind != "scores" or score or compare_scores):
@@ -102,9 +96,7 @@ def table(
         task_names, method_names = options.names(tasks), options.names(methods)
     study = Study(results_dir).or_only_subdirectory(protocol or (layout.protocol if layout else None))
     if kind == "search":
-        grids = [search] if search else []
-        where: dict[str, Any] = {"protocol": protocol, "backbone": backbone, "tasks": task_names, "methods": method_names}
-        shown = other_tables.searches(study.directory, grids, **where)
+        shown = other_tables.searches(study, protocol=protocol, backbone=backbone, tasks=task_names, methods=method_names)
         return write_or_print(render(table_format, shown, standalone=standalone), out, "table")
     if not layout and study.shown.empty:
         raise study.no_run_error("hifi table")

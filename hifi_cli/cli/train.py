@@ -73,16 +73,16 @@ def train(
     if heads:
         resolved = stored_runs.with_heads(resolved, heads)
     if report_to:
-        from hifi_cli.training import trackers
+        from hifi_cli.training.log import check_trackers
 
-        trackers.check(report_to)
+        check_trackers(report_to)
     if dry_run:
         return print_plans(resolved, results_dir, data_dir)
+    from hifi_cli.methods import base as methods
     from hifi_cli.results.directory import RunDirectory
-    from hifi_cli.training import distributed, plan
+    from hifi_cli.training import distributed
     from hifi_cli.training import run as runs
-    from hifi_cli.training.metric_logger import RunsProgress
-    from hifi_cli.training.resources import ResourceCache
+    from hifi_cli.training.data import ResourceCache
 
     resources = ResourceCache(results_dir, data_dir, trust=trust)
     how: dict[str, Any] = {"force": force, "resume": resume, "report_to": report_to or ()}
@@ -90,16 +90,14 @@ def train(
         for run in resolved:  # before any of them trains
             RunDirectory.of(run.config, results_dir).check_is_of(run.config)
     unfinished = [run.config for run in resolved if force or not RunDirectory.of(run.config, results_dir).results.is_file()]
-    if len({config.method for config in unfinished}) > 1:
-        plan.refuse_early(unfinished, resources)
-    progress = RunsProgress([run.config for run in resolved], results_dir, force=force)
+    for config in {(config.task, config.method): config for config in unfinished}.values():
+        methods.check_settings(config)  # of all runs, before any of them trains
     results = []
     with distributed.process_group():
-        for run in resolved:
+        for number, run in enumerate(resolved, start=1):
             if len(resolved) > 1:
-                options.logger.info(progress.line(runs.name(run.config)))
-            with progress.next():
-                results.append(runs.run(run.config, resources, **how))
+                options.logger.info(f"run {number} of {len(resolved)}: {runs.name(run.config)}")
+            results.append(runs.run(run.config, resources, **how))
     if format == "json" and distributed.is_main():
         paths = [results_dir / run.config.run_path for run in resolved]
         print_json([{"path": path, "result": result} for path, result in zip(paths, results, strict=True)])

@@ -5,7 +5,7 @@ from typing import Literal
 # Kinds of tasks whose head reads the states of all tokens.
 TOKEN_KINDS = ("span", "token-classification")
 
-# Rankings by one value per head that is measured on the model (`hifi_cli.training.head_measures`); the highest are preferred.
+# Rankings by one value per head that is measured on the model (`hifi_cli.heads.measures`); the highest are preferred.
 MeasuredRanking = Literal["gradient", "ablation", "fisher", "confidence", "entropy", "output-norm"]
 # All rankings; those that are not measured follow from the scores of equations 1 to 7 (`hifi_cli.heads.ranking`).
 Ranking = Literal[

@@ -16,12 +16,11 @@ from hifi_cli.config.methods import MethodSpec
 from hifi_cli.config.protocols import CaseSpec, ProtocolSpec, protocol_chain
 from hifi_cli.config.run_config import BackboneConfig, RunConfig, TrainingConfig
 from hifi_cli.errors import UsageError
-from hifi_cli.files import read_json, safe_name
+from hifi_cli.files import safe_name
 from hifi_cli.wording import number_ranges
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
-CHOOSING_KEYS = frozenset({"selection", "holdout", "report", "limit"})  # say which scores choose a setting: no part of it
 Value = TypeVar("Value")
 
 
@@ -235,7 +234,7 @@ def _sources(
 
 
 def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
-    """The keys that a `-c` file sets: some keys, the config.yaml of a run, or the file of a search's choice.
+    """The keys that a `-c` file sets: some keys, or the config.yaml of a run.
 
     Args:
         named: task, method, backbone and protocol of the command line.
@@ -244,8 +243,6 @@ def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
         UsageError: the file is that of another task, method, backbone or protocol.
     """
     content = registry.read_yaml(file)
-    if "searches" in content:
-        return _chosen_setting(file, read_json(file, what="chosen settings"), named)
     if not {*named, "seed"} <= content.keys():
         return content
     for key, name in named.items():
@@ -253,32 +250,6 @@ def _values_of_file(file: Path, named: Mapping[str, str]) -> dict[str, Any]:
         if of_file != name:
             raise UsageError(f"{file} is the configuration of a run with {key} {of_file}, not {name}: give --{key} {of_file}")
     return {key: value for key, value in content.items() if key not in (*named, "seed")}
-
-
-def _chosen_setting(file: Path, content: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
-    """The setting that a search chose for a task and method, after what it set for every run but `CHOOSING_KEYS`.
-
-    Raises:
-        UsageError: the file has no such setting, or is that of another protocol or backbone.
-    """
-    try:
-        for key in ("protocol", "backbone"):
-            stored, argument = content[key], content.get("arguments", {}).get(key, content[key])
-            if named[key] not in (safe_name(stored), Path(registry.name_of(stored)).name):
-                raise UsageError(f"{file} holds settings chosen for {key} {stored}, not {named[key]}: give --{key} {argument}")
-        searches = {(registry.name_of(each["task"]), registry.name_of(each["method"])): each for each in content["searches"]}
-        search = searches.get((named["task"], named["method"]), {"chosen": None})
-        given = {key: value for key, value in search.get("config", {}).items() if key not in CHOOSING_KEYS}
-        chosen = search["chosen"]
-        overrides = [f"{key}={value}" for key, value in {**given, **chosen["setting"]}.items()] if chosen else None
-    except (AttributeError, KeyError, TypeError):
-        raise UsageError(f"{file} is not a file of chosen settings (chosen-*.json, which hifi grid SEARCH writes)") from None
-    if overrides is not None:
-        values: dict[str, Any] = {}
-        for override in overrides:
-            _merge(values, parse_override(override).values)
-        return values
-    raise UsageError(f"{file} holds no chosen setting of {named['method']} on {named['task']}")
 
 
 def _blocks_of_protocols(

@@ -25,8 +25,7 @@ from hifi_cli.results.reload import reload
 from hifi_cli.tasks import metrics
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, rows_of, single_sequences
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, load_splits
 
 Floats = NDArray[np.float64]
 

@@ -25,14 +25,12 @@ from hifi_cli.config.sources import override_value, resolve
 from hifi_cli.errors import ConflictError, MissingError, RunFailed, UsageError
 from hifi_cli.figures import style
 from hifi_cli.files import atomic_path
-from hifi_cli.grids.cells import GridCell, chooses_heads, variant
-from hifi_cli.heads.head_files import HeadScores
+from hifi_cli.grids.cells import GridCell, variant
+from hifi_cli.heads import select as head_selection
 from hifi_cli.results.study import Study
-from hifi_cli.training import head_selection
 from hifi_cli.training import run as runs
-from hifi_cli.training.prepared_run import PreparedRun, RunInputs, prepare
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.trainer import Callback, Diverged, Trainer
+from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.loop import Callback, Diverged, Trainer
 
 KINDS = {  # the module and the class of each kind
     "correlation": "head_scores:Correlation",
@@ -130,8 +128,7 @@ class FigureRequest:
         Args:
             varied: keys that distinguish it from other runs of the task and method; they name its directory.
         """
-        settings = tuple((key, override_value(value)) for key, value in (varied or {}).items())
-        words = [f"{key}={value}" for key, value in settings]
+        words = [f"{key}={override_value(value)}" for key, value in (varied or {}).items()]
         words += [f"variant={variant(words)}"] if words else []
         config = self.config(task, method, seed, last=words)
         own = [f"{key}={override_value(value)}" for key, value in self.spec.config.items()]
@@ -140,11 +137,8 @@ class FigureRequest:
             method=registry.argument_of("methods", method),
             backbone=self.spec.backbone,
             protocol=registry.argument_of("protocols", self.spec.protocol),
-            settings=settings,
             overrides=(*own, *self.overrides, *words),
             config=config,
-            cost=config.expected_cost(registry.train_rows(task)),
-            chooses_heads=chooses_heads(method),
         )
 
     def runs(self) -> list[tuple[GridCell, Any]]:
@@ -166,7 +160,7 @@ class FigureRequest:
             logger.warning(f"{text}; they are left out")
         return [(cell, run) for cell, run in found if run is not None]
 
-    def head_scores(self, config: RunConfig) -> HeadScores:
+    def head_scores(self, config: RunConfig) -> head_selection.HeadScores:
         """Return the head scores of a configuration: stored, or computed and stored now."""
         return head_selection.scores(config, self.resources)[0]
 
@@ -209,7 +203,7 @@ def draw(request: FigureRequest, data: pd.DataFrame, out: Path) -> None:
             figure.savefig(temporary, format=out.suffix[1:].lower())
 
 
-def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False) -> PreparedRun:
+def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, only_stage1: bool = False) -> runs.PreparedRun:
     """Train as a run does, without evaluation, and leave the model as it is after the last step.
 
     Args:
@@ -220,8 +214,8 @@ def train(config: RunConfig, resources: ResourceCache, *callbacks: Callback, onl
     """
     if only_stage1 and config.stage1 is None:
         raise UsageError(f"method {config.method} has one stage; this figure is for EH-FT and LP-FT")
-    inputs = RunInputs.resolve(config, resources)
-    prepared, splits = prepare(inputs.model), inputs.splits
+    heads, splits = head_selection.select_heads(config, resources), load_splits(config, resources)
+    prepared = runs.prepare(config, resources, heads)
     calibration = splits.calibration_batches
     trainer = Trainer(
         prepared.runner,

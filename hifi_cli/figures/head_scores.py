@@ -12,14 +12,13 @@ from scipy.stats import spearmanr
 
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind
-from hifi_cli.heads.head_files import HeadScores
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import choose_heads
 from hifi_cli.heads.scores import singular_values
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.models.head_outputs import head_outputs
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
 from hifi_cli.tasks.tokenization import Example, single_sequences
-from hifi_cli.training import head_selection
 
 # The settings of HiFi's section 5.1: the standard one, and what the others change
 STANDARD: dict[str, Any] = {
@@ -53,7 +52,7 @@ class ScoresBySetting(Kind):
     variants: list[str] = list(VARIANTS)
     """Names of the compared settings."""
 
-    def scores(self, request: FigureRequest, task: str, variant: str) -> HeadScores:
+    def scores(self, request: FigureRequest, task: str, variant: str) -> head_selection.HeadScores:
         """Return the head scores of a task under a setting."""
         keys = {**STANDARD, "scoring.warm_steps": self.warm_steps, **VARIANTS[variant]}
         return request.head_scores(request.config(task, keys=keys))
@@ -71,7 +70,7 @@ class Richness(ScoresBySetting):
             scores = self.scores(request, task, variant)
             for (layer, head), mean in np.ndenumerate(scores.richness_array):
                 keys = {"task": task, "setting": variant, "layer": layer, "head": head}
-                rows.append({**keys, "mean": mean, "std": scores.richness_std_array[layer, head]})
+                rows.append({**keys, "mean": mean, "std": scores.richness_std[layer][head]})
         return pd.DataFrame(rows)
 
     def draw(self, data: style.Frame) -> Figure:

@@ -14,10 +14,10 @@ from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind
+from hifi_cli.heads import select as head_selection
 from hifi_cli.heads.ranking import RANKINGS, Ranked, check_k, rank_heads
 from hifi_cli.methods.base import needs_heads
 from hifi_cli.statistics import mean_interval
-from hifi_cli.training import head_selection
 
 _DAMPINGS = [round(0.05 * number, 2) for number in range(1, 20)]
 _LABELS = {

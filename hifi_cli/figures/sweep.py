@@ -15,7 +15,8 @@ from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, logger
 from hifi_cli.grids.cells import GridCell, refuse_own_keys
 from hifi_cli.methods.base import implementation_of
-from hifi_cli.results.search_result import SearchResult
+from hifi_cli.results.search import tried_settings
+from hifi_cli.results.study import Study
 
 
 class Sweep(Kind):
@@ -94,25 +95,22 @@ class SearchBudget(Kind):
     """The expected best score of a search (Dodge et al., EMNLP 2019, "Show Your Work")."""
 
     explanation = "settings drawn with replacement from those that were tried; bands: first to third quartile"
-    grid: str = "tuning"
-    """Name of the grid, whose file in the results directory holds all tried settings."""
 
     def compute(self, request: FigureRequest) -> pd.DataFrame:
         """Compute the expected best score and its quartiles, by task, method and settings.
 
         Raises:
-            MissingError: the search is not finished, or lacks a task or method.
+            MissingError: a task and method have no runs of a search.
         """
         spec, tables = request.spec, []
-        path = SearchResult.path(request.resources.results_dir, self.grid, spec.protocol, spec.backbone)
-        searches = SearchResult.read(path).searches if path.is_file() else []
-        found = {(search.task, search.method): search.tried for search in searches}
+        config, tried = request.config(spec.tasks[0]), tried_settings(Study(request.resources.results_dir))
+        tried = tried[(tried["protocol"] == config.protocol) & (tried["backbone"] == config.backbone.name)]
         for task, method in product(spec.tasks, spec.methods):
-            if (task, method) not in found:
-                command = f"hifi grid {self.grid} --protocol {spec.protocol} --backbone {spec.backbone}"
-                raise MissingError(f"no search of {method} on {task}: {command} --tasks {task} --methods {method}")
-            scores = [setting.score for setting in found[task, method] if setting.score is not None]
-            if lost := len(found[task, method]) - len(scores):
+            of_method = tried[(tried["task"] == task) & (tried["method"] == method)]
+            if of_method.empty:
+                raise MissingError(f"no runs of a search for {method} on {task}; hifi grid makes them (hifi ls grids/tuning)")
+            scores = of_method["score"].dropna()
+            if lost := len(of_method) - len(scores):
                 logger.warning(f"{method} on {task}: {lost} settings diverged and are left out")
             budget = expected_maximum(scores)
             keys = {"task": task, "method": method, "label": label_of("methods", method)}

@@ -22,15 +22,15 @@ from hifi_cli.errors import UsageError
 from hifi_cli.figures import style
 from hifi_cli.figures.figure import FigureRequest, Kind, Row, train
 from hifi_cli.grids.cells import refuse_own_keys
+from hifi_cli.heads import select as head_selection
 from hifi_cli.methods.base import task_head_names
 from hifi_cli.models.encoder import Encoder
 from hifi_cli.results.record import MetricsLine, StepMetrics
 from hifi_cli.tasks import losses
 from hifi_cli.tasks.tokenization import Example
-from hifi_cli.training import head_selection
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.splits import load_splits
-from hifi_cli.training.trainer import Callback, Trainer
+from hifi_cli.training.data import load_splits
+from hifi_cli.training.loop import Callback, Trainer
+from hifi_cli.training.step import ModelRunner
 
 Floats = NDArray[np.float64]
 Direction = list[Tensor]

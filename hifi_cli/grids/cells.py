@@ -1,21 +1,22 @@
-"""Grid cells: one run each, with its run directory and its part of a command line."""
+"""Grid cells: one run each, with its directory and its command line."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import product
 from pathlib import Path, PurePath
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import flatten
 from hifi_cli.config.methods import method_spec
 from hifi_cli.config.run_config import RunConfig, refuse_too_many
-from hifi_cli.config.sources import ConfigResolver, parse_override
+from hifi_cli.config.sources import ConfigResolver, override_value, parse_override, train_arguments
 from hifi_cli.errors import UsageError
 from hifi_cli.files import safe_name
-from hifi_cli.grids import trials
-from hifi_cli.grids.grid_spec import Grid
-from hifi_cli.grids.trials import Setting
+from hifi_cli.grids.spec import GridSpec
+from hifi_cli.reports import claim_spec
+from hifi_cli.reports.claim_spec import NumberClaim, methods_of, tasks_of, unmet
+from hifi_cli.reports.table_spec import shots_of
 from hifi_cli.results.directory import RunDirectory
 
 
@@ -25,100 +26,127 @@ class GridCell:
 
     Attributes:
         task, method, backbone, protocol: names as on a command line.
-        settings: the keys that vary, and their values in this cell.
         overrides: all `key=value`.
         config: the resolved configuration.
-        cost: the expected duration in training examples seen.
-        chooses_heads: whether heads must be scored before the run.
     """
 
     task: str
     method: str
     backbone: str
     protocol: str
-    settings: Setting
     overrides: tuple[str, ...]
     config: RunConfig
-    cost: float
-    chooses_heads: bool
-
-    @property
-    def seed(self) -> int:
-        return self.config.seed
 
     @property
     def name(self) -> str:
         """The run's name: task, method, variant and seed."""
-        parts = (self.config.task, self.config.method, self.config.variant, f"seed{self.seed}")
+        parts = (
+            self.config.task,
+            self.config.method,
+            self.config.variant,
+            f"seed{self.config.seed}",
+        )
         return "/".join(part for part in parts if part)
 
-    @cached_property
+    @property
     def run_path(self) -> PurePath:
         """Path of the run in a results directory."""
         return self.config.run_path
 
-    @cached_property
-    def config_hash(self) -> str:
-        """Hash of the configuration."""
-        return self.config.hash
+    @property
+    def cost(self) -> float:
+        """The expected duration in training examples seen."""
+        return self.config.expected_cost(registry.train_rows(self.task))
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether heads are scored before the run, once for all seeds and methods."""
+        own = self.config.heads.given or self.config.scoring.warm_steps
+        return selects_heads(self.method) and not own
 
     def run_directory(self, results_dir: Path) -> RunDirectory:
         """The run's directory."""
         return RunDirectory(results_dir / self.run_path)
 
+    def train_command(self, where: Sequence[str], *, force: bool = False) -> list[str]:
+        """The command that trains the run; `where`: the options that name its data and results."""
+        names = [self.task], [self.method], self.backbone, self.protocol, [self.config.seed]
+        return ["hifi", *train_arguments(*names, force=force), *where, *self.overrides]
 
-def cells(grid: Grid, overrides: Iterable[str] = ()) -> list[GridCell]:
+    def score_command(self, where: Sequence[str]) -> list[str]:
+        """The command that scores the heads of the run's task and encoder."""
+        others = ("stage1", "variant=")  # what is scored has one stage and no variant
+        words = [word for word in self.overrides if not word.startswith(others)]
+        names = ["--task", self.task, "--backbone", self.backbone, "--protocol", self.protocol]
+        return ["hifi", "score", *names, *where, *words]
+
+
+def cells(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
     """Return every cell of a grid: task by task, all methods, their variants, and seeds.
 
     Args:
         overrides: `key=value` of the command line, set for every run.
 
     Raises:
-        UsageError: a name, key or value is wrong, there are too many runs, or the trials are not those of a fair search.
+        UsageError: a name, key or value is wrong, or there are too many runs.
     """
-    counts = {method: math.prod(map(len, varied.values())) for method, varied in grid.methods.items()}
-    if grid.trials:
-        trials.refuse_too_few(counts, grid.trials, grid.name)
-    refuse_too_many(len(grid.tasks) * sum(min(count, grid.trials or count) for count in counts.values()) * len(grid.seeds))
-    settings = {method: trials.sample_settings(varied, grid.trials) for method, varied in grid.methods.items()}
-    all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, settings, tuple(overrides))]
-    if grid.trials:
-        trials.refuse_reported_split((cell.config for cell in all_cells), grid.name)
-    varied = {key for keys in grid.methods.values() for key in keys}
-    own = varied | {word.partition("=")[0] for word in grid.config}
-    refuse_own_keys(overrides, own, f"grid {grid.name}")  # the names of its runs contain them
-    run_paths = {cell.run_path for cell in all_cells}
-    if len(run_paths) < len(all_cells):
-        raise UsageError(f"grid {grid.name}: two of its runs are the same; name each task, method, seed and value once")
+    settings = sum(math.prod(map(len, varied.values())) for varied in grid.varied.values())
+    refuse_too_many(len(grid.tasks) * settings * len(grid.seeds))
+    all_cells = [cell for task in grid.tasks for cell in _cells_of_task(grid, task, overrides)]
+    varied = {key for keys in grid.varied.values() for key in keys}
+    refuse_own_keys(overrides, varied | {word.partition("=")[0] for word in grid.words}, f"grid {name}")
+    if len({cell.run_path for cell in all_cells}) < len(all_cells):
+        raise UsageError(f"grid {name}: two of its runs are the same; name each task, method, seed and value once")
     return all_cells
 
 
-def _cells_of_task(
-    grid: Grid, task: str, settings_of_method: Mapping[str, Sequence[Setting]], overrides: tuple[str, ...]
-) -> Iterator[GridCell]:
-    rows = registry.train_rows(task)
-    for method, settings_of_cells in settings_of_method.items():
-        scored = chooses_heads(method)
-        resolver = ConfigResolver(task=task, method=method, backbone=grid.backbone, protocol=grid.protocol)
-        for settings in settings_of_cells:
-            grid_overrides = [*grid.config, *(f"{key}={value}" for key, value in settings)]
-            of_variant = [f"variant={variant(grid_overrides)}"] if grid_overrides else []
-            words = (*grid_overrides, *overrides, *of_variant)
+def _cells_of_task(grid: GridSpec, task: str, overrides: Sequence[str]) -> Iterator[GridCell]:
+    backbone, protocol = str(grid.backbone), str(grid.protocol)
+    for method, varied in grid.varied.items():
+        resolver = ConfigResolver(task=task, method=method, backbone=backbone, protocol=protocol)
+        for values in product(*varied.values()):
+            setting = [f"{key}={override_value(value)}" for key, value in zip(varied, values, strict=True)]
+            own = [*grid.words, *setting]
+            words = (*own, *overrides, *([f"variant={variant(own)}"] if own else []))
             first = resolver.resolve(overrides=words).config
             for seed in grid.seeds:
                 config = first.model_copy(update={"seed": seed})
-                yield GridCell(
-                    task, method, grid.backbone, grid.protocol, settings, words, config, first.expected_cost(rows), scored
-                )
+                yield GridCell(task, method, backbone, protocol, words, config)
+
+
+def cells_of_claims(grid: GridSpec, name: str, overrides: Sequence[str] = ()) -> list[GridCell]:
+    """Return the runs that decide claims, each once; none for claims that no run of the protocol can decide.
+
+    Raises:
+        UsageError: the overrides set `shots` or `variant`; the claims would not read the runs.
+    """
+    refuse_own_keys(overrides, ["shots", "variant"], f"grid {name}")
+    file = claim_spec.load(str(grid.claims), protocol=grid.protocol, backbone=grid.backbone)
+    cells_by_path: dict[PurePath, GridCell] = {}
+    for claim in file.claims.values():
+        if unmet(claim, file) or not methods_of(claim):
+            continue
+        protocol, backbone = claim.protocol or file.protocol, claim.only_backbone or file.backbone
+        shots = str(claim.shots or shots_of(protocol))
+        few = [] if shots == shots_of(protocol) else [f"shots={'null' if shots == 'full' else shots}"]
+        seeds = grid.seeds or file.seeds
+        if isinstance(claim, NumberClaim) and claim.measure != "time":  # the same for every seed
+            seeds = seeds[:1]
+        methods = list(dict.fromkeys(methods_of(claim)))
+        tasks = tasks_of(claim, file)
+        spec = GridSpec(protocol=protocol, backbone=backbone, tasks=tasks, methods=methods, seeds=seeds)
+        for cell in cells(spec, name, [*few, *overrides]):
+            cells_by_path.setdefault(cell.run_path, cell)
+    return list(cells_by_path.values())
 
 
 def variant(overrides: Sequence[str]) -> str:
-    """Return the name of a run's variant: the `key=value` that distinguish it from other runs of its task and method."""
+    """Return the name of a variant: the `key=value` that tell it from other runs of its task and method."""
     return safe_name(",".join(overrides))
 
 
 def refuse_own_keys(overrides: Iterable[str], own: Iterable[str], origin: str) -> None:
-    """Refuse a `key=value` of the command line that would replace a key that a grid or figure sets, its section or part of it.
+    """Refuse a `key=value` of the command line that would replace a key that a grid or figure sets.
 
     Raises:
         UsageError: names `origin` and the key.
@@ -129,34 +157,21 @@ def refuse_own_keys(overrides: Iterable[str], own: Iterable[str], origin: str) -
             raise UsageError(f"{origin} sets {key}: leave it out")
 
 
-def shard(all_cells: list[GridCell], text: str) -> list[GridCell]:
+def shard(all_cells: Sequence[GridCell], text: str) -> list[GridCell]:
     """Return the i-th of n parts of about the same cost, for a text `i/n` with i from 1 to n.
-
-    Each cell, the most expensive first, goes to the part with the least cost so far; of several such parts to the one with
-    the fewest cells of its method, as methods differ in time per example.
 
     Raises:
         UsageError: the text is not `i/n`.
     """
-    part, slash, number = text.partition("/")
-    is_pair = slash and part.isdecimal() and number.isdecimal() and len(text) < 20  # Python reads no number of 5,000 digits
-    if not (is_pair and 1 <= int(part) <= int(number)):
+    part, _, parts = text.partition("/")
+    is_pair = part.isdecimal() and parts.isdecimal() and len(text) < 20
+    if not is_pair or not 1 <= int(part) <= int(parts):
         raise UsageError(f"--shard {text:.40}: expected i/n, two numbers with 1 <= i <= n")
-    parts = min(int(number), len(all_cells))  # the others are empty
-    costs = [0.0] * parts
-    counts = {cell.method: [0] * parts for cell in all_cells}
-    part_of: dict[GridCell, int] = {}
-    for cell in sorted(all_cells, key=lambda cell: -cell.cost):
-        least = min(costs)
-        lightest = (index for index, cost in enumerate(costs) if cost == least)
-        part_of[cell] = index = min(lightest, key=counts[cell.method].__getitem__)
-        costs[index] += cell.cost
-        counts[cell.method][index] += 1
-    return [cell for cell in all_cells if part_of[cell] == int(part) - 1]
+    return sorted(all_cells, key=lambda cell: -cell.cost)[int(part) - 1 :: int(parts)]
 
 
-def chooses_heads(method: str) -> bool:
-    """Return whether a method selects heads, itself or in its first stage, so that heads must be scored first."""
+def selects_heads(method: str) -> bool:
+    """Return whether a method selects heads, itself or in its first stage."""
     spec = method_spec(method)
     stage1 = (spec.config.get("stage1") or {}).get("method")
-    return "heads" in spec.config or any(chooses_heads(name) for name in (spec.base, stage1) if name)
+    return "heads" in spec.config or any(selects_heads(name) for name in (spec.base, stage1) if name)

@@ -142,14 +142,12 @@ class ChosenHeads:
         values: the ranking's value of every head.
         iterations: PageRank steps (0 where the ranking needs none).
         ties: layers in which equal values were ordered by head number.
-        overlap: how many of the chosen heads the richness alone and the correlation alone would choose too.
     """
 
     heads: list[list[int]]
     values: list[list[float]]
     iterations: list[int]
     ties: list[int]
-    overlap: dict[str, list[int]]
 
 
 def check_k(k: int, heads: int) -> None:
@@ -193,28 +191,27 @@ def choose_heads(
     """
     heads = richness.shape[1]
     check_k(k, heads)
-    ranked = rank_heads(richness, correlation, rank=rank, damping=damping, epsilon=epsilon, seed=seed, measured=measured)
+    ranked = rank_heads(
+        richness,
+        correlation,
+        rank=rank,
+        damping=damping,
+        epsilon=epsilon,
+        seed=seed,
+        measured=measured,
+    )
     if rank == "pagerank-literal" and all(is_flat(layer, damping, epsilon) for layer in ranked):
         spread = max(float(np.ptp(layer.values)) for layer in ranked)
         raise UsageError(
             f"equation 10 read literally gives every head 1/{heads} (largest difference {spread:.1e}): there is nothing to"
             " choose by; use --rank pagerank (its transposed reading) or pagerank-personalized"
         )
-    layerwise = list(zip(richness, correlation, strict=True))
-    alone = {
-        name: _choice([RANKINGS[name](i, r, damping, epsilon) for i, r in layerwise], strategy, k)
-        for name in ("richness", "correlation")
-    }
     chosen, ties = _choice(ranked, strategy, k)
     return ChosenHeads(
         heads=chosen,
         values=[[float(value) for value in layer.values] for layer in ranked],
         iterations=[layer.iterations for layer in ranked],
         ties=ties,
-        overlap={
-            name: [len(set(layer_heads) & set(other_heads)) for layer_heads, other_heads in zip(chosen, other, strict=True)]
-            for name, (other, _) in alone.items()
-        },
     )
 
 

@@ -151,10 +151,6 @@ class Method:
     def before_evaluation(self, model: nn.Module) -> None:
         """Called before the model is evaluated, in the middle of a phase too: its weights must be what training has reached."""
 
-    def extra_numbers(self, model: nn.Module) -> int:  # noqa: ARG002
-        """How many numbers training keeps besides the model's parameters, gradients and moments, for plans of memory."""
-        return 0
-
     def unfreeze_all(self, encoder: Encoder) -> None:
         """Make all parameters of the merged model trainable, including those that the method added (EH-FT with `reserve`)."""
         self.merge(encoder)

@@ -137,10 +137,6 @@ class DiffPruning(Method):
             size = 4 * _NUMBERS_PER_WEIGHT * self.gated.gate.numel() / 2**30
             logger.info(f"diff-pruning keeps {_NUMBERS_PER_WEIGHT} numbers per weight while it searches: about {size:.1f} GiB")
 
-    def extra_numbers(self, model: nn.Module) -> int:  # noqa: ARG002
-        # pretrained and sampled weight, the gradient of the latter, difference and gate
-        return 5 * self.gated.gate.numel() if self.gated else 0
-
     def trainable_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         exempt = {name: model.get_parameter(name) for name in self._exempt}
         if self._chosen:

@@ -85,9 +85,6 @@ class Mixout(Method):
         self._dropout_rates = self._replaced_dropouts(encoder)
         self._set_dropout(encoder, dict.fromkeys(self._dropout_rates, 0.0))
 
-    def extra_numbers(self, model: nn.Module) -> int:
-        return sum(module.weight.numel() for module in model.modules() if isinstance(module, MixoutLinear))
-
     def merge(self, encoder: Encoder) -> None:
         encoder.merge_modules(MixoutLinear)
         self._set_dropout(encoder, self._dropout_rates)

@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import nn
 
 from hifi_cli.config.base import ConfigModel
 from hifi_cli.errors import UsageError
@@ -50,10 +49,6 @@ class TwoStage(Method):
                 f"stage 1 must train the whole task head, and its method leaves {untrained[0]} as it is: choose another"
                 " stage1.method"
             )
-
-    def extra_numbers(self, model: nn.Module) -> int:
-        copied = sum(parameter.numel() for parameter in self._pretrained.parameters()) if self._pretrained else 0
-        return copied + self.stage1.extra_numbers(model)
 
     def phases(self) -> list[Phase]:
         stage1 = self.settings.stage1_fraction

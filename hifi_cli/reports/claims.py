@@ -344,7 +344,7 @@ def _of_figure(claim: NumberClaim, context: Context) -> tuple[Finding, list[Miss
     if frame is None and context.protocol == figure["own_protocol"]:
         frame = figure_csv(context.study.directory, name, other_backbone)
     if frame is None:
-        reads_runs = figure["kind"] in ("sweep", "features", "stage-features")
+        reads_runs = figure["kind"] in ("sweep", "features")
         words = [*(["--backbone", context.words[0]] if other_backbone else []), *(["--train"] if reads_runs else [])]
         return Finding(name, {}, exact=claim.every), context.command("figure", name, *words)
     values = _reduced(frame, claim, claim.rows)

@@ -1,23 +1,20 @@
 """Tables of settings (HiFi, table 5), numbers of rows (table 4), costs (table 1; EH-FT, section 4.3) and searches."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import flatten
 from hifi_cli.config.registry import label_of
-from hifi_cli.config.sources import CHOOSING_KEYS, override_value, resolve, train_arguments
+from hifi_cli.config.sources import resolve
 from hifi_cli.errors import MissingError
-from hifi_cli.files import command_line
 from hifi_cli.reports import pairs, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Place, Table
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec
-from hifi_cli.results.search_result import MethodSearch, SearchResult
-from hifi_cli.results.study import Study
+from hifi_cli.results import search
+from hifi_cli.results.study import SETTING, Study
 
 UNEQUAL = "differs from the paper"
 FULL_FT = "full-ft"  # the reference for costs
@@ -170,169 +167,58 @@ def relative_costs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def searches(
-    results_dir: Path,
-    names: Sequence[str] = (),
+    study: Study,
     *,
     protocol: str | None = None,
     backbone: str | None = None,
     tasks: Sequence[str] = (),
     methods: Sequence[str] = (),
 ) -> list[Table]:
-    """A table for each search in a results directory, with every setting that was tried.
+    """A table for each protocol and backbone, with every setting that was tried.
 
     Args:
-        names: grids; empty: all that are finished.
         protocol, backbone, tasks, methods: only these; empty: all.
 
     Raises:
-        MissingError: there is no search, none of that name is finished, or none of such tasks and methods.
+        MissingError: there is no such run.
     """
-    paths = SearchResult.paths(results_dir)
-    for name in names:
-        if name not in paths:
-            known = f" (finished: {', '.join(paths)})" if paths else ""
-            raise MissingError(f"no finished search '{name}' in {results_dir}{known}; hifi grid {name} makes it")
-    if not paths:
-        raise MissingError(f"no finished search in {results_dir}; make one with hifi grid, for example hifi grid demo-search")
-    results = {path: SearchResult.read(path) for name in names or paths for path in paths[name]}
-    for kind, option in (("protocol", protocol), ("backbone", backbone)):
-        _refuse_unknown(kind, [option] if option else [], {getattr(result, kind) for result in results.values()})
-    every = [search for result in results.values() for search in result.searches]
-    for kind, chosen in (("task", tasks), ("method", methods)):
-        _refuse_unknown(kind, chosen, {getattr(search, kind) for search in every})
-    tables = []
-    for path, result in results.items():
-        kept = [
-            search
-            for search in result.searches
-            if search.task in (tasks or [search.task]) and search.method in (methods or [search.method])
-        ]
-        if kept and result.protocol == (protocol or result.protocol) and result.backbone == (backbone or result.backbone):
-            tables.append(_search(result.model_copy(update={"searches": kept}), path))
-    if not tables:
-        raise MissingError("no finished search has all of these: leave out --tasks, --methods, --protocol or --backbone")
-    return tables
+    tried = search.tried_settings(study)
+    wanted = {"protocol": [protocol] if protocol else [], "backbone": [backbone] if backbone else []}
+    for key, names in {**wanted, "task": tasks, "method": methods}.items():
+        tried = tried[tried[key].isin(names)] if names else tried
+    if tried.empty:
+        raise MissingError(f"no such run of a search in {study.directory}; hifi grid demo-search is an example of one")
+    return [_search(names, rows) for names, rows in tried.groupby(SETTING, sort=False, dropna=False)]
 
 
-def _refuse_unknown(kind: str, names: Iterable[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise MissingError(f"no finished search of {kind} '{name}'; there are searches of {', '.join(sorted(known))}")
-
-
-def _search(result: SearchResult, path: Path) -> Table:
+def _search(setting: tuple[str, str, int | None], tried: pd.DataFrame) -> Table:
     """A row for each setting of each method, a column for each task: score on the split that chooses the epoch."""
-    tasks = [*dict.fromkeys(search.task for search in result.searches)]
-    rows: list[dict[str, Any]] = []
+    protocol, backbone, shots = setting
+    tasks = [*tried["task"].unique()]
     texts: dict[Place, str] = {}
-    for method in dict.fromkeys(search.method for search in result.searches):
-        of_method = {search.task: search for search in result.searches if search.method == method}
-        means = {_label(each.setting): each.mean for each in result.over_tasks(method)}
-        best = result.best_over_tasks(method)
-        for label in dict.fromkeys(_label(tried.setting) for search in of_method.values() for tried in search.tried):
-            content: dict[str, Any] = {"method": method, "label": f"{label_of('methods', method)}, {label}"}
-            seeds, marks = set(), []
-            for task, search in of_method.items():
-                tried = next((each for each in search.tried if _label(each.setting) == label), None)
-                if tried:
-                    seeds.add(tried.seeds)
-                    content[task] = None if tried.score is None else 100 * tried.score
-                    content[f"{task}_std"] = None if tried.deviation is None else 100 * tried.deviation
-                    texts |= {(len(rows), task): "diverged"} if tried.score is None else {}
-                if search.chosen and _label(search.chosen.setting) == label:
-                    marks.append(label_of("tasks", task))
-            if best and _label(best.setting) == label:
-                is_at_end = _is_at_end(best.setting, result.varied.get(method, {}))
-                marks.append("mean (at an end of the range)" if is_at_end else "mean")
-            mean = means.get(label)
-            content |= {"mean": None if mean is None else 100 * mean, "best_on": ", ".join(marks)}
-            rows.append(content | {"seeds": " and ".join(map(str, sorted(seeds)))})
-    scores = {task: label_of("tasks", task) for task in tasks}
-    headings = {**scores, **({"mean": "Mean"} if len(tasks) > 1 else {}), "seeds": "Seeds", "best_on": "Best on"}
-    columns = ["method", "label", *(name for task in tasks for name in (task, f"{task}_std")), *list(headings)[len(tasks) :]]
+    rows: list[dict[str, Any]] = []
+    for (method, keys), of_setting in tried.groupby(["method", "setting"], sort=False):
+        scores = of_setting.set_index("task")
+        values = (100 * scores["score"]).to_dict()
+        texts |= {(len(rows), task): "diverged" for task, value in values.items() if pd.isna(value)}
+        row = {"method": method, "label": f"{label_of('methods', method)}, {keys or 'as configured'}", **values}
+        row |= {f"{task}_std": 100 * deviation for task, deviation in scores["deviation"].items()}
+        if len(tasks) > 1:
+            row["mean"] = scores["score"].reindex(tasks).mean(skipna=False) * 100
+        row["seeds"] = " and ".join(map(str, sorted(scores["seeds"].unique())))
+        rows.append(row | {"best_on": ", ".join(label_of("tasks", task) for task in scores.index[scores["best"]])})
+    labels = {task: label_of("tasks", task) for task in tasks}
+    headings = {**labels, **({"mean": "Mean"} if len(tasks) > 1 else {}), "seeds": "Seeds", "best_on": "Best on"}
+    few = f", {shots:.0f}-shot" if shots and pd.notna(shots) else ""
     return Table(
-        title=f"Search {result.grid} (protocol {result.protocol}, backbone {result.backbone})",
-        frame=pd.DataFrame(rows, columns=columns),
+        title=f"Settings tried (protocol {protocol}, backbone {backbone}{few})",
+        frame=pd.DataFrame(rows),
         headings=headings,
         corner="Method, setting",
         decimals=dict.fromkeys([*tasks, "mean"], 2),
         texts=texts,
-        notes=[
-            "score: mean over seeds of the primary metric on the split that chooses the epoch",
-            *_settings_of_all(result),
-            *(f"train with the best setting of each task: {command}" for command in _commands(result, path)),
-        ],
+        notes=[f"score: mean over seeds of the primary metric on {' and '.join(tried['split'].unique())}, which chooses"],
     )
-
-
-def _settings_of_all(result: SearchResult) -> list[str]:
-    """What was set for every run of a search; where that differs, by task and method."""
-    runs_by_config: dict[str, list[str]] = {}
-    for search in result.searches:
-        name = f"{label_of('methods', search.method)} on {label_of('tasks', search.task)}"
-        runs_by_config.setdefault(_label(search.config) if search.config else "", []).append(name)
-    several = len(runs_by_config) > 1
-    return [
-        f"set for every run{' of ' + ', '.join(runs) if several else ''}: {config}"
-        for config, runs in runs_by_config.items()
-        if config
-    ]
-
-
-def _commands(result: SearchResult, path: Path) -> list[str]:
-    """The commands that train with the chosen settings; each names only methods that were searched on all of its tasks."""
-    methods_by_tasks: dict[tuple[str, ...], list[str]] = {}
-    for method in dict.fromkeys(search.method for search in result.searches):
-        chosen = [search for search in result.searches if search.method == method and search.chosen]
-        if chosen:
-            of_tasks = tuple(search.arguments.get("task", search.task) for search in chosen)
-            methods_by_tasks.setdefault(of_tasks, []).append(chosen[-1].arguments.get("method", method))
-    backbone, protocol = (result.arguments.get(key, getattr(result, key)) for key in ("backbone", "protocol"))
-    return [
-        command_line(["hifi", *train_arguments(tasks, methods, backbone, protocol), "-c", str(path)])
-        for tasks, methods in methods_by_tasks.items()
-    ]
-
-
-def _is_at_end(setting: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a search of one key, whose values are numbers in any order, has the lowest or the highest one in a setting."""
-    try:
-        [(key, values)] = varied.items()
-        numbers = [float(value) for value in values]
-    except ValueError:  # several keys, or texts
-        return False
-    return float(setting[key]) in (min(numbers), max(numbers))
-
-
-def search_notes(run: pd.Series, results: Sequence[SearchResult]) -> list[str]:
-    """A note for each search that chose the setting of a run, for all tasks (the highest mean) or for the run's.
-
-    The run must also have what the search set for all of its runs, but for the keys that say which scores choose.
-    """
-    notes = []
-    for result in results:
-        if (result.protocol, result.backbone) != (run["protocol"], run["backbone"]):
-            continue
-        of_tasks = {search.task: search for search in result.searches if search.method == run["method"]}
-        best, own = result.best_over_tasks(run["method"]), of_tasks.get(run["task"])
-        config = flatten(run["config"]) if of_tasks else {}
-        if best and any(_has_setting(config, best.setting, each) for each in ([own] if own else of_tasks.values())):
-            labels = " and ".join(label_of("tasks", task) for task in of_tasks)
-            budget = result.budget(next(iter(of_tasks.values())))
-            notes.append(f"setting chosen by search {result.grid} over {labels}: {budget}")
-        elif own and own.chosen and _has_setting(config, own.chosen.setting, own):
-            notes.append(f"setting chosen by search {result.grid}: {result.budget(own)}")
-    return notes
-
-
-def _has_setting(config: Mapping[str, Any], setting: Mapping[str, str], search: MethodSearch) -> bool:
-    given = {key: value for key, value in search.config.items() if key not in CHOOSING_KEYS}
-    keys = {**given, **setting}
-    return bool(setting) and all(key in config and override_value(config[key]) == value for key, value in keys.items())
-
-
-def _label(setting: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={value}" for key, value in setting.items()) or "as configured"
 
 
 def _headings(columns: Sequence[ColumnSpec]) -> dict[str, str]:

@@ -14,12 +14,11 @@ from hifi_cli.config import registry
 from hifi_cli.config.choices import Score
 from hifi_cli.config.registry import label_of
 from hifi_cli.errors import UsageError
-from hifi_cli.reports import other_tables, pairs, published
+from hifi_cli.reports import pairs, published
 from hifi_cli.reports.published import PublishedTable
 from hifi_cli.reports.render import Table, rounded
 from hifi_cli.reports.server_scores import ServerScores
 from hifi_cli.reports.table_spec import ColumnSpec, RowSpec, TableSpec, shots_of
-from hifi_cli.results.search_result import SearchResult
 from hifi_cli.results.study import Study
 from hifi_cli.wording import counted_noun, first_of
 
@@ -123,7 +122,6 @@ class _ScoreTable:
         self.shots = str(spec.shots or shots_of(spec.protocol))
         self.runs = self.of_setting[self.of_setting["shots"].map(_shots) == self.shots]
         self.by_cell = dict(iter(self.runs.groupby(["method", "task"])))
-        self.searches = [SearchResult.read(path) for paths in SearchResult.paths(study.directory).values() for path in paths]
         order = self.runs.sort_values(["trainable", "method"], ascending=[False, True])["method"].unique()
         self.row_specs = spec.rows or [RowSpec(method=method) for method in order]
         self.columns = spec.columns or [ColumnSpec(task=task) for task in sorted(self.runs["task"].unique())]
@@ -195,7 +193,6 @@ class _ScoreTable:
             best, cell, notes = _best(found)
             if cell.run is not None:
                 shown.add(best)
-                notes = [*notes, *other_tables.search_notes(cell.run, self.searches)]
             means.append(cell.mean)
             self.cells[number, column.name] = cell
             self.footnotes[number, column.name] = notes
@@ -328,10 +325,6 @@ class _ScoreTable:
         if variants := int((of_setting & runs["variant"].notna()).sum()):
             notes.append(f"{counted_noun(variants, 'run')} of searches and other variants left out (hifi table search)")
         notes += self._truncation_notes()
-        with_scores = [place for place, cell in self.cells.items() if len(cell.scores)]
-        searched = [any("chosen by search" in note for note in self.footnotes[place]) for place in with_scores]
-        if any(searched) and not all(searched):
-            notes.append("settings were searched for some cells only, as their footnotes say: the others have given settings")
         return notes
 
     def _notes_on_paper(self) -> list[str]:

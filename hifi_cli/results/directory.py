@@ -1,4 +1,4 @@
-"""The directory of a run: the names of its files, and everything that reads or writes them."""
+"""The directory of a run: its files, what reads and writes them, and the run's status."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,13 +15,29 @@ import yaml
 from pydantic import ValidationError
 
 from hifi_cli.config import registry
-from hifi_cli.config.base import describe_error, parse
+from hifi_cli.config.base import describe_error, flatten, parse
 from hifi_cli.config.methods import code_file
 from hifi_cli.config.registry import read_yaml
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, MissingError, UsageError
-from hifi_cli.files import TEMPORARY_SUFFIX, locked, make_directory, read_json, read_jsonl, write_json, write_text
-from hifi_cli.results.record import EpochMetrics, MetricsLine, Prediction, RunResult, metrics_line
+from hifi_cli.files import (
+    TEMPORARY_SUFFIX,
+    is_locked,
+    locked,
+    make_directory,
+    read_json,
+    read_jsonl,
+    write_json,
+    write_text,
+)
+from hifi_cli.results.record import (
+    EpochMetrics,
+    Failure,
+    MetricsLine,
+    Prediction,
+    RunResult,
+    metrics_line,
+)
 from hifi_cli.results.stored_file import Record
 
 DELTA = "delta.safetensors"
@@ -32,7 +49,7 @@ _AGAIN = "train the run again with --force"
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The directory of a run, `RunConfig.run_path` in a results directory; results.json is written last."""
+    """The directory of a run; results.json is written last."""
 
     path: Path
 
@@ -72,21 +89,112 @@ class RunDirectory:
         return self.path / "checkpoints" / "last.pt"
 
     @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
     def user_files(self) -> Path:
-        """Copies of the user's own YAMLs, as KIND/NAME.yaml: without them the run could not be read again."""
+        """Copies of the user's own YAMLs, as KIND/NAME.yaml, with which the run is read again."""
         return self.path / "own"
 
     @property
     def predictions(self) -> Path:
-        """Predictions of the reported split; those of another one are in predictions-SPLIT.jsonl."""
+        """Predictions of the reported split; others are in predictions-SPLIT.jsonl."""
         return self.path / "predictions.jsonl"
 
+    # --- a run that begins, and ends
+
+    def claim(self, config: RunConfig, is_held: bool, *, force: bool) -> RunResult | None:
+        """The result of a finished run of this configuration; None: it is to be trained.
+
+        Args:
+            is_held: whether the caller got the lock.
+
+        Raises:
+            ConflictError: another process holds it, or the directory holds another run.
+        """
+        if not is_held:
+            raise ConflictError(f"another process is writing {self.path}; wait for it")
+        self.remove_leftovers()
+        if force:
+            return None
+        self.check_is_of(config)
+        return self.read_result() if self.results.is_file() else None
+
+    def check_is_of(self, config: RunConfig) -> None:
+        """Refuse a directory that holds a run of another configuration.
+
+        Raises:
+            ConflictError: it does; the first differing key is named.
+        """
+        if not self.config_file.is_file() and not self.results.is_file():
+            return
+        stored = self.read_config()
+        for kind, own, copy in self._user_files(config):
+            here, there = _lines_of(own), _lines_of(copy)
+            if here != there:
+                pairs = zip_longest(there, here, fillvalue="")
+                left, right = next((left, right) for left, right in pairs if left != right)
+                raise ConflictError(
+                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name}"
+                    f" ('{left.strip()}' there, '{right.strip()}' here); {_OTHER_PLACE}"
+                )
+        if stored.hash != config.hash:
+            left_keys, right_keys = (flatten(c.model_dump(mode="json")) for c in (stored, config))
+            differing = next(
+                (
+                    f"{key} is {left_keys.get(key)} there, {right_keys.get(key)} here"
+                    for key in {**right_keys, **left_keys}
+                    if left_keys.get(key) != right_keys.get(key)
+                ),
+                "in its keys",
+            )
+            raise ConflictError(f"{self.path} holds a run of another configuration ({differing}); {_OTHER_PLACE}")
+
+    def begin(self, config: RunConfig, *, anew: bool) -> None:
+        """Write config.yaml; without a checkpoint to continue from, remove a former run first."""
+        if anew or not self.checkpoint.is_file():
+            self.clear()
+        self.write_config(config)
+        self.failure.unlink(missing_ok=True)
+
+    def finish(self, result: RunResult) -> None:
+        """Store the result of the run, which is finished then."""
+        write_json(self.results, result.model_dump(mode="json"))
+        self.checkpoint.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove a former run's files, results.json first: no half of it can be mistaken for a run.
+
+        The copies of the user's own YAMLs stay for `write_config`: the next run may be made from
+        them.
+        """
+        others = (self.metrics, self.failure, self.checkpoint, self.config_file)
+        splits = self.path.glob("predictions-*.jsonl")
+        for path in (self.results, self.delta, self.predictions, *splits, *others):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "tensorboard", ignore_errors=True)
+
+    def clear_if_unlocked(self) -> None:
+        """Remove a former run's files; see `clear`.
+
+        Raises:
+            ConflictError: another process is writing here.
+        """
+        if self.path.is_dir():
+            with locked(self.lock, wait=False) as is_held:
+                if not is_held:
+                    raise ConflictError(f"another process is writing {self.path}; wait for it")
+                self.clear()
+
+    def remove_leftovers(self) -> None:
+        """Remove half-written files of a killed process, and a finished run's checkpoint."""
+        for folder in (self.path, self.checkpoint.parent):
+            for path in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+                path.unlink()
+        if self.results.is_file():
+            self.checkpoint.unlink(missing_ok=True)
+
+    # --- its files
+
     def read_config(self) -> RunConfig:
-        """The configuration of the run: what results.json says, or config.yaml as long as the run is not finished.
+        """The configuration: what results.json says, or config.yaml until there is one.
 
         Raises:
             MissingError: there is none.
@@ -99,7 +207,7 @@ class RunDirectory:
 
     @contextmanager
     def opened(self, *, trust: bool = False) -> Iterator[RunConfig]:
-        """The configuration in the directory; inside the block, names in it mean the run's own YAMLs and no others.
+        """The configuration; inside the block, names in it mean the run's own YAMLs and no others.
 
         Args:
             trust: whether the code of methods that the run's own YAMLs name may be executed.
@@ -109,14 +217,15 @@ class RunDirectory:
         """
         config = self.read_config()
         copies = {name: self._copy_of(*name) for name in _named_files(config)}
-        with registry.only_user_files({name: path for name, path in copies.items() if path.is_file()}, trust=trust):
+        own = {name: path for name, path in copies.items() if path.is_file()}
+        with registry.only_user_files(own, trust=trust):
             yield config
 
     def _copy_of(self, kind: str, name: str) -> Path:
         return self.user_files / kind / f"{name}.yaml"
 
     def _user_files(self, config: RunConfig) -> Iterator[tuple[str, Path | None, Path]]:
-        """What a configuration names: kind, the user's own file, and its copy's place; a method's code follows its YAML."""
+        """What a configuration names: kind, the user's own file, its copy's place; code too."""
         for kind, name in _named_files(config):
             own, copy = registry.user_file(kind, name), self._copy_of(kind, name)
             yield kind, own, copy
@@ -125,7 +234,7 @@ class RunDirectory:
                 yield kind, own and own.parent / code, copy.parent / code
 
     def write_config(self, config: RunConfig) -> None:
-        """Store `config_text`, and copies of the user's own YAMLs and methods that it names; remove other copies."""
+        """Store `config_text` and copies of the user's own YAMLs and methods, and no others."""
         copies = {copy: own for _, own, copy in self._user_files(config) if own}
         for copy, own in copies.items():
             if own.resolve() != copy.resolve():
@@ -136,15 +245,12 @@ class RunDirectory:
                 path.unlink()
         write_text(self.config_file, config_text(config))
 
-    def write_result(self, result: RunResult) -> None:
-        """Store the result of the run, which is finished then."""
-        write_json(self.results, result.model_dump(mode="json"))
-
     def read_result(self, results_dir: Path | None = None) -> RunResult:
         """The result of a finished run.
 
         Args:
-            results_dir: the run must be at its configuration's path in this directory: a copy would count twice.
+            results_dir: the run must be at its configuration's path in it: a copy would count
+                twice.
 
         Raises:
             MissingError: the run is not finished.
@@ -154,18 +260,18 @@ class RunDirectory:
         try:
             result = RunResult.model_validate(content)
         except ValidationError as error:
-            raise UsageError(f"{self.results} is damaged ({describe_error(error, RunResult)}); {_AGAIN}") from None
-        if results_dir and self.path != results_dir / result.run_path:
+            problem = describe_error(error, RunResult)
+            raise UsageError(f"{self.results} is damaged ({problem}); {_AGAIN}") from None
+        if results_dir and self.path != (place := results_dir / result.run_path):
             raise UsageError(
-                f"{self.path} holds the run that belongs in {results_dir / result.run_path}: move it there, or a copy out of"
-                f" {results_dir}"
+                f"{self.path} holds the run that belongs in {place}: move it there, or a copy out of {results_dir}"
             )
         return result
 
     def append_metrics(self, line: MetricsLine) -> None:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line.to_dict()) + "\n")
+            file.write(json.dumps(line.model_dump(exclude_none=True)) + "\n")
 
     def read_metrics(self) -> list[MetricsLine]:
         """The lines of metrics.jsonl.
@@ -183,96 +289,82 @@ class RunDirectory:
     def write_predictions(self, predictions: Sequence[Prediction], split: str | None = None) -> Path:
         """Store the predictions of the reported split, or of another one in a file of its own."""
         path = self.path / f"predictions-{split}.jsonl" if split else self.predictions
-        write_text(path, "".join(json.dumps(prediction.model_dump()) + "\n" for prediction in predictions))
+        lines = (json.dumps(prediction.model_dump()) + "\n" for prediction in predictions)
+        write_text(path, "".join(lines))
         return path
 
     def read_predictions(self) -> list[Prediction]:
-        """The predictions of the reported split, in the order of its rows, with the same number of logits or one for each tag.
+        """The predictions of the reported split, in the order of its rows.
 
         Raises:
             MissingError: there are none.
             UsageError: a line is damaged; it is named.
         """
-        predictions = _read_lines(self.predictions, "predictions", Prediction.model_validate)
-        for number, prediction in enumerate(predictions, start=1):
-            tags = prediction.prediction if isinstance(prediction.prediction, list) else []
-            if len(prediction.logits) not in (len(predictions[0].logits), len(tags)):
-                raise UsageError(f"{self.predictions} is damaged (line {number}: logits: not as many as in line 1); {_AGAIN}")
-        return predictions
+        return _read_lines(self.predictions, "predictions", Prediction.model_validate)
 
-    def check_is_of(self, config: RunConfig) -> None:
-        """Refuse a directory that holds a run of another configuration.
 
-        Raises:
-            ConflictError: it does; the first differing key is named.
-        """
-        if not self.config_file.is_file() and not self.results.is_file():
-            return
-        stored = self.read_config()
-        for kind, own, copy in self._user_files(config):
-            here, there = (file.read_text(encoding="utf-8") if file and file.is_file() else None for file in (own, copy))
-            if here != there:
-                differs = _first_differing_line(there or "", here or "")
-                raise ConflictError(
-                    f"{self.path} holds a run by another {kind.removesuffix('s')} {copy.name} ({differs}); {_OTHER_PLACE}"
-                )
-        if stored.hash != config.hash:
-            raise ConflictError(
-                f"{self.path} holds a run of another configuration ({_first_difference(stored, config)}); {_OTHER_PLACE}"
-            )
+class RunState(StrEnum):
+    """How far a run has come."""
 
-    def leftovers(self) -> list[Path]:
-        """What a killed process left: half-written files, and the checkpoint of a finished run."""
-        folders = (self.path, self.checkpoint.parent)
-        temporary = [path for folder in folders for path in folder.glob(f".*{TEMPORARY_SUFFIX}")]
-        finished = self.results.is_file() and self.checkpoint.is_file()
-        return [*temporary, *([self.checkpoint] if finished else [])]
+    DONE = "done"
+    DIVERGED = "diverged"
+    RUNNING = "running"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"
+    DAMAGED = "damaged"
+    ABSENT = "absent"
 
-    def remove_leftovers(self) -> None:
-        """Remove what a killed process left. The caller holds the lock."""
-        for path in self.leftovers():
-            path.unlink(missing_ok=True)
 
-    def remove_leftovers_if_unlocked(self) -> None:
-        """The same, unless another process is writing here."""
-        if self.leftovers():
-            with locked(self.lock, wait=False) as is_held:
-                if is_held:
-                    self.remove_leftovers()
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run has come, and why.
 
-    def clear(self) -> None:
-        """Remove a former run's files, results.json first, so that no half of it can be mistaken for a run.
+    Attributes:
+        detail: one line.
+        result: of a finished run.
+    """
 
-        The copies of the user's own YAMLs stay for `write_config`: the next run may be made from them, and from them alone.
-        """
-        others = (
-            *self.path.glob("predictions-*.jsonl"),
-            self.metrics,
-            self.failure,
-            self.checkpoint,
-        )
-        for path in (self.results, self.delta, self.predictions, *others):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.tensorboard, ignore_errors=True)
-        self.config_file.unlink(missing_ok=True)
+    state: RunState
+    detail: str = ""
+    result: RunResult | None = None
 
-    def clear_if_unlocked(self) -> None:
-        """Remove a former run's files; see `clear`.
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to run."""
+        return self.state in (RunState.DONE, RunState.DIVERGED)
 
-        Raises:
-            ConflictError: another process is writing here.
-        """
-        if not self.path.is_dir():
-            return
-        with locked(self.lock, wait=False) as is_held:
-            if not is_held:
-                raise ConflictError(f"another process is writing {self.path}; wait for it")
-            self.clear()
+
+def status(directory: RunDirectory, *, results_dir: Path | None = None) -> RunStatus:
+    """The status of the run in a directory.
+
+    Args:
+        results_dir: a finished run at another path than its configuration's in it is damaged.
+    """
+    problem = ""
+    if directory.results.is_file():
+        try:
+            result = directory.read_result(results_dir)
+        except UsageError as error:
+            problem = str(error)
+        else:
+            return RunStatus(RunState(result.status), result.reason, result)
+    if is_locked(directory.lock):
+        return RunStatus(RunState.RUNNING)
+    if problem:
+        return RunStatus(RunState.DAMAGED, problem)
+    if directory.failure.is_file():
+        try:
+            failure = Failure.read(directory.failure)
+        except UsageError as error:
+            return RunStatus(RunState.FAILED, str(error))
+        code = f"exit code {failure.exit_code}"
+        return RunStatus(RunState.FAILED, failure.lines[-1] if failure.lines else code)
+    return RunStatus(RunState.UNFINISHED if directory.config_file.is_file() else RunState.ABSENT)
 
 
 def run_directories(results_dir: Path) -> list[RunDirectory]:
     """Every run in a results directory, finished or not, sorted by path."""
-    folders = sorted(_run_folders(results_dir), key=lambda folder: folder.split(os.sep))  # noqa: PTH206 (thousands of them)
+    folders = sorted(_run_folders(results_dir), key=lambda folder: Path(folder).parts)
     return [RunDirectory(Path(folder)) for folder in folders]
 
 
@@ -294,40 +386,28 @@ def directories_with_runs(results_dir: Path) -> list[Path]:
     return sorted(folder.parent for folder in folders if any(folder.glob("*/*/*/*/seed*/results.json")))
 
 
-def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Line]) -> list[Line]:
-    lines = []
-    for number, content in enumerate(read_jsonl(path, what=what), start=1):
-        try:
-            lines.append(parse_line(content))
-        except ValidationError as error:
-            raise UsageError(f"{path} is damaged (line {number}: {describe_error(error, Record)}); {_AGAIN}") from None
-    return lines
-
-
 def config_text(config: RunConfig) -> str:
     """The content of config.yaml: the resolved configuration."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     return f"# the resolved configuration of this run; hash {config.hash}\n{text}"
 
 
+def _read_lines(path: Path, what: str, parse_line: Callable[[dict[str, Any]], Line]) -> list[Line]:
+    lines = []
+    for number, content in enumerate(read_jsonl(path, what=what), start=1):
+        try:
+            lines.append(parse_line(content))
+        except ValidationError as error:
+            problem = f"line {number}: {describe_error(error, Record)}"
+            raise UsageError(f"{path} is damaged ({problem}); {_AGAIN}") from None
+    return lines
+
+
+def _lines_of(path: Path | None) -> list[str]:
+    """The lines of a user's file, or of its copy; none where it is not there."""
+    return path.read_text(encoding="utf-8").splitlines() if path and path.is_file() else []
+
+
 def _named_files(config: RunConfig) -> list[tuple[str, str]]:
     """The YAMLs that a configuration names and does not hold, as kind and name."""
     return [("tasks", config.task), *(("methods", stage.method) for stage in config.stages)]
-
-
-def _first_difference(stored: RunConfig, requested: RunConfig) -> str:
-    left, right = stored.model_dump(mode="json"), requested.model_dump(mode="json")
-    for key, value in right.items():
-        if left[key] != value and isinstance(left[key], dict) and isinstance(value, dict):
-            inner = next((name for name in value if left[key].get(name) != value[name]), None)
-            if inner:
-                return f"{key}.{inner} is {left[key].get(inner)} there, {value[inner]} here"
-        if left[key] != value:
-            return f"{key} is {left[key]} there, {value} here"
-    return "in its keys"
-
-
-def _first_differing_line(stored: str, own: str) -> str:
-    pairs = zip_longest(stored.splitlines(), own.splitlines(), fillvalue="")
-    left, right = next(((left.strip(), right.strip()) for left, right in pairs if left != right), ("", ""))
-    return f"'{left}' there, '{right}' here"

@@ -21,8 +21,8 @@ from hifi_cli.results import model_card
 from hifi_cli.results.directory import DELTA, RunDirectory
 from hifi_cli.results.reload import reload
 from hifi_cli.results.stored_file import StoredFile
-from hifi_cli.training.prepared_run import PreparedRun
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.run import PreparedRun
 
 METADATA = "hifi.json"
 _PROBLEM = {  # by which a pipeline of transformers chooses between softmax, sigmoid and neither
@@ -75,7 +75,7 @@ def write_hf(prepared: PreparedRun, to: Path) -> None:
     model: Any = prepared.encoder.model
     model.config.problem_type = _PROBLEM.get(prepared.task_head.kind)
     model.save_pretrained(to, safe_serialization=True)
-    tokenizer = copy.deepcopy(prepared.inputs.pretrained.tokenizer)  # other runs of the process use it too
+    tokenizer = copy.deepcopy(prepared.pretrained.tokenizer)  # other runs of the process use it too
     tokenizer.model_max_length = prepared.runner.config.max_length
     tokenizer.save_pretrained(to)
 
@@ -148,7 +148,7 @@ def write_delta(prepared: PreparedRun, delta: Path, to: Path) -> None:
     There is no config.json at the top, so that transformers refuses the directory instead of opening the pretrained
     backbone without what training added to it.
     """
-    config, head, pretrained = prepared.runner.config, prepared.task_head, prepared.inputs.pretrained
+    config, head, pretrained = prepared.runner.config, prepared.task_head, prepared.pretrained
     backbone_model = Encoder(pretrained.model)
     backbone_model.join_projections()
     backbone_model.base.save_pretrained(to / "backbone", safe_serialization=True)  # type: ignore[operator]

@@ -8,7 +8,7 @@ from hifi_cli.config.methods import method_spec
 from hifi_cli.files import command_line
 from hifi_cli.models.task_heads import TRANSFORMERS_CLASSES
 from hifi_cli.results.record import RunResult
-from hifi_cli.training.prepared_run import PreparedRun
+from hifi_cli.training.run import PreparedRun
 
 _METRICS = {  # the hub's names
     "matthews": "matthews_correlation",
@@ -81,6 +81,6 @@ def write(prepared: PreparedRun, result: RunResult, form: str, to: Path, name: s
         config=config,
         result=result,
         command=command_line(result.provenance.command),
-        weights=prepared.inputs.pretrained.weights_id,
+        weights=prepared.pretrained.weights_id,
     )
     card.save(to / "README.md")

@@ -20,8 +20,8 @@ from hifi_cli.results.reload import reload
 from hifi_cli.tasks import metrics, readers, row_formats, submission, task_spec
 from hifi_cli.tasks.readers import RawRecord
 from hifi_cli.tasks.task_spec import LocalFiles, Reader, Row, TaskSpec
-from hifi_cli.training.prepared_run import prediction_rows
-from hifi_cli.training.resources import ResourceCache
+from hifi_cli.training.data import ResourceCache
+from hifi_cli.training.run import prediction_rows
 
 logger = logging.getLogger("hifi")
 

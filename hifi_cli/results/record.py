@@ -86,10 +86,6 @@ class StepMetrics(Record):
     loss: float
     learning_rate: float
 
-    def to_dict(self) -> dict[str, float]:
-        """The line as it is stored."""
-        return self.model_dump()
-
 
 class EpochMetrics(Record):
     """A line of metrics.jsonl after an epoch; every metric on the reported split is a key of its own.
@@ -113,11 +109,6 @@ class EpochMetrics(Record):
     def selecting_score(self, primary: str) -> float:
         """The score by which the best epoch is selected: `selection`, or the primary metric on the reported split."""
         return self.metrics[primary] if self.selection is None else self.selection
-
-    def to_dict(self) -> dict[str, float]:
-        """The line as it is stored."""
-        selection = {} if self.selection is None else {"selection": self.selection}
-        return {"epoch": self.epoch, **self.metrics, **selection}
 
 
 MetricsLine = StepMetrics | EpochMetrics
@@ -170,7 +161,11 @@ class RunScores(Record):
         Raises:
             KeyError: the best or the last epoch has no score.
         """
-        return cls(last=by_epoch[total], best=by_epoch[best], max=max(by_epoch.values()) if has_max else None)
+        return cls(
+            last=by_epoch[total],
+            best=by_epoch[best],
+            max=max(by_epoch.values()) if has_max else None,
+        )
 
 
 class Epochs(Record):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import no_grad
 
 from hifi_cli.config import registry
 from hifi_cli.config.base import parse
@@ -15,24 +14,15 @@ from hifi_cli.config.methods import code_file
 from hifi_cli.config.run_config import ScoringConfig
 from hifi_cli.config.sources import backbone_config
 from hifi_cli.errors import MissingError, UsageError
-from hifi_cli.heads.head_files import HeadScores
+from hifi_cli.heads import select as head_selection
+from hifi_cli.heads.select import HeadScores
 from hifi_cli.methods import base as methods
 from hifi_cli.results.directory import RunDirectory
 from hifi_cli.results.record import Prediction, RunResult
 from hifi_cli.tasks import metrics, task_spec
-from hifi_cli.tasks.tokenization import rows_of
-from hifi_cli.training import head_selection
-from hifi_cli.training.finished_model import check_backbone, read_delta
-from hifi_cli.training.prepared_run import (
-    ModelInputs,
-    PreparedRun,
-    count_parameters,
-    measure_extra_validation,
-    prediction_rows,
-    prepare,
-)
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
+from hifi_cli.training.data import ResourceCache, check_backbone, load_splits, read_delta
+from hifi_cli.training.loop import measure_reported
+from hifi_cli.training.run import PreparedRun, count_parameters, prediction_rows, prepare
 
 _SCORE_TOLERANCE = 1e-6  # of scores from 0 to 1: less than the weight of one row of any task
 _LOGIT_TOLERANCE = 1e-3  # other hardware sums in another order
@@ -54,11 +44,9 @@ def reload(path: Path, resources: ResourceCache) -> Iterator[tuple[PreparedRun, 
         if resources.backbone:
             elsewhere = backbone_config(resources.backbone).model_copy(update={"name": config.backbone.name})
             config = config.model_copy(update={"backbone": elsewhere})
-        prepared = prepare(ModelInputs.resolve(config, resources, metadata.heads))
-        check_backbone(directory, config, prepared.inputs.pretrained.weights_id, metadata)
-        methods.prepare_last_phase(prepared.method, prepared.encoder)
-        with no_grad():
-            prepared.method.load_delta(prepared.encoder.model, tensors)
+        prepared = prepare(config, resources, metadata.heads)
+        check_backbone(directory, config, prepared.pretrained.weights_id, metadata)
+        methods.load_final_delta(prepared.method, prepared.encoder, tensors)
         yield prepared, result
 
 
@@ -114,11 +102,9 @@ def evaluate(path: Path, resources: ResourceCache) -> Evaluation:
         if _validation(resources.rows(config.task).fingerprint) != _validation(result.data):
             raise UsageError(f"the run in {path} was made on other validation data: restore them, or give --data-dir with them")
         splits = load_splits(config, resources)
-        logits = prepared.runner.predict(splits.reported)
+        scores, logits = measure_reported(prepared.runner, splits)
         predictions = metrics.predictions_of(prepared.task, splits.reported, logits)
         rows = prediction_rows(prepared.task, splits.reported, logits, predictions)
-        scores = metrics.compute(prepared.task, rows_of(splits.reported), predictions)
-        scores |= measure_extra_validation(prepared, splits.extra_validation)
         counts = count_parameters(prepared)
     stored = directory.read_predictions()
     if [len(row.logits) for row in rows] != [len(row.logits) for row in stored]:
@@ -175,16 +161,11 @@ def stored_data_dir(path: Path) -> Path | None:
     )
 
 
-def scores_of_run(
-    run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path, *, force: bool = False
-) -> HeadScores:
+def scores_of_run(run: Path, resources: ResourceCache, overrides: dict[str, Any], out: Path) -> HeadScores:
     """Score a finished run's heads on its task's training samples, and store the scores.
 
     Args:
         overrides: `scoring.*` keys from the command line; None means not given.
-
-    Raises:
-        ConflictError: `out` holds other scores.
     """
     with reload(run, resources) as (prepared, _):
         prepared.method.merge(prepared.encoder)
@@ -193,5 +174,5 @@ def scores_of_run(
         setting = parse(ScoringConfig, {**config.scoring.model_dump(), **scoring, "warm_steps": 0}, "command line")
         scores = head_selection.compute_scores(config.model_copy(update={"scoring": setting}), resources, prepared.encoder)
     scores = scores.model_copy(update={"run": str(run)})
-    head_selection.write_scores(scores, out, force=force)
+    scores.write(out)
     return scores

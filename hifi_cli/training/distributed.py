@@ -17,19 +17,20 @@ T = TypeVar("T")
 
 
 def state(*, cpu: bool = False) -> PartialState:
-    """The processes of this run; on CPUs, accelerate joins them only if its own `cpu` is set, the first time.
+    """The processes of this run; on CPUs, accelerate joins them only if its `cpu` is set first.
 
     Args:
         cpu: whether they compute on CPUs although there is a GPU.
     """
     if "LOCAL_RANK" in os.environ:
-        import torch.distributed.nn  # imported later, by DDP, its default arguments would keep the process group alive
+        # imported later, by DDP, its default arguments would keep the process group alive
+        import torch.distributed.nn
     return PartialState(cpu="LOCAL_RANK" in os.environ and (cpu or not torch.cuda.is_available()))
 
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Destroy the process group after the block, when all processes leave it together: at its end or at a signal.
+    """Destroy the process group after the block, which all processes leave together.
 
     gloo's threads still run when Python exits otherwise, and may abort the process.
     After an error of one process the group stays: NCCL would wait for the others.
@@ -55,7 +56,7 @@ def is_main() -> bool:
 
 
 def from_main(compute: Callable[[], T]) -> T:
-    """Compute a value on the main process and return it in every process; its error is raised in every process."""
+    """Compute a value on the main process; every process returns it, or raises its error."""
     if state().num_processes == 1:
         return compute()
     result: list[object] = [None]

@@ -2,65 +2,42 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from hifi_cli.config.run_config import RunConfig
 from hifi_cli.errors import ConflictError, Terminated
 from hifi_cli.files import digest, file_digest, locked, make_directory
+from hifi_cli.heads.select import select_heads
 from hifi_cli.methods import base as methods
+from hifi_cli.methods.base import Heads, Method
 from hifi_cli.models import delta as deltas
+from hifi_cli.models.cpu_kernels import install_row_linears
+from hifi_cli.models.delta import DeltaMetadata
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.pretrained import Pretrained, local_weights_id
+from hifi_cli.models.task_heads import TaskHeadSpec
 from hifi_cli.results.directory import RunDirectory
-from hifi_cli.results.record import (
-    EpochMetrics,
-    Epochs,
-    ParameterCounts,
-    RunResult,
-    RunScores,
-)
+from hifi_cli.results.record import Epochs, ParameterCounts, Prediction, RunResult, RunScores
 from hifi_cli.tasks import metrics
-from hifi_cli.tasks.metrics import Values
-from hifi_cli.tasks.tokenization import rows_of, truncated_rows
+from hifi_cli.tasks.batches import padding_values
+from hifi_cli.tasks.metrics import Predictions, Values
+from hifi_cli.tasks.task_spec import TaskSpec
+from hifi_cli.tasks.tokenization import Example, rows_of, truncated_rows
 from hifi_cli.training import distributed, provenance
 from hifi_cli.training.checkpoint import Checkpoint
-from hifi_cli.training.device import configure, uses_bf16
-from hifi_cli.training.metric_logger import MetricLogger
-from hifi_cli.training.prepared_run import (
-    NonFiniteLogits,
-    PreparedRun,
-    RunInputs,
-    count_parameters,
-    measure,
-    measure_extra_validation,
-    prediction_rows,
-    prepare,
-)
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import Splits
-from hifi_cli.training.trainer import Diverged, EpochEvaluation, Trainer
+from hifi_cli.training.data import ResourceCache, Splits, batch_size, load_splits
+from hifi_cli.training.device import choose_device, uses_bf16, uses_cpu_kernels
+from hifi_cli.training.log import MetricLogger
+from hifi_cli.training.loop import Diverged, Trainer, measure_reported
+from hifi_cli.training.step import ModelRunner
 
 logger = logging.getLogger("hifi")
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """The fields of `RunResult` that training decides."""
-
-    status: Literal["done", "diverged"]
-    params: ParameterCounts
-    collapsed: bool
-    reason: str = ""
-    scores: RunScores | None = None
-    epochs: Epochs | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    extra_validation: dict[str, RunScores] = field(default_factory=dict)
-    time_s: float | None = None
-    delta_sha256: str | None = None
-    delta_bytes: int | None = None
 
 
 def run(
@@ -76,79 +53,149 @@ def run(
     Args:
         force: repeat it nevertheless.
         resume: continue from a checkpoint, if there is one.
-        report_to: trackers that get the log lines too; see `hifi_cli.training.trackers`.
+        report_to: trackers that get the log lines too.
 
     Raises:
         ConflictError: the directory holds another run, or another process is writing it.
         RunFailed: a batch does not fit in memory, or the disk is full.
-        MissingError, UsageError: something it needs is missing or wrong, the requested GPU for example.
+        MissingError, UsageError: something it needs is missing or wrong, the requested GPU for
+            example.
     """
-    configure(config)  # refuses a missing GPU before anything is written
-    metrics.check_names(resources.task_of(config))
     directory = RunDirectory.of(config, resources.results_dir)
+    device = choose_device(config)  # refuses a missing GPU before anything is written
+    metrics.check_names(resources.task_of(config))
     make_directory(directory.path)
-    with locked(directory.lock, wait=False) if distributed.is_main() else nullcontext(True) as is_locked:
-        finished = distributed.from_main(lambda: _finished_before(config, resources, directory, is_locked, force))
+    is_main = distributed.is_main()
+    with locked(directory.lock, wait=False) if is_main else nullcontext(True) as is_held:
+        finished = distributed.from_main(lambda: directory.claim(config, is_held, force=force))
         if finished:
+            weights = config.backbone.path and local_weights_id(config.backbone.path)
+            if weights and not config.start_from and weights != finished.backbone_weights:
+                raise ConflictError(  # two encoders may share the name of a directory
+                    f"{directory.path} holds a run on other weights than those in"
+                    f" {config.backbone.path}; replace it with --force, or give variant=NAME"
+                )
+            logger.info(f"{name(config)}: finished before, {summary(finished)}")
             return finished
-        inputs = RunInputs.resolve(config, resources)
-        return _run(inputs, directory, report_to, anew=force or not resume)
+        heads = select_heads(config, resources)
+        splits = load_splits(config, resources)
+        prepared = prepare(config, resources, heads, device)
+        trainer = Trainer(
+            prepared.runner,
+            prepared.method,
+            splits.train,
+            evaluated=splits,
+            calibration_batches=splits.calibration_batches,
+            checkpoint=Checkpoint(directory.checkpoint, _run_id(config, prepared, resources)),
+        )
+        # Nothing can refuse the run any more: what the directory holds of a former one goes
+        distributed.from_main(lambda: directory.begin(config, anew=force or not resume))
+        return _train(config, trainer, prepared, splits, directory, resources, report_to)
 
 
-def _finished_before(
-    config: RunConfig, resources: ResourceCache, directory: RunDirectory, is_locked: bool, force: bool
-) -> RunResult | None:
-    """The result of a finished run; None: this one is to be trained."""
-    if not is_locked:
-        raise ConflictError(f"another process is writing {directory.path}; wait for it")
-    directory.remove_leftovers()
-    if force:
-        return None
-    directory.check_is_of(config)
-    if directory.results.is_file():
-        result = directory.read_result()
-        resources.input_check.check(config, directory, result)
-        logger.info(f"{name(config)}: finished before, {summary(result)}")
-        return result
-    return None
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run ready to train, or a finished one ready to predict.
+
+    Attributes:
+        pretrained: the pretrained model, which several runs share, its tokenizer and weights id.
+        plain_parameters: number of parameters of the model before the method prepared it.
+    """
+
+    runner: ModelRunner
+    method: Method
+    pretrained: Pretrained
+    task_head: TaskHeadSpec
+    plain_parameters: int
+
+    @property
+    def encoder(self) -> Encoder:
+        """The run's own model under the names that all architectures share."""
+        return self.runner.encoder
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task, with the primary metric that the configuration names."""
+        return self.runner.task
+
+    @property
+    def delta_metadata(self) -> DeltaMetadata:
+        """What a delta of this run belongs to."""
+        config = self.runner.config
+        return DeltaMetadata(
+            method=config.method,
+            backbone=config.backbone.name,
+            backbone_weights_id=self.pretrained.weights_id,
+            heads=self.method.context.heads,
+        )
 
 
-def _run(inputs: RunInputs, directory: RunDirectory, report_to: Sequence[str], *, anew: bool) -> RunResult:
-    """Train, evaluate and store one run.
+def prepare(
+    config: RunConfig,
+    resources: ResourceCache,
+    heads: Heads | None = None,
+    device: torch.device | None = None,
+) -> PreparedRun:
+    """Load the encoder, build the run's method, and let it prepare the model on its device.
 
     Args:
-        anew: do not continue from a checkpoint. Where there is none to continue from, what the directory holds is removed, once
-            nothing can refuse the run any more.
+        heads: that the method tunes; None for a method that needs none.
+        device: None: the configuration's.
     """
-    config, splits, heads = inputs.model.config, inputs.splits, inputs.model.attention_heads
-    prepared = prepare(inputs.model)
-    precision = "bf16" if uses_bf16(config.precision, prepared.runner.device) else "fp32"
-    weights = inputs.model.pretrained.weights_id
+    encoder, pretrained = resources.encoder(config)
+    plain_parameters, task = encoder.num_parameters, resources.task_of(config)
+    # scoring and masks of few-shot runs are those of the full-shot setting; only training has all
+    # as a batch
+    config = config.model_copy(update={"batch_size": batch_size(config, task)})
+    device = device or choose_device(config)
+    runner = ModelRunner(encoder, task, config, padding_values(pretrained.tokenizer), device)
+    method = methods.attach(config, encoder, heads, pretrained.missing_keys)
+    if uses_cpu_kernels(config, device):
+        install_row_linears(encoder)
+    runner.to_device()
+    return PreparedRun(runner, method, pretrained, resources.task_head(config), plain_parameters)
+
+
+def _run_id(config: RunConfig, prepared: PreparedRun, resources: ResourceCache) -> str:
+    """What a checkpoint must agree in to be continued: configuration, heads, weights and data."""
+    heads, data = prepared.method.context.heads, resources.rows(config.task).fingerprint
+    return digest([config.hash, heads, prepared.pretrained.weights_id, data])
+
+
+def _train(
+    config: RunConfig,
+    trainer: Trainer,
+    prepared: PreparedRun,
+    splits: Splits,
+    directory: RunDirectory,
+    resources: ResourceCache,
+    report_to: Sequence[str],
+) -> RunResult:
+    """Train, score and store a run; results.json is written last."""
+    runner, method = prepared.runner, prepared.method
+    heads, data = method.context.heads, resources.rows(config.task)
     code = provenance.method_code(config)  # as it is now: the file may change while the run trains
-    run_id = digest([config.hash, heads, weights, inputs.data.fingerprint])
-    trainer = _trainer(prepared, splits, Checkpoint(directory.checkpoint, run_id))
-    distributed.from_main(lambda: directory.clear() if anew or not directory.checkpoint.is_file() else None)
-    if distributed.is_main():
-        directory.write_config(config)
-        directory.failure.unlink(missing_ok=True)
-    provenance.reset_peak_memory(prepared.runner.device)
+    provenance.reset_peak_memory(runner.device)
     start = time.monotonic()
-    try:
-        _train(trainer, prepared, directory, report_to)
+    reason = ""
+    with MetricLogger(name(config), config, prepared.task.primary, directory, report_to) as log:
+        trainer.callbacks = [log]
         try:
-            outcome = _store_and_score(prepared, splits, trainer, directory)
+            trainer.train()
+        except Diverged as error:
+            reason = str(error)
+            methods.prepare_last_phase(method, prepared.encoder, error.phase)
         except (KeyboardInterrupt, Terminated):
-            trainer.save_checkpoint()  # nothing is trained again
+            if directory.checkpoint.is_file():
+                logger.warning(f"{name(config)}: stopped; the same command continues from its checkpoint")
             raise
-    except Diverged as error:
-        methods.prepare_last_phase(prepared.method, prepared.encoder, error.phase)
-        outcome = RunOutcome("diverged", count_parameters(prepared), collapsed=True, reason=str(error))
-    except (KeyboardInterrupt, Terminated):
-        if directory.checkpoint.is_file():
-            logger.warning(f"{name(config)}: stopped; the same command continues from its checkpoint")
-        raise
+    params = count_parameters(prepared)
+    if reason:
+        outcome: dict[str, Any] = {"status": "diverged", "reason": reason, "collapsed": True}
+    else:
+        outcome = {"status": "done", **_store(trainer, prepared, splits, directory)}
     result = RunResult(
-        **vars(outcome),
+        **outcome,
         task=config.task,
         method=config.method,
         backbone=config.backbone.name,
@@ -158,127 +205,135 @@ def _run(inputs: RunInputs, directory: RunDirectory, report_to: Sequence[str], *
         selection="few-shot" if config.shots else config.selection,
         report=config.report,
         primary_metric=prepared.task.primary,
+        params=params,
         n_examples=splits.count(lambda examples: len(rows_of(examples))),
         truncated=splits.count(truncated_rows),
         shots=config.shots,
         fewshot=splits.fewshot,
-        precision=precision,
+        precision="bf16" if uses_bf16(config.precision, runner.device) else "fp32",
         limit=config.limit,
         variant=config.variant,
         config=config.model_dump(mode="json"),
         config_hash=config.hash,
         setting_hash=config.setting_hash,
         heads=heads,
-        heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,  # of what all seeds share
-        backbone_weights=weights,
-        started_from=inputs.model.pretrained.started_from,
+        # of what all seeds share
+        heads_sha256=digest(heads, 64) if heads and not config.heads_vary_with_seed else None,
+        backbone_weights=prepared.pretrained.weights_id,
+        started_from=prepared.pretrained.started_from,
         method_code=code,
-        data=inputs.data.fingerprint,
-        data_origin=inputs.data.origin,
+        data=data.fingerprint,
+        data_origin=data.origin,
         wall_s=round(time.monotonic() - start, 3),
-        peak_memory_bytes=provenance.peak_memory(prepared.runner.device),
+        peak_memory_bytes=provenance.peak_memory(runner.device),
         gradient_accumulation_steps=config.gradient_accumulation_steps,
-        epoch_metrics=[line for line in trainer.progress.log_history if isinstance(line, EpochMetrics)],
-        provenance=provenance.describe(prepared.runner.device, processes=prepared.runner.accelerator.num_processes),
+        epoch_metrics=trainer.progress.epoch_metrics,
+        provenance=provenance.describe(runner.device, processes=runner.accelerator.num_processes),
     )
     if distributed.is_main():
-        directory.write_result(result)
-        directory.checkpoint.unlink(missing_ok=True)
+        directory.finish(result)
     logger.info(f"{name(config)}: {summary(result)}, {result.time_s or result.wall_s:.1f} s")
     return result
 
 
-def _trainer(prepared: PreparedRun, splits: Splits, checkpoint: Checkpoint) -> Trainer:
-    """The trainer of a run, before its first step.
+def _store(trainer: Trainer, prepared: PreparedRun, splits: Splits, directory: RunDirectory) -> dict[str, Any]:
+    """Store delta and predictions of the reported epoch; returns what the record says of them.
 
-    Raises:
-        UsageError: the run has fewer steps than its method has phases.
-    """
-
-    def reported() -> tuple[dict[str, float], Values]:
-        measured, logits = measure(prepared, splits.reported)
-        return measured | measure_extra_validation(prepared, splits.extra_validation), logits
-
-    def selection() -> float:
-        return measure(prepared, splits.selection)[0][prepared.task.primary]
-
-    return Trainer(
-        prepared.runner,
-        prepared.method,
-        splits.train,
-        evaluation=EpochEvaluation(reported, prepared.task.primary, None if splits.selection is splits.reported else selection),
-        calibration_batches=splits.calibration_batches,
-        checkpoint=checkpoint,
-    )
-
-
-def _train(trainer: Trainer, prepared: PreparedRun, directory: RunDirectory, report_to: Sequence[str]) -> None:
-    """Train to the end; the trainer then has its progress and the delta of the epoch that is reported."""
-    config, lengths = trainer.config, [len(example) for example in trainer.train_examples]
-    with MetricLogger(name(config), config, prepared.task.primary, lengths, directory, report_to) as metric_logger:
-        trainer.callbacks = [metric_logger]
-        try:
-            trainer.train()
-        except NonFiniteLogits:
-            raise Diverged("the logits are not finite", trainer.progress) from None
-
-
-def _store_and_score(prepared: PreparedRun, splits: Splits, trainer: Trainer, directory: RunDirectory) -> RunOutcome:
-    """Store delta and predictions of the epoch that is reported, and return its scores.
-
-    The predictions are those of the epoch's own evaluation. Where another split chose the epoch, the reported one may not have
-    been evaluated then; it is now, with the delta.
+    The predictions are those of the epoch's own evaluation. Where another split chose the epoch,
+    the reported one may not have been evaluated then; it is now, with the delta.
     """
     task, config, progress = prepared.task, prepared.runner.config, trainer.progress
-    params = count_parameters(prepared)
     kept_epoch = progress.epoch if config.report == "last" else progress.best_epoch
-    measured = {line.epoch: line.metrics for line in progress.log_history if isinstance(line, EpochMetrics)}[kept_epoch]
+    by_epoch = {line.epoch: line.metrics for line in progress.epoch_metrics}
     logits = trainer.logits
     if logits is None:
         with torch.no_grad():
             prepared.method.load_delta(prepared.encoder.model, trainer.delta)
-        measured, logits = measure(prepared, splits.reported)
-        measured |= measure_extra_validation(prepared, splits.extra_validation)
+        by_epoch[kept_epoch], logits = measure_reported(prepared.runner, splits)
     predictions = metrics.predictions_of(task, splits.reported, logits)
     delta_sha256 = delta_bytes = None
     if distributed.is_main():
         deltas.save(directory.delta, trainer.delta, prepared.delta_metadata)
         delta_sha256, delta_bytes = file_digest(directory.delta), directory.delta.stat().st_size
-        directory.write_predictions(prediction_rows(task, splits.reported, logits, predictions))
-    by_epoch = _by_epoch(trainer, measured, task.primary)
-    return RunOutcome(
-        "done",
-        params,
-        collapsed=metrics.is_collapsed(predictions),
-        scores=_scores_of(by_epoch, trainer),
-        epochs=Epochs(
+        rows = prediction_rows(task, splits.reported, logits, predictions)
+        directory.write_predictions(rows)
+
+    def scores(metric: str) -> RunScores:
+        known = {epoch: values[metric] for epoch, values in by_epoch.items() if metric in values}
+        return RunScores.from_epochs(
+            known,
+            best=progress.best_epoch,
+            total=progress.epoch,
+            has_max=config.evaluates_every_epoch,
+        )
+
+    reported = {epoch: values[task.primary] for epoch, values in by_epoch.items() if values}
+    best_of_all = max(reported, key=reported.__getitem__)
+    return {
+        "collapsed": metrics.is_collapsed(predictions),
+        "scores": scores(task.primary),
+        "epochs": Epochs(
             total=progress.epoch,
             last=progress.epoch,
             best=progress.best_epoch,
-            max=max(by_epoch, key=by_epoch.__getitem__) if config.evaluates_every_epoch else None,
+            max=best_of_all if config.evaluates_every_epoch else None,
         ),
-        metrics=measured,
-        extra_validation={
-            split: _scores_of(_by_epoch(trainer, measured, f"{task.on_split(f'validation_{split}').primary}_{split}"), trainer)
-            for split in splits.extra_validation
+        "metrics": by_epoch[kept_epoch],
+        "extra_validation": {
+            split: scores(f"{task.on_split(f'validation_{split}').primary}_{split}") for split in splits.extra_validation
         },
-        time_s=round(progress.seconds, 3),
-        delta_sha256=delta_sha256,
-        delta_bytes=delta_bytes,
+        "time_s": round(progress.seconds, 3),
+        "delta_sha256": delta_sha256,
+        "delta_bytes": delta_bytes,
+    }
+
+
+def count_parameters(prepared: PreparedRun) -> ParameterCounts:
+    """How many numbers train, in all and in the backbone; those of delta and model."""
+    model, method = prepared.encoder.model, prepared.method
+    task_head = set(methods.task_head_names(prepared.encoder))
+    trained, stored = method.trainable_counts(model), method.delta(model).values()
+    return ParameterCounts(
+        trainable=sum(trained.values()),
+        trainable_backbone=sum(count for key, count in trained.items() if key not in task_head),
+        stored=sum(tensor.numel() for tensor in stored if tensor.is_floating_point()),
+        stored_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored),
+        total=prepared.plain_parameters,
     )
 
 
-def _by_epoch(trainer: Trainer, measured: Mapping[str, float], metric: str) -> dict[int, float]:
-    """A metric on the reported split after each evaluated epoch, with what was measured with the stored delta."""
-    progress = trainer.progress
-    kept_epoch = progress.epoch if trainer.config.report == "last" else progress.best_epoch
-    lines = (line for line in progress.log_history if isinstance(line, EpochMetrics))
-    return {kept_epoch: measured[metric]} | {line.epoch: line.metrics[metric] for line in lines if metric in line.metrics}
+def prediction_rows(task: TaskSpec, examples: list[Example], logits: Values, predictions: Predictions) -> list[Prediction]:
+    """Lines of predictions.jsonl: id, label, prediction (label, number, answer, tags), logits."""
 
+    def label_word(value: Any) -> str | float | list[str] | None:
+        if value is None or task.kind == "regression":
+            return None if value is None else float(value)
+        if task.kind == "multi-label":
+            return [label for label, is_it in zip(task.labels, value, strict=True) if is_it]
+        if task.kind == "token-classification":
+            return [task.labels[tag] for tag in value]
+        return task.labels[int(value)]
 
-def _scores_of(by_epoch: dict[int, float], trainer: Trainer) -> RunScores:
-    progress, has_max = trainer.progress, trainer.config.evaluates_every_epoch
-    return RunScores.from_epochs(by_epoch, best=progress.best_epoch, total=progress.epoch, has_max=has_max)
+    if not isinstance(predictions, np.ndarray):
+        is_span = task.kind == "span"
+        return [
+            Prediction(
+                id=row.id,
+                label=[text for text, _ in row.answers] if is_span else label_word(row.label),
+                prediction=output.prediction,
+                logits=output.logits,
+            )
+            for row, output in zip(rows_of(examples), predictions, strict=True)
+        ]
+    return [
+        Prediction(
+            id=example.row.id,
+            label=label_word(example.row.label),
+            prediction=label_word(predicted),
+            logits=[float(np.float32(value)) for value in row],
+        )
+        for example, row, predicted in zip(examples, logits, predictions, strict=True)
+    ]
 
 
 def name(config: RunConfig) -> str:

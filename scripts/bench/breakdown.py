@@ -7,7 +7,7 @@ from torch.profiler import ProfilerActivity, profile
 from work import BATCH_SIZE, Work
 
 from hifi_cli.tasks.batches import training_order
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.loop import Trainer
 
 STEPS = 8
 GROUPS = {

@@ -16,9 +16,9 @@ import rivals
 import torch
 from work import Work
 
+from hifi_cli.heads import select as head_selection
 from hifi_cli.models import delta as deltas
 from hifi_cli.tasks.batches import collate, evaluation_order, padding_values
-from hifi_cli.training import head_selection
 
 SAMPLES, FEWSHOT_RUNS, SEPARATE = 300, 40, 3
 ROUNDS, PROCESSES = 5, 3

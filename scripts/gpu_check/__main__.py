@@ -25,7 +25,7 @@ from report import tables
 from setting import LARGE, SMALL
 
 from hifi_cli.errors import HifiError
-from hifi_cli.grids.devices import visible_gpus
+from hifi_cli.grids.executor import visible_gpus
 from hifi_cli.training import provenance
 from hifi_cli.training.device import device_name, select_device
 

@@ -18,10 +18,9 @@ from hifi_cli.methods import base as methods
 from hifi_cli.methods.diff_pruning import GatedDifferences
 from hifi_cli.results.record import MetricsLine, StepMetrics
 from hifi_cli.training.checkpoint import Checkpoint
-from hifi_cli.training.prepared_run import ModelInputs, prepare
-from hifi_cli.training.resources import ResourceCache
-from hifi_cli.training.splits import load_splits
-from hifi_cli.training.trainer import Callback, EpochEvaluation, Trainer
+from hifi_cli.training.data import ResourceCache, load_splits
+from hifi_cli.training.loop import Callback, Trainer
+from hifi_cli.training.run import prepare
 
 TOLERANCE = 1e-4  # relative, of losses
 LOGIT_TOLERANCE = 1e-3  # relative to the largest logit: a run's steps multiply differences of rounding
@@ -95,8 +94,9 @@ def check_method(name: str, device: torch.device) -> dict[str, Any]:
 
 def config_of(name: str, device: torch.device) -> RunConfig:
     """Eight steps on the demo's data without dropout."""
-    changed = ["kernels=torch", "precision=fp32", "dropout=0", f"limit={ROWS}", f"batch_size={BATCH_SIZE}", "epochs=2"]
-    changed += ["log_every=1", f"device={device}", "heads.k=1", *SETTINGS.get(name, [])]
+    changed = ["kernels=torch", "precision=fp32", "dropout=0", "report=last", "epochs=2"]
+    changed += [f"limit={ROWS}", f"batch_size={BATCH_SIZE}", "log_every=1", f"device={device}", "heads.k=1"]
+    changed += [*SETTINGS.get(name, [])]
     return resolve(task="demo-entailment", method=name, backbone="demo", protocol="demo", overrides=changed)
 
 
@@ -125,7 +125,7 @@ def train(config: RunConfig, stop_at: int | None = None) -> tuple[Any, Any]:
 def prepared_model(config: RunConfig, resources: ResourceCache) -> Any:
     """A model that the run's method prepared."""
     encoder, _ = resources.encoder(config)
-    return prepare(ModelInputs.resolve(config, resources, methods.placeholder_heads(config, encoder)))
+    return prepare(config, resources, methods.placeholder_heads(config, encoder))
 
 
 def new_trainer(
@@ -133,14 +133,14 @@ def new_trainer(
 ) -> Trainer:
     """A trainer of the run."""
     prepared = prepared_model(config, resources)
-    examples = load_splits(config, resources).train
+    splits = load_splits(config, resources)
     return Trainer(
         prepared.runner,
         prepared.method,
-        examples,
-        evaluation=EpochEvaluation(lambda: ({"score": 0.0}, np.zeros((1, 1))), "score"),
+        splits.train,
+        evaluated=splits,
         callbacks=[steps],
-        calibration_batches=[examples[:BATCH_SIZE]],
+        calibration_batches=[splits.train[:BATCH_SIZE]],
         checkpoint=checkpoint,
         max_steps=max_steps,
     )

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hifi_cli.models import token_packing
 from hifi_cli.tasks import losses
-from hifi_cli.training import model_runner
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training import step as training_step
+from hifi_cli.training.loop import Trainer
 
 METHODS = ("full-ft", "hifi-layerwise")
 TOKENS = 36
@@ -27,7 +27,6 @@ def measure(setting: Setting, device: torch.device) -> list[dict[str, Any]]:
         "fp32 instead of bf16": lambda method: _step(method, setting, device, ("precision=fp32", "tf32=true")),
         "fp32 without TF32": lambda method: _step(method, setting, device, ("precision=fp32", "tf32=false")),
         "padding": lambda method: _step(method, setting, device, PADDED),
-        "frozen weights cast in every pass": lambda method: _step(method, setting, device, BF16, _cast_in_every_pass),
         "AdamW not fused": lambda method: _step(method, setting, device, BF16, _not_fused),
         "copies that the host waits for": lambda method: _step_with_waiting_copies(method, setting, device),
         "padding, layers compiled": lambda method: _step(
@@ -79,15 +78,11 @@ def _step_with_waiting_copies(method: str, setting: Setting, device: torch.devic
         return torch.from_numpy(np.asarray(values)).to(device)
 
     with (
-        mock.patch.object(model_runner, "copy_to_device", copy),
+        mock.patch.object(training_step, "copy_to_device", copy),
         mock.patch.object(token_packing, "copy_to_device", copy),
         mock.patch.object(losses, "copy_to_device", copy),
     ):
         return _step(method, setting, device, BF16)
-
-
-def _cast_in_every_pass(trainer: Trainer) -> None:
-    trainer.runner.frozen_casts = None
 
 
 def _not_fused(trainer: Trainer) -> None:

@@ -19,8 +19,9 @@ from hifi_cli.models.encoder import Encoder
 from hifi_cli.tasks import task_spec
 from hifi_cli.tasks.task_spec import Row
 from hifi_cli.tasks.tokenization import Example
-from hifi_cli.training.model_runner import ModelRunner
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.device import choose_device
+from hifi_cli.training.loop import Trainer
+from hifi_cli.training.step import ModelRunner
 
 PAD = {"input_ids": 0, "token_type_ids": 0}
 
@@ -126,7 +127,7 @@ def new_trainer(config: RunConfig, setting: Setting, tokens: int) -> Trainer:
     """A trainer of a random BERT on random texts, in its first phase."""
     torch.manual_seed(0)
     encoder = Encoder(BertForSequenceClassification(BertConfig(**setting.shape)))
-    runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD)
+    runner = ModelRunner(encoder, task_spec.load("rte"), config, PAD, choose_device(config))
     method = methods.attach(config, encoder, methods.placeholder_heads(config, encoder), [])
     runner.to_device()
     vocabulary = int(encoder.model.config.vocab_size)  # type: ignore[union-attr,arg-type]

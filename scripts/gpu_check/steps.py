@@ -25,7 +25,7 @@ from transformers import Trainer as TransformersTrainer
 from hifi_cli.tasks.batches import collate
 from hifi_cli.tasks.tokenization import Example
 from hifi_cli.training.device import tf32
-from hifi_cli.training.trainer import Trainer
+from hifi_cli.training.loop import Trainer
 
 METHODS = ("full-ft", "hifi-layerwise", "bitfit", "lora", "child-tuning-d", "diff-pruning")
 TOKENS = (36, 128)

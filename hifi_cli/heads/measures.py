@@ -12,7 +12,7 @@ from hifi_cli.models.families import PROJECTIONS
 from hifi_cli.models.head_outputs import attention_probabilities, head_mask, head_outputs
 from hifi_cli.tasks.batches import collate, evaluation_order
 from hifi_cli.tasks.tokenization import Example, single_sequences
-from hifi_cli.training.model_runner import ModelRunner
+from hifi_cli.training.step import ModelRunner
 
 # Takes a model in evaluation mode and some examples; returns the mean over the examples, [layers, heads].
 HeadMeasure = Callable[[ModelRunner, list[Example]], Tensor]

@@ -1,0 +1,264 @@
+"""Run a grid: a command for each unfinished cell goes to an executor, failures are repeated, progress is shown."""
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from hifi_cli.files import make_directory, safe_name
+from hifi_cli.grids.cells import GridCell
+from hifi_cli.results.record import RunResult
+from hifi_cli.wording import format_duration
+
+logger = logging.getLogger("hifi")
+
+# Starts a `hifi` command whose output is appended to a file; the result is its exit code, negative for a signal.
+Submit = Callable[[list[str], Path], "Future[int]"]
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+BUSY = 4  # exit code: another process trains the run, as those of a grid that was killed may
+BUSY_SECONDS = 20.0  # before a busy run is tried again
+_STOPPED = (
+    130,
+    143,
+)  # exit codes of a run that was told to stop, as by a cluster that takes its node back
+_STOP_SECONDS = 120  # for a checkpoint, before a process is killed
+
+
+@dataclass
+class GridState:
+    """What became of the cells of a grid.
+
+    Attributes:
+        finished: cells with a result, those of former grids first.
+        failed: cells that are not repeated, with the reason.
+        finished_before: number of cells that were finished before the grid started.
+    """
+
+    cells: list[GridCell]
+    results_dir: Path
+    finished: dict[GridCell, RunResult] = field(default_factory=dict)
+    failed: dict[GridCell, str] = field(default_factory=dict)
+    finished_before: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def read(self) -> None:
+        """Find the finished cells.
+
+        Raises:
+            ConflictError: the directory of a cell holds a run of another configuration.
+        """
+        for cell in self.cells:
+            directory = cell.run_directory(self.results_dir)
+            directory.check_is_of(cell.config)
+            if directory.results.is_file():
+                self.finished[cell] = directory.read_result()
+        self.finished_before = len(self.finished)
+
+    @property
+    def left(self) -> list[GridCell]:
+        """The cells that neither finished nor failed."""
+        return [cell for cell in self.cells if cell not in self.finished and cell not in self.failed]
+
+    @property
+    def diverged(self) -> dict[GridCell, str]:
+        """Finished cells whose loss was not finite, with the reason."""
+        return {cell: result.reason for cell, result in self.finished.items() if not result.is_done}
+
+    def __str__(self) -> str:
+        done_now = sum(cell.cost for cell in list(self.finished)[self.finished_before :])
+        left = sum(cell.cost for cell in self.left)
+        seconds = (time.monotonic() - self.started) * left / done_now if done_now else None
+        counts = f"{len(self.finished)}/{len(self.cells)} done, {len(self.failed)} failed"
+        return f"{counts}, about {format_duration(seconds)} to go"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command that trains a cell, or scores heads for several (no cell)."""
+
+    name: str
+    command: list[str]
+    cell: GridCell | None = None
+
+
+def jobs_of(cells: Sequence[GridCell], where: Sequence[str], *, force: bool = False) -> list[Job]:
+    """Return the commands for some cells: head scores first, and the runs that need them last; the longest first.
+
+    A run whose heads are still being scored by another process waits for them.
+    """
+    scored: dict[tuple[object, ...], Job] = {}
+    for cell in cells:
+        if cell.needs_scores:
+            key = (cell.task, cell.config.shots, str(cell.config.scoring))
+            scored.setdefault(key, Job(f"score/{cell.config.task}", cell.score_command(where)))
+    in_order = sorted(cells, key=lambda cell: (cell.needs_scores, -cell.cost))
+    trainings = [Job(cell.name, cell.train_command(where, force=force), cell) for cell in in_order]
+    return [*scored.values(), *trainings]
+
+
+def run(state: GridState, jobs: Sequence[Job], submit: Submit, logs: Path, *, retries: int = 0) -> None:
+    """Run jobs to their end, and keep in `state` what became of their cells."""
+    make_directory(logs)
+    running: dict[Future[int], Job] = {}
+    busy: list[Job] = []
+    attempts: Counter[str] = Counter()
+
+    def log_of(job: Job) -> Path:
+        return logs / f"{safe_name(job.name.replace('/', '-'))}.log"
+
+    def start(job: Job) -> None:
+        running[submit(job.command, log_of(job))] = job
+
+    for job in jobs:
+        start(job)
+    with _display(state) as show:
+        while running or busy:
+            seconds = BUSY_SECONDS if busy else None
+            ended = wait(running, timeout=seconds, return_when=FIRST_COMPLETED).done
+            if not ended:  # for a while; or only busy runs are left
+                time.sleep(0 if running else BUSY_SECONDS)
+                while busy:
+                    start(busy.pop())
+            for future in ended:
+                job, code = running.pop(future), future.result()
+                if code in _STOPPED:
+                    start(job)
+                elif code == BUSY:
+                    busy.append(job)
+                elif not _is_finished(state, job, code):
+                    attempts[job.name] += 1
+                    if attempts[job.name] <= retries:
+                        start(job)
+                    elif job.cell:
+                        state.failed[job.cell] = _reason(log_of(job), code)
+                    else:
+                        logger.warning(f"{job.name} failed ({_reason(log_of(job), code)}); its runs try it again")
+                show()
+
+
+def _is_finished(state: GridState, job: Job, code: int) -> bool:
+    """Whether a job is done; then the result of its cell is in `state`. One that diverged is done as well."""
+    if job.cell is None:
+        return code == 0
+    directory = job.cell.run_directory(state.results_dir)
+    result = directory.read_result() if directory.results.is_file() else None
+    if result is None or (code != 0 and result.is_done):  # a former result, which --force would have replaced
+        return False
+    state.finished[job.cell] = result
+    return True
+
+
+def _reason(log: Path, code: int) -> str:
+    """Return why a command failed: the signal that killed it, or the last line of its log."""
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"killed by {name}{' (too little memory?)' if name == 'SIGKILL' else ''}"
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
+    texts = [line.rpartition("\r")[2].strip() for line in lines]  # without progress bars
+    return next((text for text in reversed(texts) if text), f"exit code {code}")
+
+
+@contextmanager
+def _display(state: GridState) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, and otherwise a line whenever a cell has ended."""
+    console = Console(stderr=True)
+    if not console.is_terminal or not logger.isEnabledFor(logging.INFO):
+        yield lambda: logger.info(f"grid: {state}")
+        return
+    columns = BarColumn(bar_width=16), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as progress:
+        bar = progress.add_task(str(state), total=len(state.cells))
+
+        def show() -> None:
+            ended = len(state.finished) + len(state.failed)
+            progress.update(bar, completed=ended, description=str(state))
+
+        show()
+        yield show
+
+
+@contextmanager
+def local_executor(jobs: int) -> Iterator[Submit]:
+    """A pool of processes on this machine. An error or Ctrl-C stops them, and they write checkpoints."""
+    pool, stopping = ThreadPoolExecutor(jobs), threading.Event()
+    running: set[subprocess.Popen[bytes]] = set()
+    slots: SimpleQueue[dict[str, str]] = SimpleQueue()
+    for variables in slot_environments(jobs):
+        slots.put(variables)
+
+    def execute(command: list[str], log: Path) -> int:
+        variables = slots.get()
+        # A session of its own: Ctrl-C reaches only the grid, which then stops its processes.
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                process_arguments(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
+        running.add(process)
+        if stopping.is_set():
+            process.terminate()
+        code = process.wait()
+        running.discard(process)
+        slots.put(variables)
+        return code
+
+    try:
+        yield lambda command, log: pool.submit(execute, command, log)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        stopping.set()
+        for process in list(running):
+            process.terminate()
+        for process in list(running):
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        raise
+    pool.shutdown()
+
+
+def process_arguments(command: Sequence[str]) -> list[str]:
+    """What is executed for a `hifi` command: this interpreter, independent of PATH and working directory."""
+    return [sys.executable, "-P", "-m", "hifi_cli", *command[1:]]
+
+
+def slot_environments(jobs: int) -> list[dict[str, str]]:
+    """Return the environment of each process: a GPU in turn, and its part of the cores where the user set no threads."""
+    gpus, threads = visible_gpus(), {}
+    if not any(os.environ.get(name) for name in THREADS):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = dict.fromkeys(THREADS, str(max(1, cores // jobs)))
+    devices = [{"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(jobs)]
+    return [{**threads, **device} for device in devices]
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that a process started here would see, as names for CUDA_VISIBLE_DEVICES."""
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None:
+        return [name.strip() for name in devices.split(",") if name.strip() not in ("", "-1", "NoDevFiles")]
+    if not shutil.which("nvidia-smi"):
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    number = sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+    return [str(index) for index in range(number)]

@@ -1,0 +1,309 @@
+"""What runs read: rows, examples and their splits, the encoder, a finished run's delta."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hifi_cli.config.run_config import RunConfig, run_name
+from hifi_cli.errors import MissingError, RunFailed, UsageError
+from hifi_cli.files import digest, file_digest
+from hifi_cli.methods import base as methods
+from hifi_cli.models import cpu_kernels
+from hifi_cli.models import delta as deltas
+from hifi_cli.models import pretrained as backbones
+from hifi_cli.models.delta import DeltaMetadata
+from hifi_cli.models.encoder import Encoder
+from hifi_cli.models.pretrained import Pretrained
+from hifi_cli.models.task_heads import TaskHeadSpec
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import ExampleCounts, FewShotRows, RunResult, StartingRun
+from hifi_cli.tasks import data_sources, fewshot, task_spec
+from hifi_cli.tasks.batches import training_order
+from hifi_cli.tasks.task_spec import Row, Split, TaskData, TaskSpec
+from hifi_cli.tasks.tokenization import Example, TokenizationSettings, tokenize
+from hifi_cli.training.device import select_device, uses_bf16, uses_cpu_kernels
+
+
+@dataclass
+class ResourceCache:
+    """The directories that all runs of a command share, and what was loaded from them so far.
+
+    Attributes:
+        backbone: loaded for finished runs instead of the one that each names, which may be
+            elsewhere here.
+        trust: whether code may run that the files of a finished run name.
+    """
+
+    results_dir: Path
+    data_dir: Path | None = None
+    backbone: str | None = None
+    trust: bool = False
+    _rows: dict[str, TaskData] = field(default_factory=dict)
+    _pretrained: dict[str, Pretrained] = field(default_factory=dict)
+    _examples: dict[tuple[str, TokenizationSettings, Split], list[Example]] = field(default_factory=dict)
+
+    def task(self, name: str) -> TaskSpec:
+        """Load a task's specification."""
+        return task_spec.load(name)
+
+    def task_of(self, config: RunConfig) -> TaskSpec:
+        """Load a run's task, with the primary metric that its configuration names."""
+        return self.task(config.task).with_primary(config.primary_metric)
+
+    def task_head(self, config: RunConfig) -> TaskHeadSpec:
+        """What the task of a run requires of its head, as configured."""
+        task = self.task(config.task)
+        return TaskHeadSpec(task.kind, tuple(task.labels), task.has_target_words, config.task_head)
+
+    def use_data_dir(self, data_dir: Path | None) -> None:
+        """Read all rows from another directory from now on."""
+        if data_dir != self.data_dir:
+            self.data_dir = data_dir
+            self._rows.clear()
+            self._examples.clear()
+
+    def rows(self, task: str) -> TaskData:
+        """Load a task's rows."""
+        spec = self.task(task)
+        key = spec.model_dump_json()  # not the name: runs with own YAMLs may name different tasks alike
+        if key not in self._rows:
+            self._rows[key] = data_sources.load(spec, data_dir=self.data_dir)
+        return self._rows[key]
+
+    def pretrained(self, config: RunConfig) -> Pretrained:
+        """Load a run's backbone with the head of its task; the last one is kept."""
+        device, task_head = select_device(config.device), self.task_head(config)
+        kernels = f"{config.kernels} {config.precision} {config.device}"
+        backbone = config.backbone.model_dump_json()
+        key = f"{backbone} {task_head} {config.dropout} {kernels} {config.start_from}"
+        if key not in self._pretrained:
+            start = self._starting_weights(config) if config.start_from else None
+            self._pretrained.clear()  # large backbones do not fit in memory twice
+            loaded = backbones.load(config.backbone, task_head=task_head, dropout=config.dropout)
+            if start:
+                weights, chain = start
+                weights_id = digest([loaded.weights_id, chain[0].delta_sha256], 64)
+                loaded.start_from(weights, chain, weights_id)
+            if uses_cpu_kernels(config, device):
+                cpu_kernels.install(Encoder(loaded.model), bf16=uses_bf16(config.precision, device))
+            self._pretrained[key] = loaded
+        return self._pretrained[key]
+
+    def encoder(self, config: RunConfig) -> tuple[Encoder, Pretrained]:
+        """The run's own copy of its backbone, with the task head that its seed draws."""
+        pretrained = self.pretrained(config)
+        model = copy.deepcopy(pretrained.model)
+        backbones.initialize(model, pretrained.missing_keys, config.seed)
+        return Encoder(model), pretrained
+
+    def _starting_weights(self, config: RunConfig) -> tuple[dict[str, Tensor], list[StartingRun]]:
+        """The merged encoder weights of the run that a run starts from, and the chain of runs.
+
+        Raises:
+            MissingError: there is no such finished run.
+            UsageError: it has another backbone, or its method adds modules that no plain encoder
+                holds.
+            RunFailed: it diverged.
+        """
+        assert config.start_from
+        # as given, or at its place in the results
+        given, stored = Path(config.start_from), self.results_dir / run_name(config.start_from)
+        directory = RunDirectory(given if RunDirectory(given).config_file.is_file() else stored)
+        if not directory.config_file.is_file():
+            raise MissingError(f"start_from={config.start_from}: no run there, nor in {stored}; train it first")
+        with directory.opened(trust=self.trust) as own:
+            if own.backbone.name != config.backbone.name:
+                raise UsageError(
+                    f"start_from={config.start_from}: that run's backbone is {own.backbone.name},"
+                    f" this one's {config.backbone.name}"
+                )
+            changes = {"backbone": config.backbone, "device": config.device, "kernels": "torch"}
+            own = own.model_copy(update=changes)
+            result, tensors, metadata = read_delta(directory)
+            encoder, pretrained = self.encoder(own)  # follows the chain of runs
+            check_backbone(directory, own, pretrained.weights_id, metadata)
+            method = methods.attach(own, encoder, metadata.heads, pretrained.missing_keys)
+            if not method.mergeable:
+                raise UsageError(f"start_from={config.start_from}: method {own.method} adds modules that no plain encoder has")
+            methods.load_final_delta(method, encoder, tensors)
+            method.merge(encoder)
+        assert result.delta_sha256
+        link = StartingRun(
+            run=run_name(str(directory.path.resolve())),
+            config_hash=result.config_hash,
+            delta_sha256=result.delta_sha256,
+        )
+        return encoder.base.state_dict(), [link, *pretrained.started_from]
+
+    def examples(self, config: RunConfig, split: Split, max_length: int, tokenizer: Any = None) -> list[Example]:
+        """Tokenize a split.
+
+        Args:
+            tokenizer: the backbone's; None: it is loaded with its weights.
+        """
+        names = f"{self.task(config.task).model_dump_json()} {config.backbone.model_dump_json()}"
+        key = (names, _tokenization_settings(config, max_length), split)
+        if key not in self._examples:
+            rows = self.rows(config.task).rows(split)
+            self._examples[key] = self.tokenize(config, rows, max_length, tokenizer)
+        return self._examples[key]
+
+    def tokenize(self, config: RunConfig, rows: list[Row], max_length: int, tokenizer: Any = None) -> list[Example]:
+        """Tokenize some rows; the result is not cached.
+
+        Raises:
+            UsageError: a row has more tokens than the backbone has positions for.
+        """
+        task, settings = self.task(config.task), _tokenization_settings(config, max_length)
+        if tokenizer:  # of a plan, which loads no model
+            return tokenize(tokenizer, task, rows, settings)
+        pretrained = self.pretrained(config)
+        examples = tokenize(pretrained.tokenizer, task, rows, settings)
+        longest, bound = max(map(len, examples), default=0), Encoder(pretrained.model).max_tokens
+        if bound is not None and longest > bound:
+            raise UsageError(
+                f"max_length={max_length}: a row has {longest:,} tokens, and"
+                f" {config.backbone.name} has positions for {bound:,}; set max_length={bound}"
+            )
+        return examples
+
+
+def _tokenization_settings(config: RunConfig, max_length: int) -> TokenizationSettings:
+    """How a run tokenizes its rows."""
+    return TokenizationSettings(max_length, config.truncation, config.swap_texts, config.stride)
+
+
+def read_delta(directory: RunDirectory) -> tuple[RunResult, dict[str, Tensor], DeltaMetadata]:
+    """The result of a finished run, and its delta with what it belongs to.
+
+    Raises:
+        MissingError: no finished run is there, or only its results.
+        UsageError: the delta is not the file that the run wrote.
+        RunFailed: the run diverged and has no model.
+    """
+    result = directory.read_result()
+    if not result.is_done:
+        raise RunFailed(f"the run in {directory.path} {result.status} and left no model")
+    if not directory.delta.is_file():
+        raise MissingError(f"no {directory.delta}: copy the run with its weights (--weights), or train it again (--force)")
+    if file_digest(directory.delta) != result.delta_sha256:
+        raise UsageError(f"{directory.delta} is not the file that the run wrote; train the run again with --force")
+    return result, *deltas.load(directory.delta)
+
+
+def check_backbone(directory: RunDirectory, config: RunConfig, weights_id: str, metadata: DeltaMetadata) -> None:
+    """Check that a run's delta belongs to these backbone weights.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if weights_id != metadata.backbone_weights_id:
+        started = f", or train {config.start_from} as it was" if config.start_from else ""
+        raise UsageError(
+            f"the run in {directory.path} was trained on other weights of backbone"
+            f" '{config.backbone.name}' than those found now; give --backbone with the directory or"
+            f" hub id that has them{started}"
+        )
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The examples of a run.
+
+    Attributes:
+        train: trained on.
+        selection: select the best epoch.
+        reported: what the scores of the run are measured on.
+        calibration_batches: batches whose gradients a method may use when one of its phases starts:
+            the train examples, in a few-shot run those of the full train split.
+        extra_validation: extra validation splits that are reported, by the suffix of their metrics.
+        fewshot: the ids of the rows of a few-shot run and their digest.
+    """
+
+    train: list[Example]
+    selection: list[Example]
+    reported: list[Example]
+    calibration_batches: list[list[Example]]
+    extra_validation: dict[str, list[Example]] = field(default_factory=dict)
+    fewshot: FewShotRows | None = None
+
+    def count(self, rows_in: Callable[[list[Example]], int]) -> ExampleCounts:
+        """Numbers of rows of each split."""
+        splits = ("train", "selection", "reported")
+        return ExampleCounts(**{split: rows_in(getattr(self, split)) for split in splits})
+
+
+def load_splits(config: RunConfig, resources: ResourceCache) -> Splits:
+    """Load the examples of a run, as `shots`, `selection`, `holdout` and `limit` say.
+
+    Raises:
+        MissingError: the data are missing.
+        UsageError: there are too few rows for `shots`.
+    """
+    task, data = resources.task(config.task), resources.rows(config.task)
+
+    def load(split: Split) -> list[Example]:
+        if config.limit is None:
+            return resources.examples(config, split, config.max_length)
+        return resources.tokenize(config, data.rows(split)[: config.limit], config.max_length)
+
+    extra = {name: load(split) for name, split in task.extra_validation.items() if split in data.splits}
+    reported = load("validation")
+    if config.shots:
+        sample = fewshot.sample(task, data.rows("train"), config.shots, config.seed)
+        train = resources.tokenize(config, sample.train, config.max_length)
+        selection = resources.tokenize(config, sample.dev, config.max_length)
+        batches = _batches(config, resources.examples(config, "train", config.max_length))
+        return Splits(train, selection, reported, batches, extra, sample.record())
+    train, selection = load("train"), reported
+    if config.selection == "holdout":
+        windows: dict[str, list[Example]] = {}  # all windows of a row go to the same side
+        for example in train:
+            windows.setdefault(example.row.id, []).append(example)
+        train, selection = (
+            [example for row in ids for example in windows[row]] for ids in holdout_ids(config, data.rows("train"))
+        )
+    return Splits(train, selection, reported, _batches(config, train), extra)
+
+
+def holdout_ids(config: RunConfig, train_rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """Ids of the train rows that a run trains on, and of those that select its epoch (`holdout`).
+
+    They are two parts of one permutation that the run's seed draws; the second is empty unless
+    `selection` is `holdout`. The rows of a group, as of one of MultiRC's questions, stay together:
+    its metrics are about whole groups.
+    """
+    if config.shots or config.selection != "holdout":
+        return [row.id for row in train_rows[: config.limit]], []
+    groups: dict[str, list[str]] = {}
+    for row in train_rows[: config.limit]:
+        groups.setdefault(row.group or row.id, []).append(row.id)
+    ids = list(groups.values())
+    generator = torch.Generator().manual_seed(config.seed)
+    order = torch.randperm(len(ids), generator=generator).tolist()
+    size = max(1, round(config.holdout * len(ids)))
+    train, holdout = (list(chain.from_iterable(ids[number] for number in part)) for part in (order[size:], order[:size]))
+    return train, holdout
+
+
+def batch_size(config: RunConfig, task: TaskSpec) -> int:
+    """Examples of a training step; few-shot runs train on all examples at once."""
+    return config.shots * len(task.classes) if config.shots else config.batch_size
+
+
+def _batches(config: RunConfig, examples: list[Example]) -> list[list[Example]]:
+    """Each example once, in batches of the configured size."""
+    order = training_order(
+        [len(example) for example in examples],
+        config.batch_size,
+        strategy=config.train_sampling_strategy,
+        seed=config.seed,
+        epoch=0,
+    )
+    return [[examples[index] for index in batch] for batch in order]

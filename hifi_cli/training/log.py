@@ -1,0 +1,156 @@
+"""The log of a run: lines of metrics.jsonl, messages or a progress bar, and experiment trackers."""
+
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hifi_cli.config.base import flatten
+from hifi_cli.config.run_config import RunConfig
+from hifi_cli.errors import MissingError
+from hifi_cli.results.directory import RunDirectory
+from hifi_cli.results.record import EpochMetrics, MetricsLine
+from hifi_cli.training import distributed, provenance
+from hifi_cli.training.loop import Callback, Trainer
+from hifi_cli.wording import format_duration
+
+logger = logging.getLogger("hifi")
+
+
+class MetricLogger(Callback):
+    """Takes the log lines of a run; on the main process only.
+
+    Args:
+        run: the run's name.
+        primary: the metric that is shown, on the split that selects the best epoch.
+        report_to: names of trackers.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        config: RunConfig,
+        primary: str,
+        directory: RunDirectory,
+        report_to: Sequence[str] = (),
+    ) -> None:
+        self.run, self.config, self.primary, self.directory = run, config, primary, directory
+        self.report_to = report_to
+        self.is_main = distributed.is_main()
+        self.trackers: list[Any] = []
+        self.status = ""
+        console = Console(stderr=True)
+        is_terminal = sys.stderr.isatty() and not console.is_dumb_terminal
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            refresh_per_second=2,
+            disable=not (self.is_main and is_terminal and logger.isEnabledFor(logging.INFO)),
+        )
+
+    def __enter__(self) -> "MetricLogger":
+        if self.is_main:
+            self.directory.metrics.unlink(missing_ok=True)
+            self.trackers = start_trackers(self.report_to, self.run, self.config, self.directory)
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+        for tracker in self.trackers:
+            tracker.finish()
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        """Write the lines of a resumed run, which terminal and trackers got before."""
+        self.device, self.steps_per_epoch = trainer.runner.device, trainer.steps_per_epoch
+        self.start, self.first_step = time.monotonic(), trainer.progress.step
+        self.total_steps = trainer.total_steps
+        for line in trainer.progress.log_history:
+            self._write(line)
+        if self.first_step and self.is_main:
+            epoch = trainer.progress.epoch + 1
+            logger.info(f"{self.run}: resuming at epoch {epoch} of {self.config.epochs}")
+        self.task = self.bar.add_task(self.run, total=self.total_steps, status=self.status)
+        self.bar.update(self.task, completed=self.first_step)
+
+    def on_step_end(self, trainer: Trainer) -> None:
+        """Move the progress bar."""
+        self.bar.update(self.task, completed=trainer.progress.step)
+
+    def on_log(self, line: MetricsLine) -> None:
+        """Write a line, show it and send it."""
+        if not self.is_main:
+            return
+        self._write(line)
+        is_epoch = isinstance(line, EpochMetrics)
+        step = line.epoch * self.steps_per_epoch if isinstance(line, EpochMetrics) else line.step
+        for tracker in self.trackers:
+            tracker.log(line.model_dump(exclude={"step"}, exclude_none=True), step=step)
+        self.bar.update(self.task, status=self.status)
+        if is_epoch:
+            seconds = time.monotonic() - self.start
+            left = seconds / (step - self.first_step) * (self.total_steps - step) if step > self.first_step else 0
+            memory = f"{provenance.peak_memory(self.device) / 1e9:.1f} GB"
+            more = f", {format_duration(left)} left" if left else ""
+            logger.info(f"{self.run}: {self.status}, {memory}{more}")
+        else:
+            logger.debug(f"{self.run}: {self.status}")
+
+    def _write(self, line: MetricsLine) -> None:
+        """Write a line, and say it in a few words in `status`."""
+        if self.is_main:
+            self.directory.append_metrics(line)
+        if isinstance(line, EpochMetrics):
+            where = "" if line.selection is None else " on the selection split"
+            score = f"{self.primary}{where} {100 * line.selecting_score(self.primary):.2f}"
+            self.status = f"epoch {line.epoch} of {self.config.epochs}, {score}"
+        else:
+            self.status = f"step {line.step}, loss {line.loss:.4f}"
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that are not installed.
+
+    Raises:
+        MissingError: the package of one is not installed.
+    """
+    for name in names:
+        if find_spec(name) is None:
+            raise MissingError(f"--report-to {name}: it is not installed: pip install {name}")
+
+
+def start_trackers(names: Sequence[str], run: str, config: RunConfig, directory: RunDirectory) -> list[Any]:
+    """Start trackers of accelerate and give them the configuration."""
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    arguments: dict[str, dict[str, Any]] = {
+        "tensorboard": {"run_name": "tensorboard", "logging_dir": directory.path},
+        "wandb": {"run_name": "hifi", "name": run, "dir": directory.path},
+        "trackio": {"run_name": "hifi", "name": run},
+    }
+    started = []
+    for name in names:
+        tracker = LOGGER_TYPE_TO_CLASS[name](**arguments[name])
+        tracker.start()
+        tracker.store_init_configuration(flat(config.model_dump(mode="json")))
+        started.append(tracker)
+    return started
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    """Flatten nested keys, with dots between them; lists and null become strings."""
+    return {
+        key: value if isinstance(value, bool | int | float | str) else str(value)
+        for key, value in flatten(values).items()
+        if value != {}
+    }

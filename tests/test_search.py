@@ -1,0 +1,82 @@
+"""Searches: the runs of a grid whose keys vary, grouped by their setting."""
+
+from pathlib import Path
+
+import pytest
+from json_output import table_of, tables_of
+from synthetic_grids import cells, write_cell
+from synthetic_runs import write_run, write_search
+
+from hifi_cli.results.search import tried_settings
+from hifi_cli.results.study import Study
+
+
+def test_the_best_setting_of_each_task_and_method(hifi):
+    scores = {
+        ("full-ft", "rte"): [0.6, 0.7, 0.5],
+        ("full-ft", "cola"): [0.4, 0.1, 0.6],
+        ("bitfit", "rte"): [0.2, 0.3, 0.1],
+        ("lora", "rte"): [0.1, 0.2, 0.3],
+        ("lora", "cola"): [0.2, 0.2, None],
+    }
+    for (method, task), values in scores.items():
+        write_search("results", method, task, values)
+    write_run("results", "full-ft", "rte", 1, 0.9)  # a run of no search
+    table = table_of(hifi("table", "search", "--format", "json"))
+    assert table["title"] == "Settings tried (protocol hifi, backbone bert-large)"
+    rows: dict[str, list] = {"full-ft": [], "bitfit": [], "lora": []}
+    for row in table["rows"]:
+        values = [row["cells"][key]["value"] for key in ("rte", "cola", "mean", "best_on")]
+        rounded = [round(value, 9) if isinstance(value, float) else value for value in values]
+        rows[row["method"]].append(rounded)
+    assert rows == {
+        "full-ft": [[60, 40, 50, ""], [70, 10, 40, "RTE"], [50, 60, 55, "CoLA"]],
+        "bitfit": [[20, None, None, ""], [30, None, None, "RTE"], [10, None, None, ""]],
+        "lora": [[10, 20, 15, "CoLA"], [20, 20, 20, ""], [30, None, None, "RTE"]],
+    }
+    assert table["rows"][0]["label"].endswith("learning_rate=1e-05")
+    assert "| diverged |" in hifi("table", "search", "--format", "md").out
+
+
+def test_the_mean_is_over_seeds_and_a_setting_with_fewer_is_not_best(tmp_path):
+    for seed, scores in {1: [0.5, 0.9, 0.95], 2: [0.7, 0.2]}.items():
+        write_search(tmp_path, "full-ft", "rte", scores, seed)
+    tried = tried_settings(Study(tmp_path)).set_index("setting")
+    assert tried["score"].tolist() == pytest.approx([0.6, 0.55, 0.95])
+    assert tried["deviation"].iloc[0] == pytest.approx(0.1 * 2**0.5)
+    assert tried["seeds"].tolist() == [2, 2, 1]
+    assert tried["best"].tolist() == [True, False, False]
+
+
+def test_the_score_is_of_the_split_that_chooses(tmp_path):
+    curve = [{"epoch": epoch, "selection": 0.1 * epoch, "accuracy": 0.9} for epoch in (1, 2, 3)]
+    write_search(tmp_path, "full-ft", "rte", [0.9], selection="holdout", curve=curve)
+    (row,) = tried_settings(Study(tmp_path)).itertuples()
+    assert (row.score, row.split) == (0.2, "holdout")  # epoch 2 is the best
+
+
+def test_a_search_is_shown_for_some_tasks_and_methods_only(hifi):
+    for task in ("rte", "cola"):
+        for method in ("full-ft", "lora"):
+            write_search("results", method, task, [0.6, 0.7])
+    write_search("results", "full-ft", "mrpc", [0.5], backbone="minilm")
+
+    def shown(*words):
+        answer = hifi("table", "search", "--format", "json", *words)
+        assert answer.code == 0, answer.err
+        tables = tables_of(answer)
+        return [([*t["rows"][0]["cells"]], {row["method"] for row in t["rows"]}) for t in tables]
+
+    assert shown("--tasks", "rte", "--methods", "lora") == [(["rte", "seeds", "best_on"], {"lora"})]
+    of_mrpc = [(["mrpc", "seeds", "best_on"], {"full-ft"})]
+    assert shown("--backbone", "minilm") == shown("--tasks", "mrpc") == of_mrpc
+    answer = hifi("table", "search", "--backbone", "minilm", "--methods", "lora")
+    assert answer.code == 3 and "no such run of a search in results" in answer.err
+
+
+def test_a_search_ends_with_its_table(hifi):
+    for cell in cells(name="demo-search", methods=["full-ft"]):
+        write_cell(cell, Path("results"), score=0.9 if "learning_rate=0.002" in cell.overrides else 0.2)
+    answer = hifi("grid", "demo-search", "--methods", "full-ft")
+    assert answer.code == 0 and "2 of 2 done (2 before)" in answer.err
+    assert [line for line in answer.out.splitlines() if "learning_rate=0.002" in line and "90.00" in line]
